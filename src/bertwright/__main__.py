@@ -1,0 +1,3 @@
+from bertwright.cli import main
+
+main()

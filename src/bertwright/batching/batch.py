@@ -1,0 +1,104 @@
+"""All sequences of a step, laid end to end: no padding exists anywhere in the model.
+
+T tokens of B sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What an encoder reads: token arrays of length T, and where each of the B sequences starts."""
+
+    input_ids: Tensor
+    """T int64, token ids."""
+    token_type_ids: Tensor
+    """T int64, 0 for segment A and 1 for segment B."""
+    position_ids: Tensor
+    """T int64, place within the token's own sequence."""
+    cu_seqlens: Tensor
+    """B + 1 int32, where each sequence starts; the last entry is T."""
+    max_seqlen: int
+    """Length of the longest sequence in tokens."""
+    dropout_seed: int = 0
+    """The key that counter-based dropout draws from; it belongs to (run seed, step)."""
+    first_token: int = 0
+    """Place of the first token in the whole step, so that dropout does not depend on micro-batches or ranks."""
+
+    def __len__(self) -> int:
+        """Number of sequences, B."""
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens, T."""
+        return len(self.input_ids)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device (without waiting for the copy when the memory is pinned)."""
+        return replace(
+            self,
+            input_ids=self.input_ids.to(device, non_blocking=True),
+            token_type_ids=self.token_type_ids.to(device, non_blocking=True),
+            position_ids=self.position_ids.to(device, non_blocking=True),
+            cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
+        )
+
+
+def pack(sequences: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | None = None) -> Batch:
+    """Lay sequences of token ids end to end; without `token_types` every token belongs to segment A.
+
+    >>> batch = pack([np.array([2, 7, 3]), np.array([2, 3])])
+    >>> batch.input_ids.tolist(), batch.position_ids.tolist(), batch.cu_seqlens.tolist(), batch.max_seqlen
+    ([2, 7, 3, 2, 3], [0, 1, 2, 0, 1], [0, 3, 5], 3)
+
+    Raises ValueError for an empty sequence: it would have no [CLS] state to read.
+    """
+    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+    if (lengths == 0).any():
+        raise ValueError(f"sequence {int(lengths.argmin())} is empty; every sequence needs at least its [CLS] token")
+    if token_types is not None and [len(types) for types in token_types] != lengths.tolist():
+        raise ValueError("token_types must have the lengths of the sequences they belong to")
+    ids = np.concatenate(sequences, dtype=np.int64) if len(sequences) else np.zeros(0, np.int64)
+    types = np.concatenate(token_types, dtype=np.int64) if token_types else np.zeros(len(ids), np.int64)
+    return from_flat(ids, types, lengths)
+
+
+def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.ndarray) -> Batch:
+    """A batch over arrays that already lie end to end; `lengths` (B) are the sequences' token counts."""
+    return Batch(
+        input_ids=torch.from_numpy(input_ids.astype(np.int64, copy=False)),
+        token_type_ids=torch.from_numpy(token_type_ids.astype(np.int64, copy=False)),
+        position_ids=torch.from_numpy(places(lengths)),
+        cu_seqlens=torch.from_numpy(starts(lengths).astype(np.int32)),
+        max_seqlen=int(lengths.max(initial=0)),
+    )
+
+
+def starts(lengths: np.ndarray) -> np.ndarray:
+    """Where runs of these lengths start when laid end to end, and where the last one ends.
+
+    >>> starts(np.array([3, 2])).tolist()
+    [0, 3, 5]
+    """
+    bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
+
+
+def places(lengths: np.ndarray) -> np.ndarray:
+    """Counting from zero within each of several runs laid end to end.
+
+    >>> places(np.array([3, 0, 2])).tolist()
+    [0, 1, 2, 0, 1]
+    """
+    bounds = starts(lengths)
+    counting: np.ndarray = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
+    return counting

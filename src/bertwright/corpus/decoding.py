@@ -1,0 +1,149 @@
+"""Bytes on disk → text: decompression and UTF-8 in blocks, with messages that say where the damage is."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import zstandard
+
+from bertwright.corpus.inputs import InputFile
+
+BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of the work vanishes
+ZSTD_BLOCK = 1 << 14  # compressed bytes at a time: a block may grow a thousandfold, and must still fit into memory
+BINARY_HEAD = 1 << 13  # a NUL this early means that the file was never text
+
+MAGIC = {  # what plain text never starts with: every one of these would be a puzzling UTF-8 error further on
+    b"\x1f\x8b": "gzip data (name it .gz)",
+    b"\x28\xb5\x2f\xfd": "Zstandard data (name it .zst)",
+    b"BZh": "bzip2 data (name it .bz2)",
+    b"PAR1": "a Parquet file (name it .parquet)",
+    b"PK\x03\x04": "a ZIP archive (unpack it)",
+    b"%PDF": "a PDF (extract its text)",
+    b"\xff\xfe": "UTF-16 (convert it: iconv -f UTF-16 -t UTF-8)",
+    b"\xfe\xff": "UTF-16 (convert it: iconv -f UTF-16 -t UTF-8)",
+}
+
+
+@dataclass
+class Findings:
+    """What was met on the way and did not stop the reading; `survey` reports it."""
+
+    bytes_read: int = 0  # after decompression
+    bad_sequences: int = 0  # read as U+FFFD
+    first_bad: str = ""  # where the first of them stands
+    null_values: int = 0  # rows without a text, left out
+    empty_documents: int = 0  # rows or lines of nothing but white space, left out
+
+
+def decoded(
+    file: InputFile,
+    on_bad_bytes: Literal["error", "replace"],
+    findings: Findings,
+    start: int = 0,
+    end: int | None = None,
+) -> Iterator[str]:
+    """Give the text of a file (or of its bytes start … end, if it is not compressed) in blocks of about a megabyte.
+
+    Raises ValueError with the byte's place for anything but UTF-8; `replace` reads such bytes as U+FFFD and counts them.
+    """
+    offset, held = start, b""
+    for block in _blocks(file, start, end):
+        if offset == 0 and not held:
+            block = _checked_head(file, block)
+            offset = 3 if block.startswith(codecs.BOM_UTF8) else 0
+            block = block[offset:]
+        findings.bytes_read += len(block)
+        data = held + block
+        text, used = _decode(file, data, offset, on_bad_bytes, findings, final=False)
+        offset, held = offset + used, data[used:]
+        yield text
+    if held:
+        yield _decode(file, held, offset, on_bad_bytes, findings, final=True)[0]
+
+
+def _checked_head(file: InputFile, block: bytes) -> bytes:
+    for magic, kind in MAGIC.items():
+        if block.startswith(magic):
+            raise ValueError(f"{file.path}: not text but {kind}")
+    if (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
+        raise ValueError(f"{file.path}, byte {nul}: a NUL byte; the file looks binary, not like UTF-8 text")
+    return block
+
+
+def _decode(
+    file: InputFile, data: bytes, offset: int, policy: str, findings: Findings, *, final: bool
+) -> tuple[str, int]:
+    try:
+        text, used = codecs.utf_8_decode(data, "strict", final)
+        nul = text.find("\0")
+        if nul < 0:
+            return text, used
+        place, bad = offset + len(text[:nul].encode()), b"\0"
+    except UnicodeDecodeError as error:
+        place, bad = offset + error.start, data[error.start : error.end]
+    where = f"{file.path}, byte {place}: {bad.hex(' ')} is not UTF-8 text"
+    if policy == "error":
+        raise ValueError(f"{where}; convert the file, or read such bytes as U+FFFD with --on-bad-bytes replace")
+    text, used = codecs.utf_8_decode(data, "replace", final)
+    text = text.replace("\0", "\ufffd")
+    findings.bad_sequences += text.count("\ufffd") - data[:used].count(b"\xef\xbf\xbd")
+    findings.first_bad = findings.first_bad or where
+    return text, used
+
+
+def _blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
+    path = file.local()
+    with _readable(file):
+        if file.compression == ".zst":
+            yield from _zstd_blocks(path)
+        elif file.compression:
+            with gzip.open(path) if file.compression == ".gz" else bz2.open(path) as stream:
+                while block := stream.read(BLOCK):
+                    yield block
+        else:
+            with path.open("rb", buffering=0) as plain:
+                plain.seek(start)
+                left = (end if end is not None else file.size) - start
+                while left > 0 and (block := plain.read(min(BLOCK, left))):
+                    yield block
+                    left -= len(block)
+
+
+def _zstd_blocks(path: Path) -> Iterator[bytes]:
+    """All frames of a .zst file. zstandard's own stream reader takes a truncated file for a whole one; this does not."""
+    frame = None
+    with path.open("rb") as stream:
+        while data := stream.read(ZSTD_BLOCK):
+            while data:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                if block := frame.decompress(data):
+                    yield block
+                data = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+    if frame is not None:
+        raise EOFError
+
+
+@contextmanager
+def _readable(file: InputFile) -> Iterator[None]:
+    """Turn what the decompressors raise into one line that says what is wrong with the file."""
+    try:
+        yield
+    except EOFError:
+        raise ValueError(
+            f"{file.path}: ends in the middle of its {file.compression} data; the file is truncated"
+        ) from None
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None
+    except OSError as error:
+        if error.errno is not None:  # the system's own: no right to read, no such disk
+            raise
+        raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None

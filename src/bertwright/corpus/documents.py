@@ -1,0 +1,131 @@
+"""Files, folders, globs and hub datasets → a stream of documents in constant memory, whole or in addressable pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+from bertwright.corpus.decoding import BLOCK, Findings
+from bertwright.corpus.inputs import CorpusSettings, DocumentRule, InputFile, open_inputs
+from bertwright.corpus.readers import Document, Span, read_file
+
+__all__ = [
+    "CorpusSettings",
+    "Document",
+    "DocumentRule",
+    "Findings",
+    "InputFile",
+    "Piece",
+    "open_inputs",
+    "pieces",
+    "read",
+    "read_piece",
+]
+
+# The readers call more things a blank line (Unicode's white space): a piece may end at fewer places than a document.
+BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*+\n")
+LINE_END = re.compile(rb"\n")
+
+
+class Piece(NamedTuple):
+    """A share of the corpus for one worker: whole files, or a span of one. Small, picklable, the same in every run."""
+
+    files: tuple[InputFile, ...]
+    span: Span  # of the only file; the default where there are several
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, for progress."""
+        if self.span.end is not None:
+            return self.span.end - self.span.start
+        return sum(file.size for file in self.files) - self.span.start
+
+
+def read(
+    settings: CorpusSettings, inputs: Sequence[InputFile] | None = None, findings: Findings | None = None
+) -> Iterator[Document]:
+    """Give all documents in order, in constant memory (that of the longest document or line).
+
+    Rows without a text (null, or nothing but white space) are left out and counted in `findings`.
+    Raises ValueError where the text is not what the settings say, and at the end if there was no document at all.
+    """
+    findings = findings or Findings()
+    count = 0
+    for file in open_inputs(settings) if inputs is None else inputs:
+        for document in read_file(file, settings, findings):
+            count += 1
+            yield document
+    if not count:
+        raise ValueError(
+            f"no documents in {', '.join(settings.inputs)}: {findings.bytes_read:,} bytes, {findings.null_values:,} null "
+            f"and {findings.empty_documents:,} empty values; is this the right input, and the right --column?"
+        )
+
+
+def read_piece(settings: CorpusSettings, piece: Piece, findings: Findings | None = None) -> Iterator[Document]:
+    """Give the documents of one piece; all pieces one after the other give what `read` gives."""
+    findings = findings or Findings()
+    for file in piece.files:
+        yield from read_file(file, settings, findings, piece.span)
+
+
+def pieces(settings: CorpusSettings, target_bytes: int) -> list[Piece]:
+    """Share the corpus out in pieces of about `target_bytes` on disk, in order.
+
+    Large plain .txt and .jsonl files are cut between documents; neighbouring small files go together; a compressed
+    file, a table and a document stay whole however large they are.
+    """
+    if target_bytes < 1:
+        raise ValueError(f"target_bytes is {target_bytes}, and must be at least 1")
+    shares: list[Piece] = []
+    group: list[InputFile] = []
+    for file in open_inputs(settings):
+        spans = _spans(file, target_bytes)
+        if len(spans) == 1 and sum(member.size for member in group) + file.size <= target_bytes:
+            group.append(file)
+            continue
+        if group:
+            shares.append(Piece(tuple(group), Span()))
+        group = [file] if len(spans) == 1 else []
+        if len(spans) > 1:
+            shares.extend(Piece((file,), span) for span in spans)
+    if group:
+        shares.append(Piece(tuple(group), Span()))
+    return shares
+
+
+def _spans(file: InputFile, target_bytes: int) -> list[Span]:
+    boundary = LINE_END if file.format == ".jsonl" or file.documents == "line" else BLANK_LINE
+    whole = file.format not in (".txt", ".jsonl") or (file.format == ".txt" and file.documents == "file")
+    if whole or file.compression or file.size <= target_bytes:
+        return [Span()]
+    spans: list[Span] = []
+    start, line = 0, 1
+    with file.local().open("rb") as stream:
+        while start < file.size:
+            end = _next_boundary(stream, start + target_bytes, file.size, boundary)
+            spans.append(Span(start, end, line))
+            line += _count_lines(stream, start, end)
+            start = end
+    return spans if len(spans) > 1 else [Span()]
+
+
+def _next_boundary(stream: BinaryIO, start: int, size: int, boundary: re.Pattern[bytes]) -> int:
+    """Where the first boundary after `start` ends. One that lies across two blocks is missed: the next one serves."""
+    while start < size:
+        stream.seek(start)
+        block = stream.read(BLOCK)
+        if found := boundary.search(block):
+            return start + found.end()
+        start += len(block)
+    return size
+
+
+def _count_lines(stream: BinaryIO, start: int, end: int) -> int:
+    stream.seek(start)
+    count = 0
+    while start < end and (block := stream.read(min(BLOCK, end - start))):
+        count += block.count(b"\n")
+        start += len(block)
+    return count

@@ -1,0 +1,161 @@
+"""Which files a corpus is made of: paths, folders, globs and dataset names become a checked, ordered list of files."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+DocumentRule = Literal["blank-line", "file", "line"]
+
+FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+COMPRESSIONS = (".gz", ".zst", ".bz2")
+HUB = "hf://"
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """What the text is, and how it falls into documents and sentences."""
+
+    inputs: tuple[str, ...]
+    """Files, folders (searched recursively, hidden names left out), globs, or hf://datasets/NAME/... paths: .txt, .jsonl,
+    .csv, .tsv, .parquet, all but .parquet also as .gz, .zst or .bz2. `file=`, `line=` or `blank-line=` before one
+    input overrides --documents for that input, as in file=books/."""
+
+    documents: DocumentRule = "blank-line"
+    """What one document is in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
+    prediction needs documents of several sentences (paper, section A.1: "document-level corpus")."""
+
+    column: str = "text"
+    """The field or column that holds the text in .jsonl, .csv, .tsv and .parquet input; one row is one document."""
+
+    sentences: Literal["rules", "line"] = "rules"
+    """How a document falls into sentences: by punctuation rules for English, Korean, Chinese and Japanese, or one
+    sentence a line, for text that was split before."""
+
+    on_bad_bytes: Literal["error", "replace"] = "error"
+    """What to do about bytes that are not UTF-8: stop and say where they are, or read each as U+FFFD."""
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
+        if not self.column:
+            raise ValueError("column is empty: name the field that holds the text")
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file of the corpus, checked to exist and to have a known suffix."""
+
+    path: str  # as messages show it: a path on this machine, or hf://…
+    size: int  # bytes on disk, compressed if it is
+    format: str  # one of FORMATS
+    compression: str  # one of COMPRESSIONS, or "" for none
+    documents: DocumentRule  # how a .txt file falls into documents
+
+    def local(self) -> Path:
+        """Where the bytes lie on this machine; a file of the hub is fetched into its cache, once for all passes."""
+        return _fetched(self.path) if self.path.startswith(HUB) else Path(self.path)
+
+
+def open_inputs(settings: CorpusSettings) -> list[InputFile]:
+    """All files of the corpus: inputs in the order given, the files of each in sorted order.
+
+    Raises ValueError for a path that does not exist, a folder or glob without files, an unknown suffix, an empty file,
+    and a file that is named twice (its documents would silently count double).
+    """
+    found: list[InputFile] = []
+    named: dict[str, str] = {}
+    for given in settings.inputs:
+        rule, place = _override(given, settings.documents)
+        for path, size in _hub_files(place) if place.startswith(HUB) else _local_files(place):
+            real = path if path.startswith(HUB) else os.path.realpath(path)
+            if real in named:
+                raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
+            named[real] = given
+            found.append(_checked(path, size, rule))
+    return found
+
+
+def _override(given: str, default: DocumentRule) -> tuple[DocumentRule, str]:
+    prefix, equals, place = given.partition("=")
+    if equals and prefix in get_args(DocumentRule):
+        return cast(DocumentRule, prefix), place
+    return default, given
+
+
+def _checked(path: str, size: int, rule: DocumentRule) -> InputFile:
+    stem, suffix = os.path.splitext(path.lower())
+    compression = suffix if suffix in COMPRESSIONS else ""
+    if compression:
+        suffix = os.path.splitext(stem)[1]
+    if suffix not in FORMATS:
+        raise ValueError(
+            f"{path}: unknown suffix {suffix or '(none)'}; known are {', '.join(FORMATS)}, each but .parquet also with "
+            f"{', '.join(COMPRESSIONS)} (a glob such as folder/**/*.txt leaves other files out)"
+        )
+    if compression and suffix == ".parquet":
+        raise ValueError(f"{path}: Parquet is compressed inside; unpack this {compression} first")
+    if size == 0:
+        raise ValueError(f"{path}: empty file (0 bytes); a broken download or export? Replace it or leave it out")
+    return InputFile(path, size, suffix, compression, rule)
+
+
+def _local_files(place: str) -> Iterator[tuple[str, int]]:
+    path = Path(place).expanduser()
+    if path.is_dir():
+        files = sorted(_visible_files(path))
+    elif path.exists():
+        files = [path]
+    elif glob.has_magic(place):
+        files = sorted(path for path in map(Path, glob.glob(str(path), recursive=True)) if path.is_file())
+    else:
+        raise ValueError(f"{place}: no such file or folder")
+    if not files:
+        raise ValueError(f"{place}: no files there" if path.is_dir() else f"{place}: no file matches")
+    for file in files:
+        yield str(file), file.stat().st_size
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(where, name) for name in names if not name.startswith("."))
+
+
+def _hub() -> Any:
+    """The hub's file system; imported only where it is asked for, since it costs half a second."""
+    from huggingface_hub import HfFileSystem
+
+    return HfFileSystem()
+
+
+def _hub_files(place: str) -> Iterator[tuple[str, int]]:
+    hub, pattern = _hub(), place.removeprefix(HUB)
+    if glob.has_magic(pattern):
+        names = hub.glob(pattern)
+    elif not hub.exists(pattern):
+        raise ValueError(f"{place}: no such dataset, folder or file on the Hugging Face hub (or no right to read it)")
+    else:
+        names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
+    shown = [name for name in sorted(names) if not any(part.startswith(".") for part in name.split("/"))]
+    # A dataset's folder always holds its card and metadata; where data files are named by a folder, take only those.
+    files = shown if glob.has_magic(pattern) or names == [pattern] else [name for name in shown if _is_data(name)]
+    if not files:
+        raise ValueError(f"{place}: no file with a known suffix ({', '.join(FORMATS)}) there")
+    for name in files:
+        yield HUB + name, int(hub.info(name)["size"])
+
+
+def _is_data(name: str) -> bool:
+    return name.lower().removesuffix(".gz").removesuffix(".zst").removesuffix(".bz2").endswith(FORMATS)
+
+
+def _fetched(path: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    place = _hub().resolve_path(path.removeprefix(HUB))
+    return Path(hf_hub_download(place.repo_id, place.path_in_repo, repo_type=place.repo_type, revision=place.revision))

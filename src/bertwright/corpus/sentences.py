@@ -1,0 +1,190 @@
+"""Where sentences end, in English, Korean, Chinese and Japanese text, by rules.
+
+One compiled pattern finds every place where a sentence may end and looks at what follows (a lower-case word goes on);
+for a lone full stop the word before it decides (`Mr.`, `J.`, `U.S.`, `No. 5`). No text is lost: the sentences, joined,
+are the text up to white space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+RULES_VERSION = (
+    1  # counts up with every change of what comes out: token stores remember under which rules they were made
+)
+
+LONGEST = (
+    10_000  # characters; text without a single sentence end (tables, base64) is cut here, at white space if there is
+)
+
+LOWER = "".join(letter for letter in map(chr, range(0x0590)) if letter.islower())  # Latin, Greek, Cyrillic, Armenian
+CLOSE = "\"'”’»)\\]}」』】》〉）*_"
+OPEN = "\"'“‘«(\\[{「『【《〈（*_"
+
+# First one character class, so that the search skips to candidates at the speed of a scan; then what must surround it.
+_ENDS = r"""
+(?:
+    (?<=[\n\r]) \s*+                                             # a line end that `split_sentences` left in place
+  | (?<=[.!?…]) (?<![.!?…][.!?…])                                # the first of a run: .  ?!  ...
+    (?: [.!?…]*+ [%(close)s]*+ )++
+    \s++ (?! [%(open)s–—-]*+ [%(lower)s] | [.,;:!?…%(close_only)s] %(quoted)s )   # lower case goes on
+%(wide)s
+)
+"""
+_WIDE = r"""
+  | (?<=[。！？｡]) (?<![。！？｡!?…][。！？｡]) [。！？｡!?…]*+        # needs no space after it
+    (?: [%(close)s]++ (?! [ぁ-ん、，] ) | (?! [%(close)s、，] ) ) \s*+   # 「…。」と goes on
+  | (?<=[가-힣][.!?]) (?<! [^다요죠까음함됨임] [.] ) [.!?]*+ (?= [가-힣A-Z0-9(“‘「『<※■▶○] )   # 했습니다.그러나
+  | (?<=니) 다 \s++ (?! 라[고는며] | [하이]?[고며] | 만\b | [.,;:!?…%(close)s] )    # 바랍니다 그리고
+"""
+_PARTS = {"close": CLOSE, "close_only": "”’»)\\]}」』】》〉）", "open": OPEN, "lower": LOWER}
+_ASCII_PARTS = {name: "".join(c for c in part if c.isascii()) for name, part in _PARTS.items()}
+_ASCII_END = re.compile(r"[.!?\n\r]" + _ENDS % (_ASCII_PARTS | {"wide": "", "quoted": ""}), re.VERBOSE)
+_END = re.compile(
+    r"[.!?…\n\r。！？｡니]" + _ENDS % (_PARTS | {"wide": _WIDE % _PARTS, "quoted": "| 이?라[고는며] | 하?[고며]\\s"}),
+    re.VERBOSE,
+)
+
+# After these a name or a number follows: never an end.
+_TITLES = frozenset(
+    "Mr Mrs Ms Messrs Mme Mlle Dr Prof St Rev Hon Gen Col Capt Lt Sgt Maj Cpl Cmdr Adm Gov Sen Rep Pres Supt Fr Mt Ft "
+    "Sta Ste Msgr Mons Esq vs v viz cf eg ie ca approx al".split()
+)
+# After these a number makes the stop an abbreviation's: No. 5, Fig. 3, Sept. 11.
+_COUNTED = frozenset(
+    "No Nos no nos Fig Figs fig figs Vol vol Vols vols Ch ch Chap chap Sec sec Sect Art art p pp P Pp l ll Eq eq Ex "
+    "Jan Feb Mar Apr Jun Jul Aug Sept Sep Oct Nov Dec c ca verse Op op Rs Tab tab r b d m fl".split()
+)
+# After these, and after initials (J., U.S., p.m.), a capital decides nothing; a word that starts sentences does.
+_OPEN_ENDED = frozenset("Jr Sr Inc Ltd Co Corp Bros Ave Blvd Rd Sq Univ Dept Assn etc Ph Dist Cie Mfg Ry Hwy".split())
+_STARTS_SENTENCE = re.compile(
+    r"[\"'“‘(\[]*(?:The|A|An|I|He|She|It|We|You|They|This|That|These|Those|There|Then|In|On|At|As|But|And|Or|For|From|If"
+    r"|When|While|Where|What|Why|How|Who|His|Her|Its|Our|My|Your|Their|After|Before|Since|Although|However|No|Yes|So|By"
+    r"|With|To|Not|Now|Some|Many|Most|All|One|Such|Both|During|Under|Because|Once|Here)\b(?![.'’])"
+)
+_INITIALS = re.compile(r"(?:[A-Za-z]{1,2}\.)+[A-Za-z]{1,2}")  # U.S  p.m  Ph.D
+_MARKER = re.compile(r"\W*(?:\d{1,3}|[ivxlcIVXLC]{1,5}|[A-Za-z가-하])\W*")  # 1.  (2)  IV.  a)  가.
+
+
+def split_sentences(text: str) -> list[str]:
+    """Give the sentences of a text in order, without white space at their ends, none of them empty.
+
+    Blank lines end sentences. A single line end does too, except in text whose lines were wrapped at a width, where
+    it is read as a space. More than 10,000 characters without an end are cut at white space.
+
+    >>> split_sentences('Mr. Hale paid $3.50 at 5 p.m. “Well!” he said. “Is it No. 5?” It was...')
+    ['Mr. Hale paid $3.50 at 5 p.m.', '“Well!” he said.', '“Is it No. 5?”', 'It was...']
+    >>> split_sentences("그는 갔다. 왜 갔을까?아무도 모른다.")
+    ['그는 갔다.', '왜 갔을까?', '아무도 모른다.']
+    """
+    text = text.strip()
+    if "\n" in text:
+        text = _unwrapped(text)
+    sentences: list[str] = []
+    start = 0
+    for match in (_ASCII_END if text.isascii() else _END).finditer(text):
+        place, end = match.span()
+        if text[place] == "." and text[place + 1] == " " and not text[place + 2 : end].strip(" "):
+            word = text.rfind(" ", start, place) + 1 or start
+            if _goes_on(text, word, place, end):
+                continue
+            if _is_item(text, start, word, place, end):
+                end = word
+        if end - start < 9 and text[end - 1] == " " and _MARKER.fullmatch(text, start, end):
+            continue  # the number of a list's item or of a heading belongs to what follows
+        sentences.append(text[start:end].rstrip())
+        start = end
+    if start < len(text):
+        sentences.append(text[start:])
+    if len(text) > LONGEST:
+        return [part for sentence in sentences for part in _cut(sentence)]
+    return sentences
+
+
+def _is_item(text: str, start: int, place: int, stop: int, after: int) -> bool:
+    """Whether the number before the full stop opens a list's item amid Korean or Chinese text: 동기 2. 사업의 목적."""
+    return start < place and stop - place < 3 and text[place:stop].isdigit() and text[after : after + 1] >= "\u1100"
+
+
+def _goes_on(text: str, place: int, stop: int, after: int) -> bool:
+    """Whether the full stop after the word at `place` belongs to an abbreviation, an initial or a date."""
+    word = text[place:stop].rpartition("-")[2].lstrip("\"'“‘«([—–_*")
+    if word in _TITLES:
+        return True
+    following = text[after : after + 1]
+    if following.isdigit():
+        if word.isdigit():
+            return not text[after : after + 3].isdigit()  # 2019. 4. 16.
+        return word in _COUNTED or _INITIALS.fullmatch(word) is not None  # P.S. 187
+    if len(word) == 1:
+        return text[stop - 2 : stop - 1] == "(" or (word.isupper() and not _STARTS_SENTENCE.match(text, after))
+    if word in _OPEN_ENDED or _INITIALS.fullmatch(word):
+        return following not in '"“' and not _STARTS_SENTENCE.match(text, after)
+    return False
+
+
+# --- lines
+
+_LINE_START = re.compile(r"\n[^\S\n]*(?=\S)")
+_LOWER_START = re.compile(rf"\n[^\S\n]*[{LOWER}]")
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_SPACED_BLANK = re.compile(r"\n[^\S\n]+(?=\n)")
+_WINDOW = 1 << 14  # characters looked at, at three places of a long text
+_WRAP_SHARE = 0.4  # wrapped English prose: 0.7 to 0.8 of its lines start in lower case; a paragraph a line: below 0.1
+_FULL_LINE = 45  # characters; verse is mostly shorter
+_LINE_END = ".!?…:;。！？\"'”’)]」』"
+
+
+def _unwrapped(text: str) -> str:
+    """Make line ends that are mere wrapping spaces, if the text is wrapped; leave those that end something."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+    if not _is_wrapped(text):
+        return text
+    if "\n " in text or "\n\t" in text:
+        text = _SPACED_BLANK.sub("\n", text)
+    return text.replace("\n\n", "\r").replace("\n", " ")  # \r, white space too, keeps the paragraphs apart
+
+
+def _is_wrapped(text: str) -> bool:
+    if len(text) > 3 * _WINDOW:
+        middle = len(text) // 2
+        text = text[:_WINDOW] + text[middle : middle + _WINDOW] + text[-_WINDOW:]
+    breaks = len(_LINE_START.findall(text)) - len(_BLANK_LINES.findall(text))
+    if breaks < 1:
+        return False
+    if len(_LOWER_START.findall(text)) >= _WRAP_SHARE * breaks:
+        return True
+    # Too few lines to tell, or a script without case: full lines that end in the middle of something were wrapped.
+    lines = [line.rstrip() for line in text.split("\n") if line and not line.isspace()]
+    width = max(map(len, lines))
+    full = max(0.7 * width, _FULL_LINE if text.isascii() else 0)
+    wrapped = sum(len(line) > full and line[-1] not in _LINE_END for line in lines[:-1])
+    return 20 <= width <= 120 and wrapped > 0.6 * breaks
+
+
+def _cut(sentence: str) -> list[str]:
+    """Cut what is longer than anything that reads as a sentence, at white space where there is some."""
+    parts: list[str] = []
+    start = 0
+    while len(sentence) - start > LONGEST:
+        space = sentence.rfind(" ", start + LONGEST // 2, start + LONGEST)
+        end = space if space > 0 else start + LONGEST
+        parts.append(sentence[start:end].rstrip())
+        start = end + (space > 0)
+    parts.append(sentence[start:])
+    return [part for part in parts if part and not part.isspace()]
+
+
+def sentence_splitter(kind: str) -> Callable[[str], list[str]]:
+    """Give the splitter that `CorpusSettings.sentences` names: `rules`, or `line` for one sentence a line."""
+    if kind == "rules":
+        return split_sentences
+    if kind == "line":
+        return _lines
+    raise ValueError(f"sentences is {kind!r}; known are 'rules' and 'line'")
+
+
+def _lines(text: str) -> list[str]:
+    return [tidy for line in text.split("\n") if (tidy := line.strip())]

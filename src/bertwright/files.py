@@ -1,0 +1,122 @@
+"""Whole-or-absent writes, content digests, and the lock that keeps two runs out of one folder."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+READ_SIZE = 1 << 20  # bytes a read; large enough that system calls do not show
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut: a rename is durable only once its folder is flushed."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a path to write to; on leaving without an error it becomes `path`, else nothing is left behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    try:
+        yield part
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(path)
+        sync_folder(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """The same for a folder, which must not exist yet: its files are flushed, then one rename makes it appear."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        yield part
+        for written in sorted(part.rglob("*")):
+            if written.is_file():
+                with written.open("rb") as file:
+                    os.fsync(file.fileno())
+        sync_folder(part)
+        part.rename(path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def sweep_parts(folder: Path) -> None:
+    """Delete what a killed process left half-written in `folder`. Call only while holding the folder's lock."""
+    for part in folder.glob(".*.part-*"):
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file; a broken one raises ValueError with file, line and what was found there."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 at byte {error.start}") from None
+
+
+def digest_bytes(*parts: bytes) -> str:
+    """BLAKE2b (128 bit, hex) of the parts, each with its length, so that moving a boundary changes the digest."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """BLAKE2b (128 bit, hex) of a file's content, in constant memory."""
+    state = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(READ_SIZE):
+            state.update(block)
+    return state.hexdigest()
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process. The lock goes with the process, so a killed one leaves nothing to clean up.
+
+    Raises ValueError when another live process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{folder}: another process is writing there; wait for it, or name another folder"
+            ) from None
+        yield

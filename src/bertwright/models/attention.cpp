@@ -1,0 +1,269 @@
+// Attention over packed sequences, one task for each (sequence, head). Everything is float32 inside.
+//
+// n tokens of one sequence, D head size. Two small matrix products carry the work: `product` multiplies rows read in any
+// order by a right-hand side packed into panels, so that its inner loop touches memory in order.
+#include "dropout.h"
+
+// The block of the product that stays in registers: ROWS × (VECTORS vectors).
+#if defined(__AVX512F__)
+constexpr int ROWS = 12, VECTORS = 2;
+#elif defined(__AVX__)
+constexpr int ROWS = 6, VECTORS = 2;
+#else
+constexpr int ROWS = 6, VECTORS = 4;  // NEON: 32 registers of 4
+#endif
+constexpr int PANEL = VECTORS * W;
+
+INLINE int64_t padded(int64_t columns) { return (columns + PANEL - 1) / PANEL * PANEL; }
+
+// A matrix for reading: element (i, k) is at data[i * row + k * column].
+struct Strided { const float* data; int64_t row, column; };
+
+// c[0 … R)[0 … PANEL) (+)= a[0 … R)[0 … depth) · panel, where panel is depth × PANEL.
+template <int R, bool ADD>
+INLINE void block_product(Strided a, const float* panel, int64_t depth, float* c, int64_t c_row) {
+    Lanes sums[R][VECTORS];
+    for (int i = 0; i < R; i++)
+        for (int v = 0; v < VECTORS; v++) sums[i][v] = ADD ? load(c + i * c_row + v * W) : Lanes{};
+    const float* at = a.data;
+    for (int64_t k = 0; k < depth; k++, at += a.column, panel += PANEL) {
+        Lanes right[VECTORS];
+        for (int v = 0; v < VECTORS; v++) right[v] = load(panel + v * W);
+#pragma GCC unroll 12
+        for (int i = 0; i < R; i++) {
+            Lanes left = all(at[i * a.row]);
+            for (int v = 0; v < VECTORS; v++) sums[i][v] += left * right[v];
+        }
+    }
+    for (int i = 0; i < R; i++)
+        for (int v = 0; v < VECTORS; v++) store(c + i * c_row + v * W, sums[i][v]);
+}
+
+template <int R, bool ADD>
+static void ragged_product(int rows, Strided a, const float* panel, int64_t depth, float* c, int64_t c_row) {
+    if (rows == R) return block_product<R, ADD>(a, panel, depth, c, c_row);
+    if constexpr (R > 1) ragged_product<R - 1, ADD>(rows, a, panel, depth, c, c_row);
+}
+
+// c (+)= a · b: a is rows × depth, b is packed (depth × columns), c has row stride c_row ≥ padded(columns).
+template <bool ADD>
+static void product(Strided a, const float* b, int64_t rows, int64_t depth, int64_t columns, int64_t b_depth,
+                    float* c, int64_t c_row) {
+    for (int64_t j = 0; j < columns; j += PANEL, b += b_depth * PANEL)
+        for (int64_t i = 0; i < rows; i += ROWS) {
+            Strided from{a.data + i * a.row, a.row, a.column};
+            int left = (int)std::min<int64_t>(ROWS, rows - i);
+            if (left == ROWS) block_product<ROWS, ADD>(from, b, depth, c + i * c_row + j, c_row);
+            else ragged_product<ROWS - 1, ADD>(left, from, b, depth, c + i * c_row + j, c_row);
+        }
+}
+
+// Rows of D elements, `stride` apart → float32 rows, scaled.
+template <class T>
+static void copy_rows(const T* x, int64_t stride, int64_t rows, int64_t columns, float scale, float* y) {
+    for (int64_t r = 0; r < rows; r++)
+        sweep(columns, [&](int64_t c, auto load, auto store) { store(y + r * columns + c, load(x + r * stride + c) * scale); });
+}
+
+// rows × columns → panels[columns / PANEL][rows][PANEL], the last one filled up with zeros.
+static void pack(const float* x, int64_t rows, int64_t columns, float* panels) {
+    for (int64_t j = 0; j < columns; j += PANEL)
+        for (int64_t r = 0; r < rows; r++, panels += PANEL)
+            for (int v = 0; v < PANEL; v += W) {
+                int64_t rest = columns - j - v;
+                const float* from = x + r * columns + j + v;
+                store(panels + v, rest >= W ? load(from) : rest > 0 ? load(from, rest) : Lanes{});
+            }
+}
+
+// The same of the transpose: rows × columns → panels[rows / PANEL][columns][PANEL].
+static void pack_transposed(const float* x, int64_t rows, int64_t columns, float* panels) {
+    for (int64_t j = 0; j < rows; j += PANEL)
+        for (int64_t c = 0; c < columns; c++, panels += PANEL)
+            for (int64_t r = 0; r < PANEL; r++) panels[r] = j + r < rows ? x[(j + r) * columns + c] : 0.0f;
+}
+
+// Where one thread works; grown to the longest sequence it meets.
+struct Scratch {
+    std::vector<float> floats;
+    int64_t used = 0;
+    float* take(int64_t size) {
+        float* here = floats.data() + used;
+        used += (size + 15) / 16 * 16;
+        return here;
+    }
+    void reset(int64_t size) {
+        used = 0;
+        if ((int64_t)floats.size() < size) floats.resize(size);
+    }
+};
+
+// Query rows worked on at once: their scores (128 KB at most) stay in the second-level cache.
+INLINE int64_t query_rows(int64_t n) { return std::clamp<int64_t>(32768 / n / ROWS * ROWS, 2 * ROWS, 10 * ROWS); }
+
+// Scores lie in rows this far apart: not a power of two, whose columns would fight for the same cache lines.
+INLINE int64_t score_row(int64_t n) { return padded(n) + 16; }
+
+struct Shape {
+    int64_t heads, size;  // A and D
+    int64_t token() const { return 3 * heads * size; }  // from one token to the next in qkv
+};
+
+template <class T>
+static void forward_head(const T* qkv, Shape shape, int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw,
+                         T* out, float* lse, Scratch& scratch) {
+    const int64_t D = shape.size, H = shape.heads * D, wide = padded(D), block = query_rows(n), ld = score_row(n);
+    scratch.reset(n * D + padded(n) * D + n * wide + block * (D + ld + wide) + 128);
+    float *plain = scratch.take(n * D), *keys = scratch.take(padded(n) * D), *values = scratch.take(n * wide);
+    float *queries = scratch.take(block * D), *scores = scratch.take(block * ld), *context = scratch.take(block * wide);
+    const T* q = qkv + first * shape.token() + head * D;
+    copy_rows(q + H, shape.token(), n, D, 1.0f, plain);
+    pack_transposed(plain, n, D, keys);
+    copy_rows(q + 2 * H, shape.token(), n, D, 1.0f, plain);
+    pack(plain, n, D, values);
+    for (int64_t start = 0; start < n; start += block) {
+        const int64_t rows = std::min(block, n - start), seen = causal ? start + rows : n;
+        copy_rows(q + start * shape.token(), shape.token(), rows, D, 1.0f / std::sqrt((float)D), queries);
+        product<false>({queries, D, 1}, keys, rows, D, seen, D, scores, ld);
+        for (int64_t i = 0; i < rows; i++) {
+            float* s = scores + i * ld;
+            const int64_t token = first + start + i, columns = causal ? start + i + 1 : n;
+            for (int64_t c = columns; c < padded(seen); c++) s[c] = -INFINITY;
+            Lanes best = all(-INFINITY);
+            for (int64_t c = 0; c < padded(seen); c += W) best = max(best, load(s + c));
+            const float top = highest(best);
+            Row mask(draw, (draw.first_token + token) * shape.heads + head);
+            Lanes total{};
+            auto weigh = [&](bool drops) {
+                for (int64_t c = 0; c < padded(seen); c += W) {
+                    Lanes e = exp(load(s + c) - top);
+                    total += e;
+                    store(s + c, drops ? mask.apply(e, c) : e);
+                }
+            };
+            if (draw.threshold) weigh(true); else weigh(false);
+            const float whole = sum(total);
+            lse[token * shape.heads + head] = top + std::log(whole);
+            s[ld - 1] = 1.0f / whole;  // beyond the padded columns
+        }
+        product<false>({scores, ld, 1}, values, rows, seen, D, n, context, wide);
+        for (int64_t i = 0; i < rows; i++) {
+            T* o = out + (first + start + i) * H + head * D;
+            const float inverse = scores[i * ld + ld - 1];
+            sweep(D, [&](int64_t c, auto, auto store) { store(o + c, load(context + i * wide + c) * inverse); });
+        }
+    }
+}
+
+// Makes of a row of scores s and of dP (the gradient with respect to the dropped-out weights): the dropped-out weights,
+// and the gradient with respect to the scores, P ∘ (dropout(dP) - delta).
+INLINE void score_gradients(float* s, float* dp, int64_t columns, int64_t width, float lse, float delta, const Row& mask) {
+    for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
+    auto spread = [&](bool drops) {
+        for (int64_t c = 0; c < width; c += W) {
+            Lanes p = exp(load(s + c) - lse), g = load(dp + c), kept = p;
+            if (drops) {
+                Ints yes = mask.kept(c);
+                kept = where(yes, p * mask.scale, Lanes{});
+                g = where(yes, g * mask.scale, Lanes{});
+            }
+            store(s + c, kept);
+            store(dp + c, p * (g - delta));
+        }
+    };
+    if (mask.threshold) spread(true); else spread(false);
+}
+
+template <class T>
+static void write_rows(const float* x, int64_t x_row, int64_t rows, int64_t columns, float scale, T* y, int64_t stride) {
+    for (int64_t r = 0; r < rows; r++)
+        sweep(columns, [&](int64_t c, auto load, auto store) { store(y + r * stride + c, load(x + r * x_row + c) * scale); });
+}
+
+template <class T>
+static void backward_head(const T* qkv, const T* out, const float* lse, const T* dout, Shape shape, int64_t first, int64_t n,
+                          int64_t head, bool causal, const Draw& draw, T* dqkv, Scratch& scratch) {
+    const int64_t D = shape.size, H = shape.heads * D, wide = padded(D), block = query_rows(n), ld = score_row(n);
+    scratch.reset(n * D + 2 * padded(n) * D + 3 * n * wide + block * (2 * D + 3 * wide + 2 * ld + 2) + 256);
+    float *plain = scratch.take(n * D), *keys_t = scratch.take(padded(n) * D), *values_t = scratch.take(padded(n) * D);
+    float *keys = scratch.take(n * wide), *dkeys = scratch.take(n * wide), *dvalues = scratch.take(n * wide);
+    float *queries = scratch.take(block * D), *douts = scratch.take(block * D), *delta = scratch.take(block);
+    float *queries_p = scratch.take(block * wide), *douts_p = scratch.take(block * wide), *dquery = scratch.take(block * wide);
+    float *scores = scratch.take(block * ld), *dscores = scratch.take(block * ld);
+    const float scale = 1.0f / std::sqrt((float)D);
+    const int64_t stride = shape.token(), base = first * stride + head * D;
+    copy_rows(qkv + base + H, stride, n, D, 1.0f, plain);
+    pack_transposed(plain, n, D, keys_t);
+    pack(plain, n, D, keys);
+    copy_rows(qkv + base + 2 * H, stride, n, D, 1.0f, plain);
+    pack_transposed(plain, n, D, values_t);
+    std::fill(dkeys, dkeys + n * wide, 0.0f);
+    std::fill(dvalues, dvalues + n * wide, 0.0f);
+    for (int64_t start = 0; start < n; start += block) {
+        const int64_t rows = std::min(block, n - start), seen = causal ? start + rows : n, token = first + start;
+        copy_rows(qkv + base + start * stride, stride, rows, D, scale, queries);
+        copy_rows(dout + token * H + head * D, H, rows, D, 1.0f, douts);
+        for (int64_t i = 0; i < rows; i++) {
+            Lanes dot{};
+            sweep(D, [&](int64_t c, auto load, auto) { dot += load(douts + i * D + c) * load(out + (token + i) * H + head * D + c); });
+            delta[i] = sum(dot);
+        }
+        product<false>({queries, D, 1}, keys_t, rows, D, seen, D, scores, ld);
+        product<false>({douts, D, 1}, values_t, rows, D, seen, D, dscores, ld);
+        for (int64_t i = 0; i < rows; i++)
+            score_gradients(scores + i * ld, dscores + i * ld, causal ? start + i + 1 : n, padded(seen),
+                            lse[(token + i) * shape.heads + head], delta[i],
+                            Row(draw, (draw.first_token + token + i) * shape.heads + head));
+        pack(queries, rows, D, queries_p);
+        pack(douts, rows, D, douts_p);
+        product<true>({scores, 1, ld}, douts_p, seen, rows, D, rows, dvalues, wide);
+        product<true>({dscores, 1, ld}, queries_p, seen, rows, D, rows, dkeys, wide);  // queries are scaled already
+        product<false>({dscores, ld, 1}, keys, rows, seen, D, n, dquery, wide);
+        write_rows(dquery, wide, rows, D, scale, dqkv + base + start * stride, stride);
+    }
+    write_rows(dkeys, wide, n, D, 1.0f, dqkv + base + H, stride);
+    write_rows(dvalues, wide, n, D, 1.0f, dqkv + base + 2 * H, stride);
+}
+
+// f(first token, length, head, scratch) for every head of every sequence, on all threads.
+template <class F>
+static void for_heads(const int32_t* starts, int64_t sequences, int64_t heads, int64_t threads, F f) {
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch scratch;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < sequences * heads; task++) {
+            int64_t sequence = task / heads, first = starts[sequence], n = starts[sequence + 1] - first;
+            if (n > 0) f(first, n, task % heads, scratch);
+        }
+    }
+}
+
+extern "C" {
+
+// T 3 A D → out T A D and the logarithm of each softmax's denominator, T A.
+void attention(int64_t type, const void* qkv, const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
+               int64_t causal, const Draw* draw, void* out, float* lse, int64_t threads) {
+    auto run = [&](auto* t) {
+        using T = std::remove_pointer_t<decltype(t)>;
+        for_heads(starts, sequences, heads, threads, [&](int64_t first, int64_t n, int64_t head, Scratch& scratch) {
+            forward_head((const T*)qkv, {heads, size}, first, n, head, causal, *draw, (T*)out, lse, scratch);
+        });
+    };
+    if (type == FLOAT32) run((float*)nullptr); else run((bfloat16*)nullptr);
+}
+
+void attention_backward(int64_t type, const void* qkv, const void* out, const float* lse, const void* dout,
+                        const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
+                        int64_t causal, const Draw* draw, void* dqkv, int64_t threads) {
+    auto run = [&](auto* t) {
+        using T = std::remove_pointer_t<decltype(t)>;
+        for_heads(starts, sequences, heads, threads, [&](int64_t first, int64_t n, int64_t head, Scratch& scratch) {
+            backward_head((const T*)qkv, (const T*)out, lse, (const T*)dout, {heads, size}, first, n, head, causal, *draw,
+                          (T*)dqkv, scratch);
+        });
+    };
+    if (type == FLOAT32) run((float*)nullptr); else run((bfloat16*)nullptr);
+}
+
+}  // extern "C"

@@ -1,0 +1,73 @@
+"""How tensors and numbers cross into the native kernels.
+
+Every C function takes tensors as pointers, whole numbers as int64 and others as double, and last the number of threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bertwright import native
+from bertwright.models.dropout import Dropout
+
+TYPES = {torch.float32: 0, torch.bfloat16: 1}  # `enum Type` of lanes.h
+
+
+class Draw(ctypes.Structure):
+    """One site's dropout, as `struct Draw` of dropout.h."""
+
+    _fields_ = (
+        ("key0", ctypes.c_uint32),
+        ("key1", ctypes.c_uint32),
+        ("threshold", ctypes.c_uint32),
+        ("scale", ctypes.c_float),
+        ("first_token", ctypes.c_int64),
+    )
+
+
+def draw(dropout: Dropout | None, site: int) -> Draw:
+    """A threshold of 0 keeps everything."""
+    if dropout is None:
+        return Draw(0, 0, 0, 1.0, 0)
+    return Draw(*dropout.key(site), dropout.threshold, dropout.scale, dropout.first_token)
+
+
+Argument = Tensor | Draw | int | float | None | Sequence[float] | Sequence[Tensor]
+
+
+def call(name: str, function: str, *values: Argument) -> None:
+    """Call a function of the library `name` with torch's number of threads."""
+    library = native.library(name)
+    assert library is not None, name
+    getattr(library, function)(*map(crossing, values), ctypes.c_int64(torch.get_num_threads()))
+
+
+def crossing(value: Argument) -> object:
+    if isinstance(value, Tensor):
+        return address(value)
+    if isinstance(value, Draw):
+        return ctypes.byref(value)
+    if isinstance(value, int):
+        return ctypes.c_int64(value)
+    if isinstance(value, float):
+        return ctypes.c_double(value)
+    if value is None:
+        return None
+    if isinstance(value[0], Tensor):
+        return (ctypes.c_void_p * len(value))(*(address(tensor) for tensor in value))
+    return (ctypes.c_double * len(value))(*value)
+
+
+def address(tensor: Tensor) -> ctypes.c_void_p:
+    assert tensor.is_contiguous(), (tensor.shape, tensor.stride())
+    assert tensor.device.type == "cpu", tensor.device
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def runs_native(name: str, x: Tensor) -> bool:
+    """Whether library `name` serves this tensor, else the twin does."""
+    return x.device.type == "cpu" and x.dtype in TYPES and native.library(name) is not None

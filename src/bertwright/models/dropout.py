@@ -1,0 +1,65 @@
+"""Dropout whose mask is a function of a place: drawn where it is needed, drawn again in the backward pass, never stored.
+
+An element is known by (seed of the step, site in the model, row, column); a 32-bit hash of that decides. So a mask depends
+neither on micro-batches nor on ranks, threads or backend, and costs no memory. The native kernels (`hash.h`) draw the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+WORD = 0xFFFFFFFF  # torch has no full set of uint32 operations: the words are kept in int64
+GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: consecutive multiples spread evenly
+
+
+class Dropout(NamedTuple):
+    """What is dropped in one micro-batch of one step; `None` in its place means that nothing is."""
+
+    rate: float  # share of the elements that become 0; the others are scaled by 1 / (1 - rate)
+    seed: int  # belongs to (run seed, step)
+    first_token: int = 0  # place of the micro-batch's first token in the whole step
+
+    @property
+    def threshold(self) -> int:
+        """An element is kept iff its hash, uniform in [0, 2^32), is at least this."""
+        assert 0.0 <= self.rate < 1.0, self.rate
+        return min(round(self.rate * 2**32), WORD)
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / (1.0 - self.rate)
+
+    def key(self, site: int) -> tuple[int, int]:
+        """Two 32-bit words for one site, by the SplitMix64 finaliser (Steele et al. 2014).
+
+        >>> Dropout(0.1, seed=7).key(site=0) == Dropout(0.5, seed=7).key(site=0) != Dropout(0.1, seed=7).key(site=1)
+        True
+        """
+        word = (self.seed + (site + 1) * 0x9E3779B97F4A7C15) % 2**64
+        word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+        word ^= word >> 31
+        return word & WORD, word >> 32
+
+
+def mix(words: Tensor) -> Tensor:
+    """A bijection of 32-bit words with little bias (Wellons, "hash prospector", lowbias32)."""
+    words = (words ^ (words >> 16)) * 0x7FEB352D & WORD
+    words = (words ^ (words >> 15)) * 0x846CA68B & WORD
+    return words ^ (words >> 16)
+
+
+def kept(dropout: Dropout, site: int, rows: Tensor, columns: int) -> Tensor:
+    """Which elements stay, as booleans (R × columns), for rows known by their numbers (R, int64)."""
+    key0, key1 = dropout.key(site)
+    low, high = rows & WORD, rows >> 32
+    # Two words a row: with one, two rows whose words lie near each other would be shifted copies.
+    row0 = mix(low ^ ((key0 + high * GOLDEN) & WORD))
+    row1 = mix((low + key1 + high) & WORD)
+    words = (row0[:, None] + torch.arange(columns, device=rows.device) * GOLDEN) & WORD
+    words = ((words ^ (words >> 16)) * 0x7FEB352D & WORD) ^ row1[:, None]
+    words = (words ^ (words >> 15)) * 0x846CA68B & WORD
+    return (words ^ (words >> 16)) >= dropout.threshold

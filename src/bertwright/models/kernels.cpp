@@ -1,0 +1,113 @@
+// The C interface of kernels.py: tensors as pointers, whole numbers as int64, others as double, the threads last.
+#include "embedding.h"
+#include "gelu.h"
+#include "loss.h"
+#include "norm.h"
+#include "optimizer.h"
+
+// f is called with a pointer of the tensors' element type.
+template <class F> static void with_type(int64_t type, F f) {
+    if (type == FLOAT32) f((float*)nullptr); else f((bfloat16*)nullptr);
+}
+template <class F> static void with_type_and_form(int64_t type, int64_t tanh, F f) {
+    with_type(type, [&](auto* t) { if (tanh) f(t, std::true_type{}); else f(t, std::false_type{}); });
+}
+#define ELEMENT(t) std::remove_pointer_t<decltype(t)>
+
+extern "C" {
+
+void bias_gelu(int64_t type, int64_t tanh, const void* x, const float* bias, void* y,
+               int64_t rows, int64_t columns, int64_t threads) {
+    with_type_and_form(type, tanh, [&](auto* t, auto form) {
+        using T = ELEMENT(t);
+        bias_gelu<T, form.value>((const T*)x, bias, (T*)y, rows, columns, threads);
+    });
+}
+
+void bias_gelu_backward(int64_t type, int64_t tanh, const void* x, const float* bias, const void* dy, void* dx, float* dbias,
+                        int64_t rows, int64_t columns, int64_t threads) {
+    with_type_and_form(type, tanh, [&](auto* t, auto form) {
+        using T = ELEMENT(t);
+        bias_gelu_backward<T, form.value>((const T*)x, bias, (const T*)dy, (T*)dx, dbias, rows, columns, threads);
+    });
+}
+
+void dropout(int64_t type, const void* x, const Draw* draw, void* y, int64_t rows, int64_t columns, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t r = 0; r < rows; r++) {
+            Row mask(*draw, draw->first_token + r);
+            sweep(columns, [&](int64_t c, auto load, auto store) {
+                store((T*)y + r * columns + c, mask.apply(load((const T*)x + r * columns + c), c));
+            });
+        }
+    });
+}
+
+void add_dropout_norm(int64_t type, const void* x, const float* bias, const void* residual, const float* weight,
+                      const float* norm_bias, double eps, const Draw* draw, void* z, void* kept, void* y,
+                      int64_t rows, int64_t columns, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        add_dropout_norm((const T*)x, bias, (const T*)residual, weight, norm_bias, (float)eps, *draw,
+                         (T*)z, (Moments*)kept, (T*)y, rows, columns, threads);
+    });
+}
+
+void add_dropout_norm_backward(int64_t type, const void* z, const void* kept, const float* weight, const void* dy,
+                               const Draw* draw, void* dx, void* dresidual, float* dsums,
+                               int64_t rows, int64_t columns, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        add_dropout_norm_backward((const T*)z, (const Moments*)kept, weight, (const T*)dy, *draw, (T*)dx, (T*)dresidual,
+                                  dsums, rows, columns, threads);
+    });
+}
+
+// `tables` and `ids`: three pointers each, for word, position and token type.
+void embed_norm(int64_t type, const void* const* tables, const int64_t* const* ids, const float* weight,
+                const float* norm_bias, double eps, const Draw* draw, void* kept, void* y,
+                int64_t rows, int64_t columns, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        const Table<T> typed[3] = {{(const T*)tables[0], ids[0]}, {(const T*)tables[1], ids[1]}, {(const T*)tables[2], ids[2]}};
+        embed_norm(typed, weight, norm_bias, (float)eps, *draw, (Moments*)kept, (T*)y, rows, columns, threads);
+    });
+}
+
+void embed_norm_backward(int64_t type, const void* const* tables, const int64_t* const* ids, const void* kept,
+                         const float* weight, const void* dy, const Draw* draw, float* dz, float* dsums,
+                         int64_t rows, int64_t columns, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        const Table<T> typed[3] = {{(const T*)tables[0], ids[0]}, {(const T*)tables[1], ids[1]}, {(const T*)tables[2], ids[2]}};
+        embed_norm_backward(typed, (const Moments*)kept, weight, (const T*)dy, *draw, dz, dsums, rows, columns, threads);
+    });
+}
+
+void add_rows(const float* dz, const int64_t* ids, float* table, int64_t rows, int64_t columns, int64_t threads) {
+    add_in_order(dz, ids, table, rows, columns, threads);
+}
+
+void cross_entropy(int64_t type, void* logits, const float* bias, const int64_t* labels, double scale, float* losses,
+                   int64_t* correct, float* dbias, int64_t rows, int64_t columns, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        cross_entropy((T*)logits, bias, labels, (float)scale, losses, correct, dbias, rows, columns, threads);
+    });
+}
+
+void adamw(int64_t type, void* parameter, const void* gradient, float* exp_avg, float* exp_avg_sq, const double* step,
+           int64_t size, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        adamw((T*)parameter, (const T*)gradient, exp_avg, exp_avg_sq, *(const AdamStep*)step, size, threads);
+    });
+}
+
+void square_sum(int64_t type, const void* x, int64_t size, double* total, int64_t threads) {
+    with_type(type, [&](auto* t) { *total = square_sum((const ELEMENT(t)*)x, size, threads); });
+}
+
+}  // extern "C"

@@ -1,0 +1,278 @@
+"""The model's fused operations: one call and one pass over memory in place of five.
+
+T tokens, H hidden size, F intermediate size, V vocabulary, M masked positions.
+On CPU these are native kernels (`kernels.cpp`); elsewhere, and without a compiler, their twins in plain PyTorch.
+Tensors are float32 or bfloat16 with float32 arithmetic inside; the same input gives the same bits on any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bertwright.models import twins
+from bertwright.models.binding import TYPES, Draw, call, draw, runs_native
+from bertwright.models.dropout import Dropout
+from bertwright.models.twins import AdamStep, Norm, Tables
+
+if TYPE_CHECKING:
+    from bertwright.batching.batch import Batch
+
+__all__ = [
+    "AdamStep",
+    "Dropout",
+    "Norm",
+    "Tables",
+    "adamw_",
+    "add_dropout_norm",
+    "bias_gelu",
+    "dropout",
+    "embed_norm",
+    "gradient_norm",
+    "linear_cross_entropy",
+]
+
+CHUNK_ROWS = 256  # rows of logits at once; each chunk also costs one pass over the weight's gradient
+
+
+def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+    """gelu(x + bias), T F → T F; `tanh` is the approximation of Google's BERT, else the exact erf form."""
+    if runs_native("kernels", x):
+        return BiasGelu.apply(x, bias, tanh)
+    return twins.bias_gelu(x, bias, tanh)
+
+
+class BiasGelu(torch.autograd.Function):
+    """Keeps x alone; the backward pass computes the rest again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+        assert bias.shape == x.shape[-1:], (x.shape, bias.shape)
+        ctx.save_for_backward(x, bias)
+        ctx.tanh = tanh
+        y = torch.empty_like(x)
+        call("kernels", "bias_gelu", TYPES[x.dtype], tanh, x, bias.float(), y, *rows_columns(x))
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, bias = ctx.saved_tensors
+        dx, dbias = torch.empty_like(x), torch.empty(bias.shape)
+        shape = rows_columns(x)
+        call("kernels", "bias_gelu_backward", TYPES[x.dtype], ctx.tanh, x, bias.float(), dy.contiguous(), dx, dbias, *shape)
+        return dx, dbias.to(bias.dtype), None
+
+
+def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
+    """Dropout of a tensor whose first dimension are tokens, T … → T …"""
+    if dropout is not None and runs_native("kernels", x):
+        return DropoutFunction.apply(x, draw(dropout, site))
+    return twins.dropout(x, dropout, site)
+
+
+class DropoutFunction(torch.autograd.Function):
+    """Keeps nothing: the mask is drawn again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, drawn: Draw) -> Tensor:
+        ctx.drawn = drawn
+        y = torch.empty_like(x)
+        call("kernels", "dropout", TYPES[x.dtype], x, drawn, y, *rows_columns(x))
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return DropoutFunction.apply(dy.contiguous(), ctx.drawn), None
+
+
+def add_dropout_norm(x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, dropout: Dropout | None, site: int) -> Tensor:
+    """LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer (Vaswani et al. 2017, section 3.1)."""
+    if runs_native("kernels", x):
+        return AddDropoutNorm.apply(x, bias, residual, *norm, draw(dropout, site))
+    return twins.add_dropout_norm(x, bias, residual, norm, dropout, site)
+
+
+class AddDropoutNorm(torch.autograd.Function):
+    """Keeps the sum that is normalised, and each row's mean and 1 / standard deviation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, norm_bias: Tensor, eps: float, drawn: Draw
+    ) -> Tensor:
+        assert x.shape == residual.shape and x.dtype == residual.dtype, (x.shape, x.dtype, residual.shape, residual.dtype)
+        assert bias.shape == weight.shape == norm_bias.shape == x.shape[-1:], (x.shape, bias.shape, weight.shape)
+        y, summed, moments = torch.empty_like(x), torch.empty_like(x), torch.empty(len(x), 2)
+        given = (x, bias.float(), residual, weight.float(), norm_bias.float(), eps)
+        call("kernels", "add_dropout_norm", TYPES[x.dtype], *given, drawn, summed, moments, y, *rows_columns(x))
+        ctx.save_for_backward(summed, moments, weight)
+        ctx.drawn = drawn
+        ctx.dtypes = bias.dtype, weight.dtype, norm_bias.dtype
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        summed, moments, weight = ctx.saved_tensors
+        dresidual = torch.empty_like(summed)
+        dx = torch.empty_like(summed) if ctx.drawn.threshold else dresidual
+        sums = torch.empty(3, len(weight))
+        given = (summed, moments, weight.float(), dy.contiguous(), ctx.drawn)
+        call("kernels", "add_dropout_norm_backward", TYPES[dy.dtype], *given, dx, dresidual, sums, *rows_columns(summed))
+        dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
+        return dx, dbias, dresidual, dweight, dnorm_bias, None, None
+
+
+def embed_norm(batch: Batch, tables: Tables, norm: Norm, dropout: Dropout | None, site: int) -> Tensor:
+    """dropout(LayerNorm(word + position + token type)) → T H."""
+    ids = (batch.input_ids, batch.position_ids, batch.token_type_ids)
+    if runs_native("kernels", tables.word):
+        return EmbedNorm.apply(*tables, *norm, draw(dropout, site), *ids)
+    return twins.embed_norm(ids, tables, norm, dropout, site)
+
+
+class EmbedNorm(torch.autograd.Function):
+    """Keeps each row's moments alone; the sum of the embeddings is looked up again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        word: Tensor,
+        position: Tensor,
+        token_type: Tensor,
+        weight: Tensor,
+        norm_bias: Tensor,
+        eps: float,
+        drawn: Draw,
+        *ids: Tensor,
+    ) -> Tensor:
+        tables = (word, position, token_type)
+        for table, places in zip(tables, ids, strict=True):
+            assert table.dtype == word.dtype and places.dtype == torch.int64, (table.dtype, places.dtype)
+            assert places.shape == ids[0].shape, (places.shape, ids[0].shape)
+            check_range(places, len(table))
+        y, moments = word.new_empty(len(ids[0]), word.shape[1]), torch.empty(len(ids[0]), 2)
+        given = (tables, ids, weight.float(), norm_bias.float(), eps, drawn)
+        call("kernels", "embed_norm", TYPES[word.dtype], *given, moments, y, *y.shape)
+        ctx.save_for_backward(*tables, weight, moments, *ids)
+        ctx.drawn = drawn
+        ctx.norm_bias_dtype = norm_bias.dtype
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        *tables, weight, moments = ctx.saved_tensors[:5]
+        ids = ctx.saved_tensors[5:]
+        dsummed, sums = torch.empty(dy.shape), torch.empty(2, len(weight))
+        given = (tables, ids, moments, weight.float(), dy.contiguous(), ctx.drawn)
+        call("kernels", "embed_norm_backward", TYPES[dy.dtype], *given, dsummed, sums, *dy.shape)
+        dtables = [torch.zeros(table.shape) for table in tables]
+        for dtable, places in zip(dtables, ids, strict=True):
+            call("kernels", "add_rows", dsummed, places, dtable, *dy.shape)
+        gradients = [dtable.to(dy.dtype) for dtable in dtables]
+        return *gradients, sums[0].to(weight.dtype), sums[1].to(ctx.norm_bias_dtype), None, None, None, None, None
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Cross entropy of hidden · weightᵀ + bias against labels: M H, V H, V, M → (scale × sum of losses, number correct).
+
+    The logits are never stored whole, and their gradients are made together with the loss; `scale` = 1 / count of the
+    whole step makes these right at once. Losses in nats; M may be 0. `correct`: the label has the highest logit.
+    """
+    return LinearCrossEntropy.apply(hidden, weight, bias, labels, scale, torch.is_grad_enabled())  # type: ignore[no-any-return]
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """Works on CHUNK_ROWS rows of logits at a time, turning each chunk into its gradient in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, scale: float, trains: bool
+    ) -> tuple[Tensor, Tensor]:
+        assert weight.shape == (len(bias), hidden.shape[1]), (weight.shape, bias.shape, hidden.shape)
+        assert len(labels) == len(hidden) and labels.dtype == torch.int64, (labels.shape, labels.dtype)
+        compute_weight = weight.to(hidden.dtype)
+        float_bias = bias.float()
+        losses, correct = hidden.new_zeros((), dtype=torch.float64), labels.new_zeros(())
+        dhidden, dweight, dbias = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(float_bias)
+        buffer = hidden.new_empty(min(CHUNK_ROWS, len(hidden)), len(weight))
+        for first in range(0, len(hidden), CHUNK_ROWS):
+            rows = slice(first, first + CHUNK_ROWS)
+            logits = buffer[: len(labels[rows])]
+            torch.mm(hidden[rows], compute_weight.T, out=logits)
+            row_losses, row_correct = cross_entropy_(logits, float_bias, labels[rows], scale, dbias if trains else None)
+            losses += row_losses.sum(dtype=torch.float64)
+            correct += row_correct.sum()
+            if trains:
+                torch.mm(logits, compute_weight, out=dhidden[rows])
+                dweight.addmm_(logits.T.to(weight.dtype), hidden[rows].to(weight.dtype))
+        if trains:
+            ctx.save_for_backward(dhidden, dweight, dbias.to(bias.dtype))
+        ctx.mark_non_differentiable(correct)
+        return (losses * scale).float(), correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = ctx.saved_tensors
+        if upstream.device.type != "cpu" or upstream != 1:  # elsewhere, looking would cost more than multiplying
+            gradients = [gradient * upstream.to(gradient.dtype) for gradient in gradients]
+        return *gradients, None, None, None
+
+
+def cross_entropy_(
+    logits: Tensor, bias: Tensor, labels: Tensor, scale: float, dbias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Losses and correctness of each row; with `dbias`, logits become their gradient and its sum is added there."""
+    if not runs_native("kernels", logits):
+        return twins.cross_entropy_(logits, bias, labels, scale, dbias)
+    check_range(labels, logits.shape[1])
+    losses, correct = torch.empty(len(labels)), torch.empty_like(labels)
+    added = torch.empty_like(dbias) if dbias is not None else None
+    call("kernels", "cross_entropy", TYPES[logits.dtype], logits, bias, labels, scale, losses, correct, added, *logits.shape)
+    if dbias is not None and added is not None:
+        dbias += added
+    return losses, correct
+
+
+def gradient_norm(gradients: Sequence[Tensor]) -> float:
+    """The Euclidean norm of all gradients together, summed in double precision."""
+    return float(sum(square_sum(gradient) for gradient in gradients) ** 0.5)
+
+
+def square_sum(x: Tensor) -> float:
+    if not runs_native("kernels", x):
+        return twins.square_sum(x)
+    total = torch.empty((), dtype=torch.float64)
+    call("kernels", "square_sum", TYPES[x.dtype], x, x.numel(), total)
+    return total.item()
+
+
+@torch.no_grad()
+def adamw_(parameter: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: AdamStep) -> None:
+    """One AdamW update in place, in one pass over the four tensors; the moments are float32."""
+    if not runs_native("kernels", parameter):
+        return twins.adamw_(parameter, gradient, exp_avg, exp_avg_sq, step)
+    assert parameter.dtype == gradient.dtype and exp_avg.dtype == exp_avg_sq.dtype == torch.float32
+    assert parameter.shape == gradient.shape == exp_avg.shape == exp_avg_sq.shape
+    given = (parameter, gradient, exp_avg, exp_avg_sq, tuple(map(float, step)))
+    return call("kernels", "adamw", TYPES[parameter.dtype], *given, parameter.numel())
+
+
+def rows_columns(x: Tensor) -> tuple[int, int]:
+    return len(x), x[0].numel() if len(x) else 0
+
+
+def check_range(ids: Tensor, size: int) -> None:
+    """Native code would read outside its table."""
+    if len(ids):
+        low, high = torch.aminmax(ids)
+        assert low >= 0 and high < size, f"ids from {low} to {high} for a table of {size}"

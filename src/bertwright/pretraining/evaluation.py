@@ -1,0 +1,96 @@
+"""How good a model is at its pre-training tasks, and what it would score by knowing token frequencies alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from bertwright.models.heads import BertForPretraining
+from bertwright.pretraining.batches import PretrainingBatch
+from bertwright.pretraining.objective import losses
+from bertwright.tokenstore.store import TokenStore
+
+ENTROPY_SAMPLE = 4_000_000  # tokens; more changes the third decimal
+
+
+class Scores(NamedTuple):
+    """Means over all predictions of an evaluation or of some steps."""
+
+    mlm_loss: float
+    """Nats a masked token."""
+    perplexity: float
+    """exp(mlm_loss), the figure of the paper's table 6."""
+    mlm_accuracy: float
+    """Share of masked tokens that the model ranks first."""
+    nsp_loss: float
+    """Nats a sequence; 0 where the objective has no next-sentence prediction."""
+    nsp_accuracy: float
+    """Share of right next-sentence answers (the paper reaches 97-98 %); 0 where there are none."""
+
+
+def scores(sums: dict[str, float]) -> Scores:
+    """Means from sums over any number of batches (`sums_of` names them)."""
+    mlm_loss = sums["mlm_sum"] / max(sums["mlm_count"], 1)
+    return Scores(
+        mlm_loss,
+        math.exp(min(mlm_loss, 700.0)),
+        sums["mlm_correct"] / max(sums["mlm_count"], 1),
+        sums["nsp_sum"] / max(sums["nsp_count"], 1),
+        sums["nsp_correct"] / max(sums["nsp_count"], 1),
+    )
+
+
+@torch.no_grad()
+def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> Scores:
+    """Score a model on held-out batches, dropout off; the model's mode is as before afterwards."""
+    training = model.training
+    model.eval()
+    total = dict.fromkeys(("mlm_sum", "mlm_correct", "mlm_count", "nsp_sum", "nsp_correct", "nsp_count"), 0.0)
+    for batch in batches:
+        part = losses(model, batch)
+        for name in ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct"):
+            total[name] += float(getattr(part, name))
+        total["mlm_count"] += len(batch.mlm_labels)
+        total["nsp_count"] += len(batch.nsp_labels)
+    model.train(training)
+    return scores(total)
+
+
+def unigram_entropy(store: TokenStore) -> float:
+    """Entropy of the token frequencies in nats: the masked-LM loss of a model that ignores its input."""
+    stride = max(1, store.num_tokens // ENTROPY_SAMPLE)
+    counts = np.zeros(store.header.origin.vocab_size, dtype=np.int64)
+    block = 1 << 16
+    for start in range(0, store.num_tokens, block * stride):
+        ids = store.tokens(start, min(start + block, store.num_tokens))
+        counts += np.bincount(ids, minlength=len(counts))
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+class Standstill:
+    """Notices a run that has learned token frequencies and nothing more.
+
+    >>> watch = Standstill(entropy=6.0, window=2)
+    >>> [watch.stands_still(loss) for loss in (9.0, 7.0, 6.05, 6.02, 6.03, 6.01)]
+    [False, False, False, False, False, True]
+    """
+
+    def __init__(self, entropy: float, window: int) -> None:
+        self.entropy = entropy
+        self.window = window  # losses to compare with as many before them
+        self.losses: list[float] = []
+        self.noticed = False
+
+    def stands_still(self, loss: float) -> bool:
+        """Take the next loss; True once, when the recent ones are near the entropy and no better than those before."""
+        self.losses = [*self.losses, loss][-2 * self.window :]
+        if self.noticed or len(self.losses) < 2 * self.window:
+            return False
+        before, recent = np.mean(self.losses[: self.window]), np.mean(self.losses[self.window :])
+        self.noticed = bool(abs(recent - self.entropy) < 0.15 and before - recent < 0.05)
+        return self.noticed

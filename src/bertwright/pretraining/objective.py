@@ -1,0 +1,52 @@
+"""Masked-LM, next-sentence and left-to-right losses: sums, divided once by the counts of the whole step.
+
+Left-to-right pre-training (section 5.1) is the masked-LM loss with the next tokens as targets, under causal attention.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertwright.models.heads import BertForPretraining
+from bertwright.models.kernels import linear_cross_entropy
+from bertwright.pretraining.batches import PretrainingBatch
+
+
+class Losses(NamedTuple):
+    """One micro-batch's part of a step; each a scalar on the model's device."""
+
+    loss: Tensor
+    """Its share of the step's loss, mean MLM + mean NSP (appendix A.2): what `backward` is called on.
+
+    The shares of all micro-batches and ranks add up to the step's loss, and their gradients to its gradient, because
+    `mlm_count` and `nsp_count` are those of the whole step.
+    """
+    mlm_sum: Tensor
+    """Cross entropy of the masked tokens, in nats, summed; without gradient, as all that follows."""
+    mlm_correct: Tensor
+    """How many of them the model ranks first."""
+    nsp_sum: Tensor
+    """Cross entropy of the next-sentence answers, in nats, summed; 0 where the objective has none."""
+    nsp_correct: Tensor
+    """How many of those answers are right."""
+
+
+def losses(model: BertForPretraining, batch: PretrainingBatch) -> Losses:
+    """Both losses of one micro-batch; logits exist at its M masked positions only, and never all at once."""
+    hidden = model.encoder(batch.batch)  # T H
+    states = model.masked_token(hidden[batch.mlm_positions])  # M H
+    mlm_mean, mlm_correct = linear_cross_entropy(
+        states, model.word_embeddings, model.masked_token.bias, batch.mlm_labels, scale=1 / max(batch.mlm_count, 1)
+    )
+    mlm_sum = mlm_mean.detach() * max(batch.mlm_count, 1)
+    if len(batch.nsp_labels) == 0:
+        none = torch.zeros((), device=hidden.device)
+        return Losses(mlm_mean, mlm_sum, mlm_correct, none, none)
+    answers = model.next_sentence(model.pooler(hidden, batch.batch)).float()  # B 2
+    nsp_sum = F.cross_entropy(answers, batch.nsp_labels, reduction="sum")
+    nsp_correct = (answers.argmax(-1) == batch.nsp_labels).sum()
+    return Losses(mlm_mean + nsp_sum / batch.nsp_count, mlm_sum, mlm_correct, nsp_sum.detach(), nsp_correct)

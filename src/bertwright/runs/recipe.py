@@ -1,0 +1,153 @@
+"""The settings of a pre-training run; `runs.pretrain` carries them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from bertwright.models.config import BertConfig
+from bertwright.pretraining.batches import DataSettings
+from bertwright.training.device import DeviceSettings
+from bertwright.training.optimizer import OptimizerSettings
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What is trained."""
+
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
+    """Named size (paper: base and large; the smaller ones: Turc et al. 2019)."""
+    init: str | None = None
+    """Model folder or hub name whose weights to start from, in place of random ones; its shape then counts, and the
+    store must have been prepared with its vocabulary."""
+    hidden_size: int | None = None
+    """Width, in place of the named size's."""
+    num_layers: int | None = None
+    """Number of layers, in place of the named size's."""
+    num_heads: int | None = None
+    """Attention heads, in place of the named size's."""
+    intermediate_size: int | None = None
+    """Feed-forward width, in place of four times the width."""
+    max_positions: int = 512
+    """Longest sequence that the model will ever read (paper: 512)."""
+    hidden_dropout: float = 0.1
+    """Dropout of embeddings and sub-layer outputs (paper, A.2)."""
+    attention_dropout: float = 0.1
+    """Dropout of attention weights (paper, A.2)."""
+    activation: Literal["gelu", "gelu_tanh"] = "gelu"
+    """gelu: the erf form; gelu_tanh: the approximation in Google's first release."""
+
+    def config(self, vocab_size: int, causal: bool) -> BertConfig:
+        """The model's configuration; `init` is not looked at. Raises ValueError for a shape that does not work."""
+        changes: dict[str, int] = {}
+        if self.hidden_size is not None:
+            changes |= {"hidden_size": self.hidden_size, "intermediate_size": 4 * self.hidden_size}
+        for name in ("num_layers", "num_heads", "intermediate_size"):
+            value: int | None = getattr(self, name)
+            if value is not None:
+                changes[name] = value
+        return BertConfig.named(
+            self.size,
+            vocab_size,
+            max_positions=self.max_positions,
+            hidden_dropout=self.hidden_dropout,
+            attention_dropout=self.attention_dropout,
+            activation=self.activation,
+            causal=causal,
+            **changes,
+        )
+
+
+@dataclass(frozen=True)
+class LongPhase:
+    """The last steps, on longer sequences (paper, A.2: 90 % of the steps at length 128, the rest at 512)."""
+
+    long_share: float = 0.1
+    """Share of all steps that the long phase has; 0 turns it off."""
+    long_length: int = 512
+    """Its max-length, in tokens."""
+    long_batch_size: int | None = None
+    """Its sequences a step; unset: the same number as before (paper)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.long_share <= 1:
+            raise ValueError(f"long_share is a share of all steps, from 0 to 1, not {self.long_share}")
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """Pre-train a BERT on a token store; with --resume, go on where a run stopped."""
+
+    run: Path
+    """Run folder, to be made; with --resume, one that exists."""
+    store: Path | None = None
+    """Token store that `bertwright prepare` wrote. Needed unless --resume finds it in the run's settings."""
+    resume: bool = False
+    """Go on from the run's newest checkpoint, to the bit, with the settings that stand in the run folder."""
+    steps: int = 1_000_000
+    """Optimizer steps in all (paper: 1,000,000)."""
+    micro_batch: int | None = None
+    """Sequences a forward pass: bounds memory, changes nothing else. Unset: about 4,096 tokens on CPU, 65,536 on GPU."""
+    save_every: int = 1_000
+    """Steps between checkpoints."""
+    keep: int = 2
+    """Checkpoints kept; older ones are deleted."""
+    log_every: int = 20
+    """Steps that one line of metrics.jsonl sums up."""
+    evaluate_every: int = 1_000
+    """Steps between evaluations on the held-out part of the store."""
+    evaluate_sequences: int = 1_024
+    """Held-out sequences an evaluation scores."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    long: LongPhase = field(default_factory=LongPhase)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "save_every", "keep", "log_every", "evaluate_every", "evaluate_sequences"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise ValueError(f"micro_batch must be at least 1, not {self.micro_batch}")
+
+    @property
+    def warmup_steps(self) -> int:
+        return round(self.optimizer.warmup_share * self.steps)
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The run's one or two phases in order; together they cover every step."""
+        first_long = self.steps - round(self.long.long_share * self.steps)
+        long_data = replace(
+            self.data,
+            max_length=self.long.long_length,
+            batch_size=self.long.long_batch_size or self.data.batch_size,
+            max_predictions=None,
+        )
+        phases = [Phase(0, first_long, self.data), Phase(first_long, self.steps, long_data)]
+        return [phase for phase in phases if phase.first < phase.end]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps `first` … `end`-1 of a run read their batches by these settings."""
+
+    first: int
+    end: int
+    data: DataSettings
+
+
+# May differ between a run and its resumption: they say where and how often, not what is computed.
+FREE = (
+    "run",
+    "resume",
+    "micro_batch",
+    "save_every",
+    "keep",
+    "log_every",
+    "evaluate_every",
+    "evaluate_sequences",
+    "device",
+)

@@ -1,0 +1,90 @@
+"""Checkpoints: whole or absent, verified when read, the oldest ones deleted.
+
+A checkpoint is a folder `step-00001000` with the model as a Hugging Face folder, the optimizer's state, and
+`state.json`, which names every file with its size and digest.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertwright.files import digest_file, read_json, whole_folder, write_json
+
+STATE = "state.json"
+OPTIMIZER = "optimizer.safetensors"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Every checkpoint in a folder, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def step_of(checkpoint: Path) -> int:
+    """The number of steps behind a checkpoint."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def save(
+    folder: Path, step: int, write_model: Callable[[Path], None], optimizer: Mapping[str, Tensor], keep: int
+) -> Path:
+    """Write one checkpoint, then delete all but the newest `keep`.
+
+    Raises OSError (a full disk, no permission) with nothing half-written and the older checkpoints untouched.
+    """
+    path = folder / f"step-{step:08d}"
+    if path.exists():
+        return path
+    try:
+        with whole_folder(path) as part:
+            write_model(part)
+            save_file(dict(optimizer), part / OPTIMIZER)
+            files = sorted(file for file in part.iterdir())
+            listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
+            write_json(part / STATE, {"step": step, "files": listed})
+    except SafetensorError as error:  # it reports the system's errors as text
+        raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
+    for old in checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return path
+
+
+def verify(checkpoint: Path) -> dict[str, Any]:
+    """Compare every file of a checkpoint with its record; returns `state.json`.
+
+    Raises ValueError naming the first file that is missing, truncated or altered.
+    """
+    remedy = f"delete {checkpoint} to go on from the one before it, or start anew in another folder"
+    if not (checkpoint / STATE).is_file():
+        raise ValueError(f"{checkpoint}: {STATE} is missing; {remedy}")
+    state: dict[str, Any] = read_json(checkpoint / STATE)
+    for name, record in state["files"].items():
+        file = checkpoint / name
+        size = file.stat().st_size if file.is_file() else None
+        if size != record["bytes"]:
+            found = "missing" if size is None else f"{size:,} bytes"
+            raise ValueError(f"{file}: {record['bytes']:,} bytes expected, {found}; {remedy}")
+        if digest_file(file) != record["digest"]:
+            raise ValueError(f"{file}: its content was altered after it was written; {remedy}")
+    return state
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest checkpoint, verified; None where there is none."""
+    found = checkpoints(folder)
+    if not found:
+        return None
+    verify(found[-1])
+    return found[-1]
+
+
+def load_optimizer(checkpoint: Path) -> dict[str, Tensor]:
+    """The optimizer's state of a verified checkpoint."""
+    return load_file(checkpoint / OPTIMIZER)

@@ -1,0 +1,118 @@
+"""Where a run computes: device, number type, threads, and its place among the ranks that torchrun started."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from bertwright.native import keep_freed_memory
+
+
+@dataclass(frozen=True)
+class DeviceSettings:
+    """Where to compute."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: the GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number type of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16
+    where the hardware multiplies it (GPUs since Ampere, CPUs with AVX512-BF16 or AMX), else float32."""
+    threads: int | None = None
+    """CPU threads; unset: all cores this process may use, shared among the ranks on this machine."""
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, not {self.threads}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What `DeviceSettings` came to on this machine, in this process."""
+
+    device: torch.device
+    dtype: torch.dtype
+    threads: int
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Rank 0 alone prints, evaluates to the screen, and writes files."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Let all ranks come to this point."""
+        if self.ranks > 1:
+            dist.barrier()
+
+    def __str__(self) -> str:
+        number_type = str(self.dtype).removeprefix("torch.")
+        on = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {self.threads} threads"
+        return f"{on}, {number_type}" + (f", {self.ranks} ranks" if self.ranks > 1 else "")
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 matrix products are faster than float32 there: emulation is ten times slower."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+@contextmanager
+def placed(settings: DeviceSettings) -> Iterator[Place]:
+    """Set this process up to compute as settings say; under torchrun, join the other ranks until the block ends.
+
+    Raises ValueError when a GPU is asked for and none is there.
+    """
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "device cuda was asked for, but this PyTorch sees no GPU; leave --device at auto, or see nvidia-smi"
+        )
+    on_gpu = settings.device != "cpu" and torch.cuda.is_available()
+    ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and multiplies_bfloat16(device))
+    place = Place(device, torch.bfloat16 if fast else torch.float32, threads, rank, ranks)
+    if ranks > 1:
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield place
+    finally:
+        if ranks > 1:
+            dist.destroy_process_group()
+
+
+def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 0.3) -> float:
+    """Matrix-product speed that this place really reaches on a feed-forward layer's shape, FLOP/s.
+
+    The yardstick of utilisation: what a model of this width could reach if it were nothing but matrix products.
+    """
+    rows = torch.randn(4096, hidden_size, device=place.device).to(place.dtype)
+    weights = torch.randn(hidden_size, 4 * hidden_size, device=place.device).to(place.dtype)
+    product = torch.empty(len(rows), weights.shape[1], device=place.device, dtype=place.dtype)
+    best, until = float("inf"), time.perf_counter() + seconds
+    for attempt in range(1_000):
+        started = time.perf_counter()
+        torch.mm(rows, weights, out=product)
+        if place.device.type == "cuda":
+            torch.cuda.synchronize(place.device)
+        now = time.perf_counter()
+        if attempt:  # the first one also warms caches and libraries
+            best = min(best, now - started)
+        if attempt >= 3 and now > until:
+            break
+    return 2 * rows.numel() * weights.shape[1] / best

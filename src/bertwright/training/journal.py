@@ -1,0 +1,110 @@
+"""What a run leaves to read: metrics as JSON lines and for TensorBoard, a live progress line, a loss plot."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+
+from bertwright.files import write_text
+
+METRICS = "metrics.jsonl"
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Every record of a run, in order. A last line that a killed process left half-written is left out."""
+    path = run / METRICS
+    return list(_records(path)) if path.exists() else []
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            if line:
+                yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if number < len(lines):  # only the last line can be torn by a kill
+                raise ValueError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+
+
+class Journal:
+    """Writes a run's records. A resumed run first forgets what lies beyond its checkpoint, so no step stands twice."""
+
+    def __init__(self, run: Path, first_step: int) -> None:
+        kept = [record for record in read_metrics(run) if record["step"] <= first_step]
+        self.evaluations = {record["step"]: record for record in kept if record["kind"] == "held_out"}
+        write_text(run / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
+        self.file = (run / METRICS).open("a", encoding="utf-8", buffering=1)
+        self.board = SummaryWriter(str(run / "tensorboard"), purge_step=first_step + 1)
+
+    def write(self, kind: str, step: int, values: dict[str, float]) -> None:
+        """One record: what it tells ("train", "held_out"), the steps done, and its numbers by name."""
+        record = {"kind": kind, "step": step} | values
+        self.file.write(json.dumps(record) + "\n")
+        if kind == "held_out":
+            self.evaluations[step] = record
+        for name, value in values.items():
+            self.board.add_scalar(f"{kind}/{name}", value, step)
+
+    def flush(self) -> None:
+        """On disk before a checkpoint is: a record must not be lost that no later run will write again."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        self.flush()
+        self.file.close()
+        self.board.close()
+
+
+def progress(console: Console) -> Progress:
+    """The live line of a long command: share done, the latest figures, time gone and time left."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def plot_losses(run: Path, path: Path) -> None:
+    """Draw a run's masked-LM loss and next-sentence accuracy over its steps, training and held out, as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    records = read_metrics(run)
+    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+    for panel, name, label in zip(
+        panels, ("mlm_loss", "nsp_accuracy"), ("masked-LM loss (nats)", "next-sentence accuracy"), strict=True
+    ):
+        for kind, style in (
+            ("train", {"alpha": 0.45, "linewidth": 1.0}),
+            ("held_out", {"marker": "o", "markersize": 4}),
+        ):
+            points = [(record["step"], record[name]) for record in records if record["kind"] == kind and name in record]
+            if points:
+                panel.plot(*zip(*points, strict=True), label=kind.replace("_", " "), **style)
+        panel.set_xlabel("step")
+        panel.set_ylabel(label)
+        panel.grid(alpha=0.3)
+        if panel.lines:
+            panel.legend()
+    figure.suptitle(run.name)
+    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    figure.savefig(part, dpi=130, format="png")
+    pyplot.close(figure)
+    part.replace(path)

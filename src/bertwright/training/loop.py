@@ -1,0 +1,114 @@
+"""The one training loop: batches in, a report a step out. It yields; the caller saves, evaluates and stops.
+
+A loss arrives divided by the counts of the whole step, so the gradients of micro-batches and ranks simply add up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from bertwright.training.optimizer import AdamW
+
+M = TypeVar("M")
+
+
+class Diverged(RuntimeError):
+    """The loss or a gradient is not finite. The weights are those of the last good step."""
+
+
+class Computed(NamedTuple):
+    """One micro-batch, forward."""
+
+    loss: Tensor
+    """Scalar; its share of the step's loss."""
+    sums: Mapping[str, Tensor]
+    """Scalars that add up over the step, for the report: sums of losses, of right answers, of tokens."""
+
+
+class Report(NamedTuple):
+    """One step, done."""
+
+    step: int
+    """Steps done so far, this one included."""
+    sums: dict[str, float]
+    """Over the whole step, all micro-batches and ranks."""
+    gradient_norm: float
+    """Before clipping."""
+    learning_rate: float
+    seconds: float
+    """Wall-clock time of this step, waiting for data included."""
+
+
+class Objective(torch.nn.Module, Generic[M]):
+    """A loss as a module, which is what DistributedDataParallel wraps: it must see the forward pass."""
+
+    def __init__(self, model: torch.nn.Module, compute: Callable[[M], Computed]) -> None:
+        super().__init__()
+        self.model = model
+        self.compute = compute
+
+    def forward(self, batch: M) -> Computed:
+        return self.compute(batch)
+
+
+def steps(
+    objective: Callable[[M], Computed],
+    batches: Iterable[Sequence[M]],
+    optimizer: AdamW,
+    rate: Callable[[int], float],
+) -> Iterator[Report]:
+    """Run one optimizer step for each list of micro-batches; goes on from `optimizer.steps`.
+
+    Raises Diverged before the optimizer moves when the loss or the gradient is not finite.
+    """
+    started = time.perf_counter()
+    for micro_batches in batches:
+        sums = _backward(objective, micro_batches)
+        norm = optimizer.gradient_norm()
+        _check_finite(optimizer.steps + 1, sums, norm)
+        learning_rate = rate(optimizer.steps)
+        optimizer.step(learning_rate, norm)
+        now = time.perf_counter()
+        yield Report(optimizer.steps, sums, norm, learning_rate, now - started)
+        started = now
+
+
+def _backward(objective: Callable[[M], Computed], micro_batches: Sequence[M]) -> dict[str, float]:
+    """Gradients of the whole step into the parameters; returns its sums, over all ranks."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    parts = []
+    for number, batch in enumerate(micro_batches):
+        last = number + 1 == len(micro_batches)
+        with nullcontext() if last else _without_exchange(objective):
+            computed = objective(batch)
+            # Averaging over ranks is what DistributedDataParallel does; shares must be summed.
+            (computed.loss * ranks if ranks > 1 else computed.loss).backward()
+        parts.append(torch.stack([value.detach().double() for value in computed.sums.values()]))
+    total = torch.stack(parts).sum(0)
+    if ranks > 1:
+        dist.all_reduce(total)
+    return dict(zip(computed.sums, total.tolist(), strict=True))
+
+
+def _without_exchange(objective: Callable[[M], Computed]) -> AbstractContextManager[None]:
+    """Gradients travel between ranks once a step, with the last micro-batch."""
+    return objective.no_sync() if isinstance(objective, DistributedDataParallel) else nullcontext()
+
+
+def _check_finite(step: int, sums: Mapping[str, float], norm: float) -> None:
+    bad = [f"{name} = {value}" for name, value in {**sums, "gradient norm": norm}.items() if not math.isfinite(value)]
+    if bad:
+        raise Diverged(
+            f"step {step}: not finite: {', '.join(bad)}. The step was not taken. Usual causes: the rate is too high for "
+            "this model or batch (try a third of --learning-rate), too short a warm-up (raise --warmup-share), or "
+            "damaged weights to start from"
+        )

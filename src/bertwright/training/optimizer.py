@@ -1,0 +1,101 @@
+"""AdamW as BERT uses it: decoupled decay on matrices only, clipping by the global norm, bias correction on or off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bertwright.models.kernels import AdamStep, adamw_, gradient_norm
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How the weights move."""
+
+    learning_rate: float = 1e-4
+    """Peak rate (paper, A.2: 1e-4 at 256 sequences a step). Small models take more: 5e-4 and above."""
+    warmup_share: float = 0.01
+    """Share of all steps in which the rate climbs to its peak (paper: 10,000 of 1,000,000)."""
+    beta1: float = 0.9
+    """Memory of the mean gradient (paper)."""
+    beta2: float = 0.999
+    """Memory of the mean squared gradient (paper)."""
+    epsilon: float = 1e-6
+    """Added to the root of the mean square (Google's code)."""
+    weight_decay: float = 0.01
+    """Decoupled decay of matrices and embeddings; biases and LayerNorm have none (paper: 0.01)."""
+    clip_norm: float = 1.0
+    """Gradients are scaled down to this global norm (Google's code)."""
+    bias_correction: bool = False
+    """Adam's correction of young moments. Google's code leaves it out; turn it on for fine-tuning small sets."""
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if not 0 <= self.warmup_share < 1:
+            raise ValueError(f"warmup_share is a share of all steps, from 0 to below 1, not {self.warmup_share}")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError(f"beta1 and beta2 must lie in [0, 1), not {self.beta1} and {self.beta2}")
+        if not (self.epsilon > 0 and self.clip_norm > 0 and self.weight_decay >= 0):
+            raise ValueError("epsilon and clip_norm must be above 0, weight_decay at least 0")
+
+
+class AdamW:
+    """AdamW over named parameters; its whole state is two tensors a parameter and the number of steps."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings) -> None:
+        self.parameters = dict(parameters)
+        self.settings = settings
+        self.steps = 0
+        self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+        self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+
+    def gradient_norm(self) -> float:
+        """The Euclidean norm of all gradients together; not finite as soon as one of them is not."""
+        return gradient_norm([parameter.grad for parameter in self.parameters.values() if parameter.grad is not None])
+
+    def step(self, learning_rate: float, norm: float) -> None:
+        """Move every parameter that has a gradient, and forget the gradients. `norm` is `gradient_norm()`."""
+        self.steps += 1
+        settings = self.settings
+        corrected = settings.bias_correction
+        for name, parameter in self.parameters.items():
+            if parameter.grad is None:
+                continue
+            update = AdamStep(
+                lr=learning_rate,
+                beta1=settings.beta1,
+                beta2=settings.beta2,
+                eps=settings.epsilon,
+                weight_decay=settings.weight_decay if parameter.ndim > 1 else 0.0,
+                clip_scale=min(1.0, settings.clip_norm / max(norm, 1e-30)),
+                correction1=1.0 - settings.beta1**self.steps if corrected else 1.0,
+                correction2=1.0 - settings.beta2**self.steps if corrected else 1.0,
+            )
+            adamw_(parameter, parameter.grad, self.exp_avg[name], self.exp_avg_sq[name], update)
+            parameter.grad = None
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a resumed run needs, as named tensors."""
+        moments = {f"exp_avg.{name}": tensor for name, tensor in self.exp_avg.items()}
+        moments |= {f"exp_avg_sq.{name}": tensor for name, tensor in self.exp_avg_sq.items()}
+        return moments | {"steps": torch.tensor(self.steps)}
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` gave; raises ValueError where names or shapes are another model's."""
+        own = self.state()
+        if own.keys() != state.keys():
+            odd = sorted(own.keys() ^ state.keys())
+            raise ValueError(f"the optimizer state belongs to another model: {len(odd)} names differ, e.g. {odd[0]}")
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape:
+                raise ValueError(
+                    f"the optimizer state belongs to another model: {name} is {list(state[name].shape)}, "
+                    f"{list(tensor.shape)} expected"
+                )
+            tensor.copy_(state[name])
+        self.steps = int(state["steps"])

@@ -1,0 +1,280 @@
+"""Text to ids and back: through `tokenizers`, and through the faster `nanotoken` where ids alone are asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import nanotoken
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from bertwright.files import digest_bytes
+from bertwright.vocabulary.tokenizer_files import (
+    CONTINUATION,
+    SPECIAL_TOKENS,
+    bert_backend,
+    complete,
+    read_backend,
+    what_decides_ids,
+    write_folder,
+)
+
+FALLBACK_BATCH = 1024  # texts a call of `tokenizers`, whose encodings are large and so should not all live at once
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Ids of many texts, end to end: row `i` is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    ids: npt.NDArray[np.uint32]  # all rows' ids
+    offsets: npt.NDArray[np.int64]  # rows + 1
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.uint32]:
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
+        return (self[row] for row in range(len(self)))
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A text, or a pair, as the model reads it: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]. N tokens in all.
+
+    Offsets and word numbers count within the token's own text, A or B; `token_type_ids` tells which.
+    """
+
+    ids: Ids  # N
+    token_type_ids: Ids  # N    0 up to the first [SEP], 1 after it
+    offsets: Ids  # N 2  first character and one past the last; (0, 0) for the [CLS] and [SEP] that were added
+    word_numbers: Ids  # N    number of the word that the piece is from; -1 for the [CLS] and [SEP] that were added
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """A WordPiece tokenizer with the ids of `transformers`' `BertTokenizerFast` on the same files.
+
+    Special tokens written out in a text are read in two ways. `encode` and `ids_with_specials` are for what is typed
+    to a model: "[MASK]" is the mask, as in `transformers`. `ids` is for raw corpora: "[SEP]" there is three ordinary
+    words, since a web page about BERT must not break the segments of a token store.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
+        """Take over a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
+        self._tokens = complete(backend, source)
+        self._backend = backend
+        self._ids = {token: number for number, token in enumerate(self._tokens)}
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
+
+    @classmethod
+    def load(cls, folder_or_vocab_file: Path | str, lowercase: bool | None = None) -> Self:
+        """Open a Hugging Face folder (tokenizer.json, else vocab.txt with tokenizer_config.json), or one such file.
+
+        `lowercase` overrides what the files say. It must be given for a vocab.txt that stands alone: such a file does
+        not say it, and a wrong guess makes a model work badly without a word.
+
+        Raises ValueError for what is not a whole BERT vocabulary, FileNotFoundError where there is none.
+        """
+        path = Path(folder_or_vocab_file)
+        return cls(read_backend(path, lowercase), str(path))
+
+    @classmethod
+    def from_tokens(cls, tokens: Sequence[str], *, lowercase: bool, strip_accents: bool | None = None) -> Self:
+        """A tokenizer over tokens in id order. `strip_accents` None follows `lowercase`, as in BERT.
+
+        >>> tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, "un", "##able"], lowercase=True)
+        >>> tokenizer.encode("Unable").ids.tolist()
+        [2, 5, 6, 3]
+        """
+        ids: dict[str, int] = {}
+        for number, token in enumerate(tokens):
+            if not token or token in ids:
+                raise ValueError(f"token {number} is {f'token {ids[token]} again: {token}' if token else 'empty'}")
+            ids[token] = number
+        backend = bert_backend(ids, lowercase=lowercase, strip_accents=strip_accents)
+        return cls(backend, "vocabulary")
+
+    def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
+        return _from_json, (self._backend.to_str(),)  # so that it travels to worker processes
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens in id order."""
+        return tuple(self._tokens)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids of [PAD], [UNK], [CLS], [SEP], [MASK]."""
+        return (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+
+    @property
+    def lowercase(self) -> bool:
+        """Is text lowercased? Asked of the normalizer itself, since files say it in several ways."""
+        return self._backend.normalizer is not None and self._backend.normalizer.normalize_str("A") == "a"
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of what decides ids (vocabulary, normalizer, words, added tokens), not of how it was stored."""
+        return digest_bytes(json.dumps(what_decides_ids(self._backend), sort_keys=True).encode())
+
+    def token(self, number: int) -> str:
+        """The token of an id; ValueError outside the vocabulary."""
+        if not 0 <= number < len(self._tokens):
+            raise ValueError(f"id {number} is outside the vocabulary of {len(self._tokens)} tokens")
+        return self._tokens[number]
+
+    def id(self, token: str) -> int | None:
+        """The id of a token; None where the vocabulary does not have it."""
+        return self._ids.get(token)
+
+    def is_continuation(self) -> npt.NDArray[np.bool_]:
+        """For every id: does the piece go on inside a word (begin with ##)?"""
+        return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self._tokens])
+
+    def ids(self, texts: Sequence[str]) -> Ragged:
+        """Ids of raw texts: nothing added, nothing read as a special token. The fast path for corpora.
+
+        Raises ValueError for a lone surrogate, which is no Unicode text.
+        """
+        return _encode_flat(self._raw, texts, add_special_tokens=False)
+
+    def ids_with_specials(self, texts: Sequence[str]) -> Ragged:
+        """The ids of `encode_batch`, of single texts and uncut, without offsets and words: many times as fast."""
+        return _encode_flat(self._typed, texts, add_special_tokens=True)
+
+    def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
+        """Encode one text or one pair; see `encode_batch`."""
+        return self.encode_batch([text], None if pair is None else [pair], max_length)[0]
+
+    def encode_batch(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, max_length: int | None = None
+    ) -> list[Encoding]:
+        """Encode texts, or pairs of texts, with [CLS] and [SEP], character offsets and word numbers.
+
+        `max_length` counts all tokens, [CLS] and [SEP] included; a pair is cut at the end of its longer text first.
+        Raises ValueError for a `max_length` too short for [CLS] and [SEP], for texts and pairs of unequal number, and
+        for a lone surrogate.
+        """
+        added = 2 if pairs is None else 3
+        if max_length is not None and max_length < added:
+            raise ValueError(f"max_length is {max_length}, but [CLS] and [SEP] alone take {added} tokens")
+        if pairs is not None and len(pairs) != len(texts):
+            raise ValueError(f"{len(texts)} texts but {len(pairs)} pairs; every text needs one")
+        sides = [_encode(self._backend.encode_batch, side, False) for side in (texts, pairs) if side is not None]
+        room = None if max_length is None else max_length - added
+        return [self._join(parts, room) for parts in zip(*sides, strict=True)]
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
+        """The text of ids: pieces joined to words, spaces before punctuation removed. ValueError for an unknown id."""
+        numbers = np.asarray(ids, dtype=np.int64).tolist()
+        for number in numbers:
+            self.token(number)  # `tokenizers` would leave an unknown id out in silence
+        return self._backend.decode(numbers, skip_special_tokens=skip_special)
+
+    def save(self, folder: Path | str, max_length: int | None = None) -> None:
+        """Write tokenizer.json, vocab.txt and tokenizer_config.json, from which `transformers` gives the same ids.
+
+        `max_length`, the model's number of positions, is where `transformers` will cut when asked to truncate.
+        """
+        write_folder(Path(folder), self._backend, self._tokens, max_length)
+
+    @cached_property
+    def _raw(self) -> FlatBackend:
+        description = json.loads(self._backend.to_str())
+        # Tokens that the user added as ordinary vocabulary stay; control tokens become plain text.
+        description["added_tokens"] = [token for token in description["added_tokens"] if not token["special"]]
+        description["post_processor"] = None
+        return flat_backend(json.dumps(description))
+
+    @cached_property
+    def _typed(self) -> FlatBackend:
+        return flat_backend(self._backend.to_str())
+
+    def _join(self, parts: Sequence[tokenizers.Encoding], room: int | None) -> Encoding:
+        """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], from the encodings of A and B alone, cut to `room` tokens."""
+        kept = longest_first([len(part.ids) for part in parts], room)
+        ids, types, offsets, words = [self.cls_id], [0], [(0, 0)], [-1]
+        for side, (part, length) in enumerate(zip(parts, kept, strict=True)):
+            ids += [*part.ids[:length], self.sep_id]
+            types += [side] * (length + 1)
+            offsets += [*part.offsets[:length], (0, 0)]
+            words += [*(-1 if word is None else word for word in part.word_ids[:length]), -1]
+        return Encoding(*(np.array(column, dtype=np.int64) for column in (ids, types, offsets, words)))
+
+
+# How texts become flat ids: either library, behind one call.
+FlatBackend = nanotoken.Tokenizer | tokenizers.Tokenizer
+
+
+def flat_backend(description: str) -> FlatBackend:
+    """The faster of the two libraries that can read this tokenizer.json."""
+    try:
+        return nanotoken.Tokenizer.from_json(description)
+    except nanotoken.UnsupportedTokenizerError:  # an unusual normalizer or pre-tokenizer
+        return tokenizers.Tokenizer.from_str(description)
+
+
+def longest_first(lengths: Sequence[int], room: int | None) -> list[int]:
+    """How many tokens of one or two texts stay: the longer gives first, then both, the second keeping an odd one.
+
+    >>> longest_first([10, 3], 8), longest_first([10, 9], 7), longest_first([3, 9], 7)
+    ([5, 3], [4, 3], [3, 4])
+    """
+    if room is None or sum(lengths) <= room:
+        return list(lengths)
+    if len(lengths) == 1:
+        return [room]
+    short = min(*lengths, room // 2)
+    cut = [short, room - short]
+    return cut if lengths[0] <= lengths[1] else cut[::-1]
+
+
+def _encode_flat(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool) -> Ragged:
+    if isinstance(backend, nanotoken.Tokenizer):
+        rows = _encode(backend.encode_batch, texts, add_special_tokens)
+        return Ragged(rows.ids, rows.offsets)
+    flat: list[npt.NDArray[np.uint32]] = [np.empty(0, dtype=np.uint32)]
+    lengths = [0]
+    for start in range(0, len(texts), FALLBACK_BATCH):
+        encodings = _encode(backend.encode_batch_fast, texts[start : start + FALLBACK_BATCH], add_special_tokens)
+        flat += [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        lengths += [len(encoding.ids) for encoding in encodings]
+    return Ragged(np.concatenate(flat), np.cumsum(lengths, dtype=np.int64))
+
+
+def _encode(encode_batch: Callable[..., Any], texts: Sequence[str], add_special_tokens: bool) -> Any:
+    """Call either library; what only one of them explains (a lone surrogate) is explained here for both."""
+    if isinstance(texts, str):
+        raise TypeError("one str is given where a sequence of texts is expected")
+    try:
+        return encode_batch(list(texts), add_special_tokens=add_special_tokens)
+    except (TypeError, UnicodeEncodeError):
+        for number, text in enumerate(texts):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                character = f"U+{ord(text[error.start]):04X}"
+                raise ValueError(f"text {number}: lone surrogate {character} at character {error.start}") from None
+        raise
+
+
+def _from_json(description: str) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(description), "tokenizer")

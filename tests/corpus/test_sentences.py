@@ -1,0 +1,144 @@
+"""Sentence ends: a gold set made by hand, and that no text is lost whatever it is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertwright.corpus.sentences import LONGEST, sentence_splitter, split_sentences
+
+# One case a line; ¶ stands where a sentence must end, ⏎ is a line end.
+ENGLISH = """
+It rained.¶ We stayed in.
+Is it you?¶ It is!¶ Come in.
+Mr. Hale met Mrs. Gaskell and Dr. Lee.¶ They talked.
+Messrs. Boulton and Watt built it.¶ It worked.
+Prof. Moriarty fell.¶ Holmes did not.
+St. Paul's stands near Mt. Pleasant.¶ Go and see.
+Gen. Grant and Col. Mosby met Capt. Kirk.¶ They spoke.
+He lives in the U.S. Army barracks.¶ Not far.
+She moved to the U.S. The move was hard.
+She moved to the U.S.¶ The move was hard.
+We saw J. R. R. Tolkien.¶ He smoked.
+George W. Bush won.¶ Al Gore lost.
+It was Plan B.¶ The first had failed.
+See No. 5 and Nos. 6 and 7.¶ Then stop.
+No.¶ I will not.
+Fig. 3 shows it, cf. Fig. 4 on p. 12.¶ It is clear.
+On Sept. 11 and Jan. 5 it snowed.¶ Then it thawed.
+He paid $3.50 for version 2.0.1 of it.¶ It broke.
+Pi is 3.14.¶ Not more.
+Use tools, e.g. Make, i.e. the old one.¶ They work.
+Apples, pears, etc. are fruit.¶ Eat them.
+Apples, pears, etc.¶ They are fruit.
+Acme Inc. announced it.¶ Shares rose.
+Acme Inc. Chairman Bob Roe left.¶ He was old.
+Acme Co.¶ The firm was small.
+John Smith Jr. came.¶ We met.
+At 5 p.m. Monday it closed.¶ We left.
+It closed at 5 p.m.¶ We left.
+“Well!” he said.¶ “I never.”
+"Well!" he said. "I never."
+"Well!" he said.¶ "I never."
+"Who is it?" she asked.¶ "Me."
+“Stop!”¶ The car stopped.
+He said “Stop.”¶ Then he went.
+(This is an aside.)¶ This is not.
+He left (as planned).¶ She stayed.
+He left (he was tired.)¶ She stayed.
+Wait... what?¶ Nothing.
+Wait...¶ What is it?
+Wait… what?¶ Nothing.
+I wonder…¶ Perhaps not.
+Well . . . I do not know.¶ Do you?
+What?!¶ No!!!¶ Yes.
+Oh! what a day.¶ Come!
+He came. --The others stayed.
+He came.¶ --The others stayed.
+"Why?" -- he never knew.¶ We did.
+1. First item here.¶ 2. Second item here.
+(a) First item here.¶ (b) Second item here.
+IV. The hunt begins.¶ It ends.
+Visit www.example.com.¶ It is free.
+Read notes.txt and run a.out now.¶ Done.
+See Roe v. Wade.¶ It is law.
+He weighs 80 kg.¶ She weighs 60.
+Born c. 1340 and died 1400.¶ So it is said.
+Emperor Huan (r. 146–168) ruled.¶ He died.
+The school P.S. 187 is here.¶ It is old.
+He won in 1990.¶ 250 people saw it.
+Mr.  Hyde ran.¶ Dr.  Jekyll hid.
+The street--Mr. Hyde's street--was dark.¶ He ran.
+It was _his!_ he cried.¶ She wept.
+_Never!_¶ She wept.
+She has a Ph.D. from Yale.¶ It shows.
+iPods sold well.¶ Then phones came.
+A heading⏎⏎The text begins.¶ It ends.
+One line without end⏎⏎⏎another
+"It's 'tis." 'Tis so.
+‘Is it, ma’am?’ asked Mr. Wickfield.¶ ‘Ill!’ replied he.
+He said [sic] so.[2]¶ She agreed.
+We waited and waited.¶ ¿Qué pasa?¶ Nada.
+Élan is good.¶ École is bad.
+"""
+KOREAN = """
+그는 갔다.¶ 그녀는 남았다.
+했습니다.¶그러나 아니었다.
+왜 그랬을까?¶아무도 모른다.
+정말!¶그래?¶ 몰라.
+원주율은 3.14이다.¶ 끝이 없다.
+2019. 4. 16. 발표했다.¶ 모두 놀랐다.
+2019.4.16에 발표했다.¶ 모두 놀랐다.
+그는 “간다.”라고 말했다.¶ 그리고 갔다.
+그는 "간다." 라고 말했다.¶ 그리고 갔다.
+"안녕하세요?"¶ 그가 물었다.
+도와주십시오...¶ 부탁드립니다.
+살고싶다..¶퇴사시켜줘.
+동의합니다¶ 꼭 바꿔 주세요.
+바랍니다.¶감사합니다.
+합니다만 어렵습니다.¶ 죄송합니다.
+한다고 합니다¶ 하지만 아닙니다.
+1. 개요는 이렇다.¶ 2. 목적은 저렇다.
+가. 첫째 항목이다.¶ 나. 둘째 항목이다.
+동기¶ 2. 사업의 목적
+이상이다. (출처: 신문)
+이상이다.¶ (출처: 신문)
+좋아요!!¶ 정말요?!¶ 네.
+농도가 0.182%입니다.¶ 그런데도 풀려났다.
+그는 Dr. Kim을 만났다.¶ 반가웠다.
+나는… 모르겠다.¶ 너는?
+A사는 U.S. Army와 계약했다.¶ 그 뒤는 모른다.
+제목⏎본문이 있다.¶ 끝이다.
+"갔다.¶ 그리고 왔다."고 했다.
+했음.¶그 뒤로 없음.
+※ 참고하십시오.¶ 끝.
+"""
+CHINESE_AND_JAPANESE = """
+我来了。¶你走了。
+真的吗？¶是的！¶好。
+他说：“我来。”¶她没说话。
+价格是3.14元。¶不贵。
+等等……我不知道。¶你呢？
+什么？！¶不行。
+（这是注。）¶这不是。
+北京（首都）很大。¶上海也大。
+今日は晴れ。¶明日は雨。
+「行く。」と彼は言った。¶そして行った。
+「行こう！」¶彼は立った。
+本当ですか？¶はい。
+バージョン2.0です。¶新しい。
+すごい！！¶やった。
+それは（たぶん。）違う。
+それは……分からない。¶君は？
+"""
+SINGLES = ("She moved to the U.S. The", '"Well!" he said. "I', "He came. --The", "이상이다. (출처")  # shown with ¶ in the next line
+
+
+def cases(block: str) -> list[str]:
+    return [line for line in block.strip().splitlines() if not line.startswith(SINGLES)]
+
+
+@pytest.mark.parametrize("case", cases(ENGLISH) + cases(KOREAN) + cases(CHINESE_AND_JAPANESE))
+def test_gold(case: str) -> None:
+    case = case.replace("⏎", "\n")
+    expected = [part.strip() for part in case.replace("\n", "¶").split("¶") if part.strip()]
+    assert split_sentences(case.replace("¶", "")) == expected

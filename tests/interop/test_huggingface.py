@@ -1,0 +1,335 @@
+"""Model folders of `transformers`, both ways, and every way in which one can be wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from bertwright.batching.batch import pack
+from bertwright.interop.huggingface import (
+    find_folder,
+    foreign_names,
+    load_config,
+    load_model,
+    save_model,
+    to_foreign,
+)
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+TOKENS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghij"), "the", "cat"]
+CONFIG = BertConfig(
+    vocab_size=len(TOKENS), hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32
+)
+BATCH = pack([np.arange(2, 13), np.arange(20, 27)])
+PADDED = {
+    "input_ids": torch.tensor([[*range(2, 13)], [*range(20, 27), 0, 0, 0, 0]]),
+    "attention_mask": torch.tensor([[1] * 11, [1] * 7 + [0] * 4]),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_tokens(TOKENS, lowercase=True)
+
+
+def random_model(**changes: object) -> BertForPretraining:
+    """No parameter is a tidy 0 or 1, so that a lost or swapped one shows."""
+    model = BertForPretraining(BertConfig(**(vars(CONFIG) | changes))).eval()
+    numbers = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=numbers))
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer) -> Path:
+    save_model(tmp_path / "model", random_model(), tokenizer)
+    return tmp_path / "model"
+
+
+def rewrite(folder: Path, change) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def same(model: BertForPretraining, other: BertForPretraining) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+# ---- out and in
+
+
+def test_what_is_saved_is_loaded_to_the_bit(folder):
+    loaded = load_model(folder)
+    assert loaded.missing_heads == loaded.ignored == ()
+    assert same(loaded.model, random_model())
+    assert loaded.model.config == CONFIG
+    assert not loaded.model.training
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, tokenizer, activation, causal):
+    model = random_model(activation=activation, causal=causal)
+    save_model(tmp_path / "m", model, tokenizer)
+    theirs, report = transformers.BertForPreTraining.from_pretrained(tmp_path / "m", output_loading_info=True)
+    assert not any(report.values()), report
+    with torch.no_grad():
+        expected = theirs.eval()(**PADDED)
+        ours = model(BATCH, torch.arange(18))
+    real = PADDED["attention_mask"].bool()
+    torch.testing.assert_close(ours.tokens, expected.prediction_logits[real], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.next_sentence, expected.seq_relationship_logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "AutoModel", "AutoModelForMaskedLM"])
+def test_their_other_classes_miss_nothing(folder, name):
+    _, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["mismatched_keys"]
+
+
+def test_their_tokenizer_opens_ours(folder, tokenizer):
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert theirs("The cat aCb").input_ids == tokenizer.encode("The cat aCb").ids.tolist()
+
+
+ARCHITECTURES = {
+    "BertForPreTraining": (),
+    "BertForMaskedLM": ("pooler", "next_sentence"),
+    "BertForNextSentencePrediction": ("masked_token",),
+    "BertModel": ("masked_token", "next_sentence"),
+    "BertForSequenceClassification": ("masked_token", "next_sentence"),
+    "BertForTokenClassification": ("pooler", "masked_token", "next_sentence"),
+    "BertForQuestionAnswering": ("pooler", "masked_token", "next_sentence"),
+}
+
+
+@pytest.mark.parametrize(("name", "missing"), ARCHITECTURES.items())
+def test_we_open_every_architecture_of_theirs(tmp_path, folder, name, missing):
+    theirs = getattr(transformers, name).from_pretrained(folder).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    loaded = load_model(tmp_path / "theirs", heads="optional")
+    assert loaded.missing_heads == missing
+    bare = getattr(theirs, "bert", theirs)
+    with torch.no_grad():
+        states = bare(**PADDED).last_hidden_state[PADDED["attention_mask"].bool()]
+        torch.testing.assert_close(loaded.model.encoder(BATCH), states, rtol=1e-5, atol=1e-5)
+    assert all(torch.isfinite(parameter).all() for parameter in loaded.model.parameters())
+    if missing:
+        with pytest.raises(ValueError, match=f"not a whole pre-training model: it lacks {', '.join(missing)}"):
+            load_model(tmp_path / "theirs")
+
+
+def test_heads_of_another_task_are_named(tmp_path, folder):
+    transformers.BertForTokenClassification.from_pretrained(folder).save_pretrained(tmp_path / "tagger")
+    assert load_model(tmp_path / "tagger", "optional").ignored == ("classifier.bias", "classifier.weight")
+
+
+def test_old_names_buffers_and_the_decoders_copies(folder):
+    def age(tensors):
+        tensors = {
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+            for name, tensor in tensors.items()
+        }
+        tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+        tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+        return tensors | {"bert.embeddings.position_ids": torch.arange(32)[None]}
+
+    rewrite(folder, age)
+    assert same(load_model(folder).model, random_model())
+
+
+def test_shards(folder):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = list(tensors)
+    shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, part in shards.items():
+        save_file({name: tensors[name] for name in part}, folder / file)
+    places = {name: file for file, part in shards.items() for name in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert same(load_model(folder).model, random_model())
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ValueError, match="model-00002-of-00002.safetensors: missing"):
+        load_model(folder)
+
+
+def test_half_precision_becomes_float32(folder):
+    rewrite(folder, lambda tensors: {name: tensor.half() for name, tensor in tensors.items()})
+    model = load_model(folder).model
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_the_table_is_reversible():
+    names = [name for ours, _ in random_model().named_parameters() for name in foreign_names(ours)]
+    assert len(set(names)) == len(names)
+    assert set(names) == set(to_foreign(random_model()))
+
+
+def test_bert_base_itself_would_load():
+    """The names of a real bert-base-uncased folder, from `transformers` on the meta device: ours to the last one."""
+    with torch.device("meta"):
+        theirs = transformers.BertForPreTraining(transformers.BertConfig())
+        ours = BertForPretraining(BertConfig.named("base", vocab_size=30_522))
+    tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    known = {name for mine, _ in ours.named_parameters() for name in foreign_names(mine)}
+    assert known == {name for name, _ in theirs.named_parameters(remove_duplicate=False)} - tied
+
+
+# ---- what is wrong is said
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model_type", "roberta", "model_type = 'roberta' is not computed here, only 'bert'"),
+        ("position_embedding_type", "relative_key", "position_embedding_type = 'relative_key'"),
+        ("add_cross_attention", True, "add_cross_attention = True"),
+        ("tie_word_embeddings", False, "tie_word_embeddings = False"),
+        ("hidden_act", "relu", "activation = 'relu': 'gelu' or 'gelu_tanh' is needed"),
+        ("hidden_size", "big", "hidden_size = 'big'; int expected"),
+        ("num_attention_heads", 7, "hidden_size 24 is not a multiple of num_heads 7"),
+        ("num_hidden_layers", True, "num_hidden_layers = True; int expected"),
+    ],
+)
+def test_a_configuration_that_is_not_computed_here(folder, field, value, message):
+    edit_config(folder, **{field: value})
+    with pytest.raises(ValueError, match=f"config.json: {message}"):
+        load_config(folder)
+
+
+def test_missing_unexpected_and_misshapen_parameters(folder):
+    original = load_file(folder / "model.safetensors")
+    key = "bert.encoder.layer.1.attention.self.key.weight"
+    rewrite(folder, lambda tensors: {name: tensor for name, tensor in tensors.items() if name != key})
+    with pytest.raises(ValueError, match=f"model.safetensors: 1 parameter is missing: {key}"):
+        load_model(folder, "optional")
+    save_file(original | {"bert.extra": torch.zeros(1)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"1 parameter is unexpected: bert\.extra"):
+        load_model(folder, "optional")
+    save_file(original | {"bert.pooler.dense.bias": torch.zeros(3)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"configuration asks for: bert\.pooler\.dense\.bias \(3,\) instead of \(24,\)"):
+        load_model(folder, "optional")
+    save_file(original, folder / "model.safetensors")
+    edit_config(folder, num_hidden_layers=1)
+    with pytest.raises(ValueError, match=r"16 parameters are unexpected: bert\.encoder\.layer\.1.* and 13 more"):
+        load_model(folder)
+    edit_config(folder, num_hidden_layers=2, hidden_size=48, intermediate_size=50)
+    with pytest.raises(ValueError, match=r"asks for: bert\.embeddings\.word_embeddings\.weight \(43, 24\) instead of"):
+        load_model(folder)
+
+
+def test_half_a_head_is_no_head(folder):
+    rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if n != "cls.predictions.bias"})
+    with pytest.raises(ValueError, match=r"missing: cls\.predictions\.bias"):
+        load_model(folder, "optional")
+
+
+def test_query_key_and_value_of_odd_shapes_are_refused_one_by_one(folder):
+    """Together they would have the right shape."""
+    name = "bert.encoder.layer.0.attention.self.{}.bias"
+    rewrite(folder, lambda t: t | {name.format("query"): torch.zeros(23), name.format("key"): torch.zeros(25)})
+    with pytest.raises(ValueError, match=r"self\.query\.bias \(23,\) instead of \(24,\)"):
+        load_model(folder)
+
+
+def test_a_decoder_of_its_own_is_refused(folder):
+    rewrite(folder, lambda tensors: tensors | {"cls.predictions.decoder.weight": torch.zeros(len(TOKENS), 24)})
+    with pytest.raises(ValueError, match="decoder.weight differs from the word embeddings"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_truncated_weights(folder, share):
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(ValueError, match=r"model\.safetensors: not a whole safetensors file"):
+        load_model(folder)
+
+
+def test_a_pickle_is_never_opened(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch /tmp/opened'\ntR.")
+    with pytest.raises(ValueError, match="pickle.*never opened here.*save_pretrained"):
+        load_model(folder)
+
+
+def test_folders_that_hold_no_model(tmp_path, folder):
+    with pytest.raises(ValueError, match="no config.json"):
+        load_model(tmp_path)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"no model\.safetensors"):
+        load_model(folder)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match="config.json: an object with the model's sizes expected, list found"):
+        load_config(folder)
+    (folder / "config.json").write_text('{"vocab_size": 3,\n}')
+    with pytest.raises(ValueError, match="config.json, line 2: not valid JSON"):
+        load_config(folder)
+
+
+def test_names_that_are_no_folder(tmp_path, monkeypatch):
+    assert find_folder(tmp_path) == tmp_path
+    with pytest.raises(ValueError, match="no such folder; give a model folder, or a hub name"):
+        find_folder(tmp_path / "nothing")
+
+    def offline(*_args, **_kwargs):
+        raise ConnectionError("no route to host\nmany more lines")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    for name in ("google-bert/bert-base-uncased", "hf://google-bert/bert-base-uncased"):
+        with pytest.raises(ValueError, match=r"hub did not give google-bert/bert-base-uncased \(no route to host\)"):
+            find_folder(name)
+
+
+def test_a_hub_name_is_downloaded_without_pickles(tmp_path, monkeypatch):
+    asked = {}
+
+    def download(name, allow_patterns):
+        asked[name] = allow_patterns
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert find_folder("hf://org/name") == tmp_path
+    assert not any(pattern.endswith(".bin") or pattern == "*" for pattern in asked["org/name"])
+
+
+def test_nothing_is_overwritten_and_nothing_half_written(folder, tokenizer, monkeypatch):
+    with pytest.raises(ValueError, match="is there already"):
+        save_model(folder, random_model(), tokenizer)
+    with pytest.raises(ValueError, match="the tokenizer has 43 tokens, the model 42"):
+        save_model(folder.with_name("other"), random_model(vocab_size=42), tokenizer)
+    monkeypatch.setattr("bertwright.interop.huggingface.save_file", full_disk)
+    with pytest.raises(OSError, match=r"model\.safetensors: not written \(No space left on device"):
+        save_model(folder.with_name("other"), random_model(), tokenizer)
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    assert same(load_model(folder).model, random_model())
+
+
+def full_disk(_tensors, path, metadata):
+    from safetensors import SafetensorError
+
+    Path(path).write_bytes(b"half")
+    raise SafetensorError("No space left on device (os error 28)")
+
+
+def test_a_copied_folder_is_the_same_model(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    assert same(load_model(tmp_path / "copy").model, random_model())

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from bertwright.batching.batch import pack
+from bertwright.models.config import SIZES, BertConfig
+from bertwright.models.heads import BertForPretraining
+
+
+@pytest.mark.parametrize(
+    ("size", "published"), [("tiny", 4.4), ("mini", 11.3), ("small", 29.1), ("medium", 41.7), ("base", 110.1)]
+)
+def test_sizes_have_the_published_numbers_of_millions(size, published):  # Turc et al. 2019, table 1
+    config = BertConfig.named(size, vocab_size=30_522)
+    assert (config.encoder_parameters + config.pooler_parameters) / 1e6 == pytest.approx(published, abs=0.7)
+
+
+def test_head_size_is_64_in_every_size():
+    assert {BertConfig.named(size, vocab_size=9).head_size for size in SIZES} == {64}
+
+
+@settings(deadline=None)
+@given(
+    layers=st.integers(1, 3), heads=st.integers(1, 3), size=st.integers(1, 9), inner=st.integers(1, 20),
+    vocab=st.integers(1, 30), positions=st.integers(1, 9), types=st.integers(1, 3),
+)  # fmt: skip
+def test_parameters_are_counted_as_they_are_built(layers, heads, size, inner, vocab, positions, types):
+    config = BertConfig(
+        vocab_size=vocab, hidden_size=heads * size, num_layers=layers, num_heads=heads, intermediate_size=inner,
+        max_positions=positions, type_vocab_size=types,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = BertForPretraining(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == config.num_parameters
+    assert sum(parameter.numel() for parameter in model.encoder.parameters()) == config.encoder_parameters
+
+
+def test_operations_are_those_that_torch_counts():
+    config = BertConfig(vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40)
+    lengths = [7, 7, 7]  # equal: the plain twin of attention, which is what torch can count, pads to the longest
+    model = BertForPretraining(config).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(pack([np.ones(length, dtype=int) for length in lengths]), torch.tensor([1, 5, 8]))
+    counted = counter.get_total_flops()
+    attention = config.num_layers * sum(4 * length**2 * config.hidden_size for length in lengths)
+    expected = config.forward_flops(lengths, predictions=3, pooled=True)
+    assert counted in (expected, expected - attention)  # the native kernel is invisible to torch's counter
+
+
+def test_causal_attention_needs_the_lower_triangle_alone():
+    full, causal = (BertConfig(9, 4, 1, 1, 4, causal=causal) for causal in (False, True))
+    difference = full.forward_flops([5], 0, False) - causal.forward_flops([5], 0, False)
+    assert difference == (25 - 15) * 2 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 100, "num_heads": 3}, "hidden_size 100 is not a multiple of num_heads 3"),
+        ({"num_layers": 0}, "num_layers = 0: at least 1"),
+        ({"vocab_size": -1}, "vocab_size = -1: at least 1"),
+        ({"hidden_dropout": 1.0}, "hidden_dropout = 1.0"),
+        ({"attention_dropout": -0.1}, "attention_dropout = -0.1"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps = 0.0"),
+        ({"initializer_range": float("nan")}, "initializer_range = nan"),
+        ({"activation": "relu"}, "activation = 'relu': 'gelu' or 'gelu_tanh'"),
+        ({"pad_token_id": 100}, "pad_token_id = 100: outside the vocabulary of 100"),
+    ],
+)
+def test_each_impossible_value_has_its_message(changes, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        BertConfig(**({"vocab_size": 100} | changes))
+
+
+def test_an_unknown_size_names_the_known_ones():
+    with pytest.raises(ValueError, match="'huge' is unknown; known are tiny, mini, small, medium, base, large"):
+        BertConfig.named("huge", vocab_size=10)
+

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertwright.batching.batch import Batch, pack
+from bertwright.models import encoder as encoder_module
+from bertwright.models.config import BertConfig
+from bertwright.models.encoder import Encoder, Layer, initialize
+from bertwright.models.kernels import Dropout
+
+CONFIG = BertConfig(
+    vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32,
+    hidden_dropout=0.3, attention_dropout=0.3,
+)  # fmt: skip
+LENGTHS = st.lists(st.integers(1, 32), min_size=1, max_size=6)
+
+
+def encoder(config: BertConfig = CONFIG) -> Encoder:
+    """Weights large enough that attention is far from uniform."""
+    model = Encoder(config)
+    initialize(model, std=0.3, seed=1)
+    return model.eval()
+
+
+def texts(lengths: list[int], seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 50, n) for n in lengths], [rng.integers(0, 2, n) for n in lengths]
+
+
+def norm(x: Tensor, module: torch.nn.LayerNorm) -> Tensor:
+    variance, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
+    return (x - mean) / (variance + module.eps).sqrt() * module.weight + module.bias
+
+
+def naive_layer(layer: Layer, x: Tensor, causal: bool) -> Tensor:
+    """One sequence, one head at a time, as the papers write it."""
+    heads = []
+    query, key, value = (x @ layer.qkv.weight.T + layer.qkv.bias).split(x.shape[1], dim=1)
+    for head in range(CONFIG.num_heads):
+        columns = slice(head * CONFIG.head_size, (head + 1) * CONFIG.head_size)
+        scores = query[:, columns] @ key[:, columns].T / math.sqrt(CONFIG.head_size)
+        if causal:
+            scores = scores + torch.full_like(scores, -math.inf).triu(1)
+        heads.append(scores.softmax(-1) @ value[:, columns])
+    mixed = torch.cat(heads, dim=1) @ layer.attention_output.weight.T + layer.attention_output.bias
+    x = norm(x + mixed, layer.attention_norm)
+    inner = x @ layer.intermediate.weight.T + layer.intermediate.bias
+    inner = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
+    return norm(x + inner @ layer.output.weight.T + layer.output.bias, layer.output_norm)
+
+
+def naive(model: Encoder, ids: np.ndarray, types: np.ndarray) -> Tensor:
+    tables = model.embeddings
+    rows = [
+        tables.word.weight[i] + tables.token_type.weight[t] + tables.position.weight[place]
+        for place, (i, t) in enumerate(zip(ids, types, strict=True))
+    ]
+    x = norm(torch.stack(rows), tables.norm)
+    for layer in model.layers:
+        x = naive_layer(layer, x, model.config.causal)
+    return x
+
+
+@settings(max_examples=25, deadline=None)
+@given(lengths=LENGTHS, causal=st.booleans())
+@torch.no_grad()
+def test_equals_the_naive_encoder_of_one_sequence_at_a_time(lengths, causal):
+    model = encoder(BertConfig(**(vars(CONFIG) | {"causal": causal})))
+    ids, types = texts(lengths)
+    expected = torch.cat([naive(model, i, t) for i, t in zip(ids, types, strict=True)])
+    torch.testing.assert_close(model(pack(ids, types)), expected, rtol=1e-4, atol=2e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(before=LENGTHS, own=st.integers(1, 32), after=LENGTHS)
+@torch.no_grad()
+def test_a_sequence_never_depends_on_its_companions(before, own, after):
+    model = encoder()
+    ids, types = texts([*before, own, *after], seed=own)
+    alone = model(pack([ids[len(before)]], [types[len(before)]]))
+    together = model(pack(ids, types))[sum(before) : sum(before) + own]
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=2e-5)
+
+
+@torch.no_grad()
+def test_left_to_right_states_do_not_see_what_follows():
+    model = encoder(BertConfig(**(vars(CONFIG) | {"causal": True})))
+    ids, _ = texts([12])
+    changed = [ids[0].copy()]
+    changed[0][7:] = (changed[0][7:] + 1) % 50
+    first, second = model(pack(ids)), model(pack(changed))
+    torch.testing.assert_close(first[:7], second[:7], rtol=1e-5, atol=1e-6)
+    assert (first[7:] - second[7:]).abs().max() > 0.1
+
+
+@torch.no_grad()
+def test_hidden_states_end_with_the_output():
+    model, batch = encoder(), pack(*texts([5, 9]))
+    states = model.hidden_states(batch)
+    assert [tuple(state.shape) for state in states] == [(14, 24)] * 3
+    assert torch.equal(states[-1], model(batch))
+
+
+def seeded(batch: Batch, seed: int, first_token: int = 0) -> Batch:
+    return Batch(**(vars(batch) | {"dropout_seed": seed, "first_token": first_token}))
+
+
+@torch.no_grad()
+def test_dropout_belongs_to_seed_and_token_and_acts_in_training_alone():
+    model = encoder()
+    ids, types = texts([6, 11, 4])
+    batch = pack(ids, types)
+    assert torch.equal(model(seeded(batch, 1)), model(seeded(batch, 2)))
+    model.train()
+    whole = model(seeded(batch, 1))
+    assert torch.equal(whole, model(seeded(batch, 1)))
+    assert (whole - model(seeded(batch, 2))).abs().max() > 0.1
+    second_half = model(seeded(pack(ids[1:], types[1:]), 1, first_token=6))  # the same tokens, as a micro-batch
+    torch.testing.assert_close(second_half, whole[6:], rtol=1e-4, atol=2e-5)
+
+
+def test_every_dropout_of_a_forward_pass_draws_its_own_mask(monkeypatch):
+    sites = []
+
+    def noted(kernel):
+        def call(*args, **kwargs):
+            bound = inspect.signature(kernel).bind(*args, **kwargs).arguments
+            sites.append(bound["site"])
+            assert bound["dropout"] == Dropout(0.3, seed=5, first_token=0)
+            return kernel(*args, **kwargs)
+
+        return call
+
+    for name in ("embed_norm", "attention", "add_dropout_norm"):
+        monkeypatch.setattr(encoder_module, name, noted(getattr(encoder_module, name)))
+    encoder().train()(seeded(pack(texts([4, 3])[0]), seed=5))
+    assert len(sites) == len(set(sites)) == 1 + 3 * CONFIG.num_layers  # as often as the paper drops (appendix A.2)
+
+
+def test_initial_weights_belong_to_seed_and_name():
+    first, again, other = Encoder(CONFIG), Encoder(CONFIG), Encoder(CONFIG)
+    deeper = Encoder(BertConfig(**(vars(CONFIG) | {"num_layers": 3})))
+    for model, seed in ((first, 7), (again, 7), (other, 8), (deeper, 7)):
+        initialize(model, std=0.02, seed=seed)
+    theirs = dict(deeper.named_parameters())
+    for (name, ours), same, different in zip(
+        first.named_parameters(), again.parameters(), other.parameters(), strict=True
+    ):
+        assert torch.equal(ours, same)
+        assert torch.equal(ours, theirs[name])
+        if ours.ndim > 1:
+            assert not torch.equal(ours, different)
+    assert not torch.equal(first.layers[0].qkv.weight, first.layers[1].qkv.weight)
+
+
+def test_initial_weights_are_a_normal_distribution_cut_at_two_standard_deviations():
+    model = Encoder(BertConfig.named("tiny", vocab_size=5000))
+    initialize(model, std=0.02, seed=0)
+    words = model.embeddings.word.weight.detach()
+    assert words.abs().max() <= 0.04
+    # a standard normal cut at ±2 has variance 1 − 2·2·φ(2) / (2Φ(2) − 1) = 0.7737
+    assert words.std().item() == pytest.approx(0.02 * math.sqrt(0.7737), rel=0.01)
+    assert words.mean().abs() < 1e-4
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            assert (parameter == (1.0 if "norm.weight" in name else 0.0)).all(), name
+
+
+def test_a_sequence_longer_than_the_positions_is_refused():
+    with pytest.raises(ValueError, match=r"a sequence of 33 tokens; this model has 32 positions"):
+        encoder()(pack(texts([33])[0]))

@@ -1,0 +1,316 @@
+"""The tokenizer against `transformers` and `tokenizers`, on arbitrary text."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, BertTokenizerFast
+
+from bertwright.vocabulary.tokenizer import Tokenizer, longest_first
+from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+TOKENS = [
+    *SPECIAL_TOKENS,
+    *"abcdeàé,.!'[]語한",
+    *(f"##{c}" for c in "abcdeàé한"),
+    "ab",
+    "##cd",
+    "##bcd",
+    "mask",
+    "##sep",
+]
+
+# Text that touches every rule: specials, CJK, Hangul, accents in both forms, controls, odd spaces, long words.
+PIECES = st.sampled_from(
+    ["[MASK]", "[SEP]", "[cls]", " ", "\n", "\x0b", "\x85", "\u2028", "\u200d", "\ufffd", "\x00", "don't", "한국어",
+     "漢字", "é", "e\u0301", "İ", "ß", "ΣΑΣ", "unaffable", "ab" * 60, "🙂", "##ing", "[UNK]", "...", "\u00ad", "ﬁ"]
+)  # fmt: skip
+TEXTS = st.lists(PIECES | st.text(max_size=8) | st.text(alphabet="abcdeàé. [MASK]", max_size=8), max_size=8).map(
+    "".join
+)
+
+
+@pytest.fixture(scope="module", params=["uncased", "cased", "uncased-accents", "learned"])
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Tokenizer, BertTokenizerFast]:
+    """Our tokenizer and transformers', made from the same vocab.txt; the released ones where the data folder is."""
+    kind = request.param
+    lowercase = kind != "cased"
+    strip = False if kind == "uncased-accents" else None
+    if kind == "learned":
+        path = tmp_path_factory.mktemp("learned") / "vocab.txt"
+        path.write_text("\n".join(TOKENS) + "\n", encoding="utf-8")
+    else:
+        released = DATA / "vocab" / f"bert-base-{kind.partition('-')[0]}-vocab.txt"
+        if not released.exists():
+            pytest.skip(f"{released} is absent (set BERTWRIGHT_DATA)")
+        path = tmp_path_factory.mktemp(kind) / "vocab.txt"
+        path.write_bytes(released.read_bytes())
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercase, "strip_accents": strip}
+    path.with_name("tokenizer_config.json").write_text(json.dumps(config))
+    theirs = BertTokenizerFast(vocab=str(path), do_lower_case=lowercase, strip_accents=strip)
+    return Tokenizer.load(path.parent), theirs
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=TEXTS, pair=st.none() | TEXTS, length=st.none() | st.integers(3, 20))
+def test_encodings_are_those_of_transformers(both, text, pair, length):
+    ours, theirs = both
+    encoding = ours.encode(text, pair, length)
+    # In lists, since transformers takes a single empty pair for none at all.
+    pairs = None if pair is None else [pair]
+    expected = theirs([text], pairs, truncation=length is not None, max_length=length, return_offsets_mapping=True)
+    assert encoding.ids.tolist() == expected["input_ids"][0]
+    assert encoding.token_type_ids.tolist() == expected["token_type_ids"][0]
+    assert encoding.offsets.tolist() == [list(span) for span in expected["offset_mapping"][0]]
+    assert encoding.word_numbers.tolist() == [-1 if word is None else word for word in expected.word_ids()]
+    for skip in (True, False):
+        assert ours.decode(encoding.ids, skip) == theirs.decode(encoding.ids.tolist(), skip_special_tokens=skip)
+
+
+@pytest.fixture(scope="module")
+def through_tokenizers(both) -> Tokenizer:
+    """The same tokenizer without its fast path, as where nanotoken cannot read it."""
+    ours, _ = both
+    slow = Tokenizer(Backend.from_str(ours._backend.to_str()), "copy")
+    slow.__dict__["_raw"] = Backend.from_str(ours._raw.to_json())
+    slow.__dict__["_typed"] = Backend.from_str(ours._typed.to_json())
+    return slow
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=st.lists(TEXTS, max_size=5))
+def test_flat_ids_are_those_of_tokenizers(both, through_tokenizers, texts):
+    ours, theirs = both
+    for kind in ("ids", "ids_with_specials"):
+        fast, slow = getattr(ours, kind)(texts), getattr(through_tokenizers, kind)(texts)
+        assert fast.ids.dtype == slow.ids.dtype == np.uint32
+        assert fast.offsets.tolist() == slow.offsets.tolist()
+        assert fast.ids.tolist() == slow.ids.tolist()
+    assert [row.tolist() for row in ours.ids_with_specials(texts)] == [theirs(text)["input_ids"] for text in texts]
+
+
+@pytest.fixture
+def small() -> Tokenizer:
+    return Tokenizer.from_tokens(TOKENS, lowercase=True)
+
+
+def test_hand_worked(small):
+    encoding = small.encode("  Abcd, [MASK]e", "é")
+    assert [small.token(n) for n in encoding.ids] == ["[CLS]", "ab", "##cd", ",", "[MASK]", "e", "[SEP]", "e", "[SEP]"]
+    assert encoding.offsets.tolist() == [[0, 0], [2, 4], [4, 6], [6, 7], [8, 14], [14, 15], [0, 0], [0, 1], [0, 0]]
+    assert encoding.word_numbers.tolist() == [-1, 0, 0, 1, 2, 3, -1, 0, -1]
+    assert encoding.token_type_ids.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1]
+    assert small.decode(encoding.ids) == "abcd, e e"
+
+
+def test_a_corpus_cannot_write_special_tokens(small):
+    raw = small.ids(["a [MASK] [SEP]", ""])
+    assert not set(raw.ids.tolist()) & {small.mask_id, small.sep_id, small.cls_id, small.pad_id}
+    assert [small.token(n) for n in raw[0]] == ["a", "[", "mask", "]", "[", "[UNK]", "]"]
+    assert len(raw) == 2
+    assert len(raw[1]) == 0
+
+
+def test_unusual_normalizer_goes_through_tokenizers(tmp_path):
+    backend = Backend(models.WordPiece({token: n for n, token in enumerate(TOKENS)}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Replace("x", "a")
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert isinstance(tokenizer._raw, Backend)
+    assert [tokenizer.token(n) for n in tokenizer.ids(["xb [SEP]"]).ids] == ["ab", "[", "[UNK]", "]"]
+    assert tokenizer.ids([]).offsets.tolist() == [0]
+    assert not tokenizer.lowercase
+    tokenizer.save(tmp_path / "again")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert theirs("xb a")["input_ids"] == tokenizer.encode("xb a").ids.tolist()
+
+
+@pytest.mark.parametrize(("lowercase", "strip"), [(True, None), (True, False), (False, None), (False, True)])
+def test_saved_folders_open_everywhere_with_the_same_ids(tmp_path, lowercase, strip):
+    ours = Tokenizer.from_tokens(TOKENS, lowercase=lowercase, strip_accents=strip)
+    ours.save(tmp_path / "whole", max_length=7)
+    text = "ABCD àé é 한국 [MASK] 語"
+    expected = ours.encode(text).ids.tolist()
+    folders = [tmp_path / "whole"]
+    for left_out in ("tokenizer.json", "vocab.txt"):
+        folder = tmp_path / f"no {left_out}"
+        folder.mkdir()
+        for file in (tmp_path / "whole").iterdir():
+            if file.name != left_out:
+                (folder / file.name).write_bytes(file.read_bytes())
+        folders.append(folder)
+    for folder in folders:
+        again = Tokenizer.load(folder)
+        assert again.encode(text).ids.tolist() == expected
+        assert again.digest == ours.digest
+        assert again.lowercase is lowercase
+        for theirs in (AutoTokenizer.from_pretrained(folder), BertTokenizerFast.from_pretrained(folder)):
+            assert theirs(text)["input_ids"] == expected
+            assert theirs.model_max_length == 7
+            assert (theirs.mask_token_id, len(theirs)) == (ours.mask_id, ours.vocab_size)
+    assert Backend.from_file(str(tmp_path / "whole" / "tokenizer.json")).encode(text).ids == expected
+
+
+def test_tokens_added_by_a_user_stay(tmp_path, small):
+    small.save(tmp_path / "one")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "one")
+    theirs.add_tokens(["<br>"])
+    theirs.add_special_tokens({"additional_special_tokens": ["[E1]"]})
+    theirs.save_pretrained(tmp_path / "two")
+    ours = Tokenizer.load(tmp_path / "two")
+    ours.save(tmp_path / "three")
+    text = "a<br>[E1] bcd"
+    assert ours.encode(text).ids.tolist() == theirs(text)["input_ids"]
+    assert AutoTokenizer.from_pretrained(tmp_path / "three")(text)["input_ids"] == theirs(text)["input_ids"]
+    raw = ours.ids([text]).ids.tolist()
+    assert ours.id("<br>") in raw
+    assert ours.id("[E1]") not in raw
+
+
+def test_limits_baked_into_a_file_do_not_cut(tmp_path, small):
+    small.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    backend = Backend.from_file(str(path))
+    backend.enable_truncation(4)
+    backend.enable_padding(length=64)
+    backend.save(str(path))
+    assert len(Tokenizer.load(tmp_path).encode("a b c d e")) == 7
+
+
+def test_digest_is_of_what_decides_ids(small):
+    assert Tokenizer.from_tokens(TOKENS, lowercase=True, strip_accents=True).digest == small.digest
+    for other in (
+        Tokenizer.from_tokens(TOKENS, lowercase=False),
+        Tokenizer.from_tokens(TOKENS, lowercase=True, strip_accents=False),
+        Tokenizer.from_tokens([*TOKENS[:-2], TOKENS[-1], TOKENS[-2]], lowercase=True),
+    ):
+        assert other.digest != small.digest
+
+
+def test_travels_to_worker_processes(small):
+    again = pickle.loads(pickle.dumps(small))
+    assert again.digest == small.digest
+    assert again.ids(["abcd é"]).ids.tolist() == small.ids(["abcd é"]).ids.tolist()
+
+
+def test_tables(small):
+    assert small.special_ids == (0, 1, 2, 3, 4)
+    assert [token for token, mark in zip(small.tokens, small.is_continuation(), strict=True) if mark] == [
+        token for token in TOKENS if token.startswith("##")
+    ]
+    assert small.id("ab") == TOKENS.index("ab")
+    assert small.id("nothing") is None
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 50))
+def test_longest_first_keeps_all_room_and_takes_from_the_longer(first, second, room):
+    kept = longest_first([first, second], room)
+    assert sum(kept) == min(first + second, room)
+    assert kept[0] <= first
+    assert kept[1] <= second
+    if kept[0] < first:
+        assert kept[0] >= kept[1] - 1
+    if kept[1] < second:
+        assert kept[1] >= kept[0] - 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty; a vocabulary has one token a line"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"no \[MASK\]; a BERT vocabulary has"),
+        (b"[PAD]\na\nb\na\n", r"vocab.txt, line 4: a stands in line 2 already"),
+        (b"[PAD]\n\nb\n", r"line 2: empty line"),
+        (b"[PAD]\nb\n\xff\n", r"line 3: not UTF-8 \(byte 0xff\)"),
+    ],
+)
+def test_bad_vocabulary_files(tmp_path, content, message):
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.load(tmp_path / "vocab.txt", lowercase=True)
+
+
+def test_case_is_never_guessed(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(TOKENS), encoding="utf-8")
+    with pytest.raises(ValueError, match="nothing says whether this vocabulary is lowercased; give lowercase=True"):
+        Tokenizer.load(path)
+    assert Tokenizer.load(path, lowercase=True).lowercase
+    assert not Tokenizer.load(tmp_path, lowercase=False).lowercase
+    with pytest.raises(FileNotFoundError, match="no such file or folder"):
+        Tokenizer.load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"neither tokenizer.json nor vocab.txt"):
+        Tokenizer.load(tmp_path / "empty")
+
+
+def test_files_that_contradict_each_other(tmp_path):
+    Tokenizer.from_tokens(TOKENS, lowercase=False).save(tmp_path)
+    config_path = tmp_path / "tokenizer_config.json"
+    config = json.loads(config_path.read_text())
+    del config["do_lower_case"]
+    config_path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"lowercase is False, but tokenizer_config.json .* has no do_lower_case"):
+        Tokenizer.load(tmp_path)
+    assert not Tokenizer.load(tmp_path, lowercase=False).lowercase
+    config_path.write_text(json.dumps(config | {"do_lower_case": True}))
+    assert Tokenizer.load(tmp_path).lowercase  # what is written there counts, as in transformers
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path)("A")["input_ids"] == Tokenizer.load(tmp_path).encode("A").ids.tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (models.BPE({"a": 0}, []), "a BPE tokenizer; BERT's are WordPiece"),
+        (models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"), r"no \[PAD\] \[CLS\] \[SEP\] \[MASK\]"),
+        (models.WordPiece({t: 2 * n for n, t in enumerate(TOKENS)}, unk_token="[UNK]"), "id 1 is missing"),
+    ],
+)
+def test_foreign_tokenizer_files(tmp_path, model, message):
+    Backend(model).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.load(tmp_path)
+
+
+def test_broken_tokenizer_files(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{")
+    with pytest.raises(ValueError, match="not valid JSON"):
+        Tokenizer.load(tmp_path)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match=r"tokenizer.json: `tokenizers` cannot read it"):
+        Tokenizer.load(tmp_path)
+
+
+def test_misuse(small):
+    with pytest.raises(ValueError, match=r"text 1: lone surrogate U\+D800 at character 2"):
+        small.ids(["a", "ab\ud800"])
+    with pytest.raises(ValueError, match="text 0: lone surrogate"):
+        small.encode("\udfff")
+    with pytest.raises(ValueError, match=r"max_length is 2, but \[CLS\] and \[SEP\] alone take 3 tokens"):
+        small.encode("a", "b", max_length=2)
+    with pytest.raises(ValueError, match="2 texts but 1 pairs"):
+        small.encode_batch(["a", "b"], ["c"])
+    with pytest.raises(ValueError, match="id 99 is outside the vocabulary"):
+        small.decode([99])
+    with pytest.raises(ValueError, match="id -1 is outside"):
+        small.token(-1)
+    with pytest.raises(TypeError, match="one str"):
+        small.ids("text")
+    with pytest.raises(ValueError, match="token 5 is token 0 again"):
+        Tokenizer.from_tokens([*SPECIAL_TOKENS, "[PAD]"], lowercase=True)
