@@ -137,7 +137,8 @@ def processor() -> str:
 def keep_freed_memory() -> None:
     """Let malloc keep what is freed, so that each step finds its large blocks in place of asking the system again.
 
-    On glibc every block above 32 MB is otherwise mapped, faulted in page by page, and unmapped, in every step. No-op elsewhere.
+    glibc otherwise maps every block above 32 MB, faults it in page by page, and unmaps it, in every step.
+    Elsewhere this does nothing.
     """
     if platform.libc_ver()[0] != "glibc":
         return

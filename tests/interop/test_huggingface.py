@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -166,7 +165,7 @@ def test_shards(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     assert same(load_model(folder).model, random_model())
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(ValueError, match="model-00002-of-00002.safetensors: missing"):
+    with pytest.raises(ValueError, match=r"model-00002-of-00002\.safetensors: missing"):
         load_model(folder)
 
 
@@ -224,7 +223,9 @@ def test_missing_unexpected_and_misshapen_parameters(folder):
     with pytest.raises(ValueError, match=r"1 parameter is unexpected: bert\.extra"):
         load_model(folder, "optional")
     save_file(original | {"bert.pooler.dense.bias": torch.zeros(3)}, folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"configuration asks for: bert\.pooler\.dense\.bias \(3,\) instead of \(24,\)"):
+    with pytest.raises(
+        ValueError, match=r"configuration asks for: bert\.pooler\.dense\.bias \(3,\) instead of \(24,\)"
+    ):
         load_model(folder, "optional")
     save_file(original, folder / "model.safetensors")
     edit_config(folder, num_hidden_layers=1)
@@ -241,6 +242,12 @@ def test_half_a_head_is_no_head(folder):
         load_model(folder, "optional")
 
 
+def test_quantized_weights_are_refused(folder):
+    rewrite(folder, lambda tensors: tensors | {"bert.pooler.dense.bias": torch.zeros(24, dtype=torch.int8)})
+    with pytest.raises(ValueError, match=r"not floating-point numbers: bert\.pooler\.dense\.bias torch\.int8"):
+        load_model(folder)
+
+
 def test_query_key_and_value_of_odd_shapes_are_refused_one_by_one(folder):
     """Together they would have the right shape."""
     name = "bert.encoder.layer.0.attention.self.{}.bias"
@@ -251,7 +258,7 @@ def test_query_key_and_value_of_odd_shapes_are_refused_one_by_one(folder):
 
 def test_a_decoder_of_its_own_is_refused(folder):
     rewrite(folder, lambda tensors: tensors | {"cls.predictions.decoder.weight": torch.zeros(len(TOKENS), 24)})
-    with pytest.raises(ValueError, match="decoder.weight differs from the word embeddings"):
+    with pytest.raises(ValueError, match=r"decoder\.weight differs from the word embeddings"):
         load_model(folder)
 
 
@@ -267,21 +274,21 @@ def test_truncated_weights(folder, share):
 def test_a_pickle_is_never_opened(folder):
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch /tmp/opened'\ntR.")
-    with pytest.raises(ValueError, match="pickle.*never opened here.*save_pretrained"):
+    with pytest.raises(ValueError, match=r"pickle.*never opened here.*save_pretrained"):
         load_model(folder)
 
 
 def test_folders_that_hold_no_model(tmp_path, folder):
-    with pytest.raises(ValueError, match="no config.json"):
+    with pytest.raises(ValueError, match=r"no config\.json"):
         load_model(tmp_path)
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"no model\.safetensors"):
         load_model(folder)
     (folder / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match="config.json: an object with the model's sizes expected, list found"):
+    with pytest.raises(ValueError, match=r"config\.json: an object with the model's sizes expected, list found"):
         load_config(folder)
     (folder / "config.json").write_text('{"vocab_size": 3,\n}')
-    with pytest.raises(ValueError, match="config.json, line 2: not valid JSON"):
+    with pytest.raises(ValueError, match=r"config\.json, line 2: not valid JSON"):
         load_config(folder)
 
 
@@ -328,8 +335,3 @@ def full_disk(_tensors, path, metadata):
 
     Path(path).write_bytes(b"half")
     raise SafetensorError("No space left on device (os error 28)")
-
-
-def test_a_copied_folder_is_the_same_model(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "copy")
-    assert same(load_model(tmp_path / "copy").model, random_model())

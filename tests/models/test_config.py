@@ -80,4 +80,3 @@ def test_each_impossible_value_has_its_message(changes, message):
 def test_an_unknown_size_names_the_known_ones():
     with pytest.raises(ValueError, match="'huge' is unknown; known are tiny, mini, small, medium, base, large"):
         BertConfig.named("huge", vocab_size=10)
-

@@ -52,7 +52,8 @@ def decoded(
 ) -> Iterator[str]:
     """Give the text of a file (or of its bytes start … end, if it is not compressed) in blocks of about a megabyte.
 
-    Raises ValueError with the byte's place for anything but UTF-8; `replace` reads such bytes as U+FFFD and counts them.
+    Raises ValueError with the byte's place for anything but UTF-8; `replace` reads such bytes as U+FFFD and counts
+    them.
     """
     offset, held = start, b""
     for block in _blocks(file, start, end):
@@ -118,7 +119,7 @@ def _blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
 
 
 def _zstd_blocks(path: Path) -> Iterator[bytes]:
-    """All frames of a .zst file. zstandard's own stream reader takes a truncated file for a whole one; this does not."""
+    """All frames of a .zst file; zstandard's own stream reader would take a truncated file for a whole one."""
     frame = None
     with path.open("rb") as stream:
         while data := stream.read(ZSTD_BLOCK):

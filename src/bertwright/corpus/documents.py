@@ -17,6 +17,7 @@ __all__ = [
     "Findings",
     "InputFile",
     "Piece",
+    "nothing_read",
     "open_inputs",
     "pieces",
     "read",
@@ -53,14 +54,19 @@ def read(
     findings = findings or Findings()
     count = 0
     for file in open_inputs(settings) if inputs is None else inputs:
-        for document in read_file(file, settings, findings):
+        for document in read_file(file, settings, findings, Span()):
             count += 1
             yield document
     if not count:
-        raise ValueError(
-            f"no documents in {', '.join(settings.inputs)}: {findings.bytes_read:,} bytes, {findings.null_values:,} null "
-            f"and {findings.empty_documents:,} empty values; is this the right input, and the right --column?"
-        )
+        raise ValueError(nothing_read(settings, findings))
+
+
+def nothing_read(settings: CorpusSettings, findings: Findings) -> str:
+    """What to say when all pieces together hold no document."""
+    return (
+        f"no documents in {', '.join(settings.inputs)}: {findings.bytes_read:,} bytes, {findings.null_values:,} null "
+        f"and {findings.empty_documents:,} empty values; is this the right input, and the right --column?"
+    )
 
 
 def read_piece(settings: CorpusSettings, piece: Piece, findings: Findings | None = None) -> Iterator[Document]:

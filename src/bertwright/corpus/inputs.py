@@ -6,8 +6,10 @@ import glob
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, cast, get_args
+
+from tyro.conf import Positional
 
 DocumentRule = Literal["blank-line", "file", "line"]
 
@@ -20,10 +22,10 @@ HUB = "hf://"
 class CorpusSettings:
     """What the text is, and how it falls into documents and sentences."""
 
-    inputs: tuple[str, ...]
-    """Files, folders (searched recursively, hidden names left out), globs, or hf://datasets/NAME/... paths: .txt, .jsonl,
-    .csv, .tsv, .parquet, all but .parquet also as .gz, .zst or .bz2. `file=`, `line=` or `blank-line=` before one
-    input overrides --documents for that input, as in file=books/."""
+    inputs: Positional[tuple[str, ...]]
+    """Files, folders (searched recursively, hidden names left out), globs, or hf://datasets/NAME/... paths: .txt,
+    .jsonl, .csv, .tsv, .parquet, all but .parquet also as .gz, .zst or .bz2. `file=`, `line=` or `blank-line=` before
+    one input overrides --documents for that input, as in file=books/."""
 
     documents: DocumentRule = "blank-line"
     """What one document is in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
@@ -88,10 +90,9 @@ def _override(given: str, default: DocumentRule) -> tuple[DocumentRule, str]:
 
 
 def _checked(path: str, size: int, rule: DocumentRule) -> InputFile:
-    stem, suffix = os.path.splitext(path.lower())
-    compression = suffix if suffix in COMPRESSIONS else ""
-    if compression:
-        suffix = os.path.splitext(stem)[1]
+    suffixes = PurePath(path.lower()).suffixes
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    suffix = suffixes[-1] if suffixes else ""
     if suffix not in FORMATS:
         raise ValueError(
             f"{path}: unknown suffix {suffix or '(none)'}; known are {', '.join(FORMATS)}, each but .parquet also with "
@@ -111,7 +112,8 @@ def _local_files(place: str) -> Iterator[tuple[str, int]]:
     elif path.exists():
         files = [path]
     elif glob.has_magic(place):
-        files = sorted(path for path in map(Path, glob.glob(str(path), recursive=True)) if path.is_file())
+        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        files = sorted(match for match in map(Path, matches) if match.is_file())
     else:
         raise ValueError(f"{place}: no such file or folder")
     if not files:

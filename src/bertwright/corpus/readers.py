@@ -33,7 +33,7 @@ class Span(NamedTuple):
     line: int = 1
 
 
-def read_file(file: InputFile, settings: CorpusSettings, findings: Findings, span: Span = Span()) -> Iterator[Document]:
+def read_file(file: InputFile, settings: CorpusSettings, findings: Findings, span: Span) -> Iterator[Document]:
     """Give the documents of one file, or of a span of it that starts and ends between documents."""
     if file.format == ".parquet":
         return _parquet(file, settings, findings)
@@ -207,14 +207,15 @@ def _parquet(file: InputFile, settings: CorpusSettings, findings: Findings) -> I
             raise ValueError(_no_column(file.path, settings.column, columns.names()))
         if columns[settings.column] not in (polars.String, polars.Null):
             raise ValueError(f"{file.path}: strings expected in {settings.column!r}, {columns[settings.column]} found")
-        number = 0
+        first = 1
         for batch in table.select(settings.column).collect_batches(chunk_size=TABLE_ROWS):
-            for number, value in enumerate(batch[settings.column], number + 1):
+            for number, value in enumerate(batch[settings.column], first):
                 findings.bytes_read += len(value) if value else 0
                 if value is None:
                     findings.null_values += 1
                 else:
                     yield number, value
+            first += len(batch)
 
     try:
         yield from _kept(file, findings, values())

@@ -22,28 +22,36 @@ LOWER = "".join(letter for letter in map(chr, range(0x0590)) if letter.islower()
 CLOSE = "\"'”’»)\\]}」』】》〉）*_"
 OPEN = "\"'“‘«(\\[{「『【《〈（*_"
 
+CLOSE_ONLY = "”’»)\\]}」』】》〉）"  # never opens anything, as a straight quote may
+
 # First one character class, so that the search skips to candidates at the speed of a scan; then what must surround it.
-_ENDS = r"""
-(?:
-    (?<=[\n\r]) \s*+                                             # a line end that `split_sentences` left in place
-  | (?<=[.!?…]) (?<![.!?…][.!?…])                                # the first of a run: .  ?!  ...
-    (?: [.!?…]*+ [%(close)s]*+ )++
-    \s++ (?! [%(open)s–—-]*+ [%(lower)s] | [.,;:!?…%(close_only)s] %(quoted)s )   # lower case goes on
-%(wide)s
-)
+_HEAD, _WIDE_HEAD = r"[.!?\n\r]", r"[.!?…\n\r。！？｡니]"
+_ENDS = rf"""
+    (?<=[\n\r]) \s*+                              # a line end that `split_sentences` left in place
+  | (?<=[.!?…]) (?<![.!?…][.!?…]) HELD            # the first of a run: .  ?!  ...
+    [.!?…]*+
+    (?: [.!?…{CLOSE}] | \[[\w ]{{1,20}}\] ){{0,20}}+   # closing quotes, brackets, a footnote's [2]; bounded, since
+                                                  # `.).).)…` would be read to its end from every one of its stops
+    \s++
+    (?! (?! \(\w{{1,3}}\) ) [{OPEN}]*+ (?: [–—-]++ [ ]?+ [{OPEN}]*+ )?+ [{LOWER}]   # lower case goes on
+      | [.,;:!?…{CLOSE_ONLY}] QUOTED )
 """
-_WIDE = r"""
-  | (?<=[。！？｡]) (?<![。！？｡!?…][。！？｡]) [。！？｡!?…]*+        # needs no space after it
-    (?: [%(close)s]++ (?! [ぁ-ん、，] ) | (?! [%(close)s、，] ) ) \s*+   # 「…。」と goes on
-  | (?<=[가-힣][.!?]) (?<! [^다요죠까음함됨임] [.] ) [.!?]*+ (?= [가-힣A-Z0-9(“‘「『<※■▶○] )   # 했습니다.그러나
-  | (?<=니) 다 \s++ (?! 라[고는며] | [하이]?[고며] | 만\b | [.,;:!?…%(close)s] )    # 바랍니다 그리고
+_WIDE_ENDS = rf"""
+  | (?<=[。！？｡]) (?<![。！？｡!?…][。！？｡]) [。！？｡!?…]*+         # needs no space after it
+    (?: [{CLOSE}]++ (?! [ぁ-ん、，] ) | (?! [{CLOSE}、，] ) ) \s*+     # 「…。」と goes on
+  | (?<=[가-힣][.!?]) (?<! [^다요죠까음함됨임] [.] ) [.!?]*+
+    (?= [가-힣A-Z0-9(“‘「『<※■▶○] )                                  # 했습니다.그러나
+  | (?<=니) 다 \s++
+    (?! 라[고는며] | [하이]?[고며] | 만\b | [.,;:!?…{CLOSE}] )          # 바랍니다 그리고
 """
-_PARTS = {"close": CLOSE, "close_only": "”’»)\\]}」』】》〉）", "open": OPEN, "lower": LOWER}
-_ASCII_PARTS = {name: "".join(c for c in part if c.isascii()) for name, part in _PARTS.items()}
-_ASCII_END = re.compile(r"[.!?\n\r]" + _ENDS % (_ASCII_PARTS | {"wide": "", "quoted": ""}), re.VERBOSE)
+# After anything but a verb's ending, dots are a pause: 나는… 모르겠다.
+_HELD = r"(?! (?: (?<=…) | (?=[.…]) ) (?<=[가-힣][.…]) (?<![다요죠까음함됨임네지오군걸][.…]) [.…]*+ \s++ [가-힣] )"
+_QUOTED = r"| 이?라[고는며] | 하?[고며]\s"  # “간다.” 라고 말했다.
+
+# Pure ASCII text, which Python knows at once, needs only half of it.
+_ASCII_END = re.compile(f"{_HEAD} (?: {_ENDS.replace('HELD', '').replace('QUOTED', '')} )", re.VERBOSE)
 _END = re.compile(
-    r"[.!?…\n\r。！？｡니]" + _ENDS % (_PARTS | {"wide": _WIDE % _PARTS, "quoted": "| 이?라[고는며] | 하?[고며]\\s"}),
-    re.VERBOSE,
+    f"{_WIDE_HEAD} (?: {_ENDS.replace('HELD', _HELD).replace('QUOTED', _QUOTED)} {_WIDE_ENDS} )", re.VERBOSE
 )
 
 # After these a name or a number follows: never an end.
@@ -113,9 +121,11 @@ def _goes_on(text: str, place: int, stop: int, after: int) -> bool:
     if word in _TITLES:
         return True
     following = text[after : after + 1]
+    if word.isdigit() and text[place - 2 : place] == ". " and text[place - 3].isdigit():
+        return True  # 2019. 4. 16. 발표
     if following.isdigit():
         if word.isdigit():
-            return not text[after : after + 3].isdigit()  # 2019. 4. 16.
+            return not text[after : after + 3].isdigit()
         return word in _COUNTED or _INITIALS.fullmatch(word) is not None  # P.S. 187
     if len(word) == 1:
         return text[stop - 2 : stop - 1] == "(" or (word.isupper() and not _STARTS_SENTENCE.match(text, after))

@@ -116,8 +116,8 @@ def load(
     Raises ValueError, naming file and reason, for what is not a whole BERT model.
     """
     folder = find_folder(name)
-    tokenizer = Tokenizer.load(folder)
     loaded = load_model(folder, heads="optional")
+    tokenizer = Tokenizer.load(folder)
     model = loaded.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model.encoder.compute_dtype = compute_dtype
     return Bert(model, tokenizer, loaded.missing_heads)

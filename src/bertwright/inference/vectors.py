@@ -86,5 +86,6 @@ def join(pooled: Vectors, cut: Windows, pooling: Pooling) -> Vectors:
 
 def normalized(vectors: Vectors) -> Vectors:
     """Each vector divided by its Euclidean length; a zero vector stays zero."""
-    lengths: Vectors = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = np.divide(vectors, np.maximum(lengths, np.finfo(np.float32).tiny), dtype=np.float32)
+    return scaled

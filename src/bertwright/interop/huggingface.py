@@ -136,9 +136,8 @@ def config_from(fields: Any, path: Path) -> BertConfig:
             raise ValueError(f"{path}: {name} = {fields[name]!r} is not computed here, only {possible[0]!r}")
     ours: dict[str, Any] = {}
     for theirs, name, default in CONFIG_FIELDS:
-        value = fields.get(theirs, default)
-        kind = (int, float) if isinstance(default, float) else type(default)
-        if not isinstance(value, kind):
+        value = default if fields.get(theirs) is None else fields[theirs]
+        if type(value) is not type(default) and not (type(default) is float and type(value) is int):
             raise ValueError(f"{path}: {theirs} = {value!r}; {type(default).__name__} expected")
         ours[name] = value
     if ours["activation"] in TANH_GELU:
@@ -181,10 +180,11 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         return folder / WEIGHTS, read_safetensors(folder / WEIGHTS)
     if (folder / SHARDS).is_file():
         index = read_json(folder / SHARDS)
-        names = sorted(set(index["weight_map"].values()))
+        if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
+            raise ValueError(f"{folder / SHARDS}: no weight_map, which names the file of each parameter")
         tensors: dict[str, Tensor] = {}
-        for name in names:
-            tensors |= read_safetensors(folder / Path(name).name)
+        for file in sorted(set(index["weight_map"].values())):
+            tensors |= read_safetensors(folder / Path(file).name)
         return folder / SHARDS, tensors
     if (folder / "pytorch_model.bin").is_file():
         raise ValueError(
@@ -224,13 +224,8 @@ def assemble(config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> L
     report(path, "missing", missing)
     report(path, "unexpected", [name for name in unexpected if name not in ignored])
 
+    check_shapes({t: (given[t], parameters[name], len(names)) for name, names in wanted.items() for t in names}, path)
     state = {name: joined([given[t] for t in names]) for name, names in wanted.items()}
-    misshapen = [
-        f"{wanted[name][0]} {tuple(tensor.shape)} instead of {tuple(parameters[name].shape)}"
-        for name, tensor in state.items()
-        if tensor.shape != parameters[name].shape
-    ]
-    report(path, "not of the shape that the configuration asks for", misshapen)
     model.load_state_dict(state, strict=False, assign=True)
     for head in missing_heads:
         model.get_submodule(head).to_empty(device="cpu")
@@ -239,8 +234,12 @@ def assemble(config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> L
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """Several of their tensors as one of ours, in float32."""
-    return torch.cat([part.float() for part in parts]) if len(parts) > 1 else parts[0].float()
+    """Several of their tensors as one of ours, in float32 and in memory of its own.
+
+    Of its own because tensors lie in a safetensors file without regard to alignment, and matrix products round
+    differently on unaligned memory: a loaded model would not be equal to the saved one to the bit.
+    """
+    return torch.cat([part.float() for part in parts])
 
 
 def foreign_names(name: str) -> tuple[str, ...]:
@@ -283,9 +282,22 @@ def check_tied(given: dict[str, Tensor], path: Path) -> None:
         )
 
 
+def check_shapes(pieces: Mapping[str, tuple[Tensor, Tensor, int]], path: Path) -> None:
+    """`pieces`: for each foreign name its tensor, our parameter, and how many pieces that one is made of."""
+    misshapen = []
+    for name, (tensor, parameter, parts) in pieces.items():
+        shape = (parameter.shape[0] // parts, *parameter.shape[1:])
+        if tuple(tensor.shape) != shape:
+            misshapen.append(f"{name} {tuple(tensor.shape)} instead of {shape}")
+    report(path, "not of the shape that the configuration asks for", misshapen)
+    quantized = [f"{name} {tensor.dtype}" for name, (tensor, _, _) in pieces.items() if not tensor.is_floating_point()]
+    report(path, "not floating-point numbers", quantized)
+
+
 def report(path: Path, what: str, names: list[str]) -> None:
     if names:
-        raise ValueError(f"{path}: {len(names)} parameters are {what}: {few(names)}")
+        count = "1 parameter is" if len(names) == 1 else f"{len(names)} parameters are"
+        raise ValueError(f"{path}: {count} {what}: {few(names)}")
 
 
 def few(names: Iterable[str]) -> str:
@@ -305,13 +317,13 @@ def to_foreign(model: BertForPretraining) -> dict[str, Tensor]:
 
 def write_model(folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:
     """Write a model's files into a folder that exists; each file is whole or absent."""
-    if tokenizer.vocab_size != model.config.vocab_size:
+    if tokenizer.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model {model.config.vocab_size}; "
             "they do not belong together"
         )
     write_json(folder / "config.json", config_fields(model.config))
-    tokenizer.save(folder)
+    tokenizer.save(folder, max_length=model.config.max_positions)
     with whole_file(folder / WEIGHTS) as part:
         try:
             save_file(to_foreign(model), part, metadata={"format": "pt"})

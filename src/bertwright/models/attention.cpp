@@ -65,22 +65,49 @@ static void copy_rows(const T* x, int64_t stride, int64_t rows, int64_t columns,
         sweep(columns, [&](int64_t c, auto load, auto store) { store(y + r * columns + c, load(x + r * stride + c) * scale); });
 }
 
-// rows × columns → panels[columns / PANEL][rows][PANEL], the last one filled up with zeros.
-static void pack(const float* x, int64_t rows, int64_t columns, float* panels) {
+// rows × columns, rows `stride` apart → panels[columns / PANEL][rows][PANEL], the last one filled up with zeros.
+template <class T>
+static void pack(const T* x, int64_t stride, int64_t rows, int64_t columns, float* panels) {
     for (int64_t j = 0; j < columns; j += PANEL)
         for (int64_t r = 0; r < rows; r++, panels += PANEL)
             for (int v = 0; v < PANEL; v += W) {
                 int64_t rest = columns - j - v;
-                const float* from = x + r * columns + j + v;
+                const T* from = x + r * stride + j + v;
                 store(panels + v, rest >= W ? load(from) : rest > 0 ? load(from, rest) : Lanes{});
             }
 }
 
+// One step of a transposition: swaps the blocks of S × S elements off the diagonal.
+template <int S> INLINE void swap_blocks(Lanes (&rows)[W]) {
+    Ints upper, lower;
+    for (int j = 0; j < W; j++) {
+        upper[j] = j & S ? W + j - S : j;
+        lower[j] = j & S ? W + j : j + S;
+    }
+    for (int i = 0; i < W; i++)
+        if (!(i & S)) {
+            Lanes a = rows[i], b = rows[i + S];
+            rows[i] = __builtin_shuffle(a, b, upper);
+            rows[i + S] = __builtin_shuffle(a, b, lower);
+        }
+    if constexpr (2 * S < W) swap_blocks<2 * S>(rows);
+}
+
 // The same of the transpose: rows × columns → panels[rows / PANEL][columns][PANEL].
-static void pack_transposed(const float* x, int64_t rows, int64_t columns, float* panels) {
-    for (int64_t j = 0; j < rows; j += PANEL)
-        for (int64_t c = 0; c < columns; c++, panels += PANEL)
-            for (int64_t r = 0; r < PANEL; r++) panels[r] = j + r < rows ? x[(j + r) * columns + c] : 0.0f;
+template <class T>
+static void pack_transposed(const T* x, int64_t stride, int64_t rows, int64_t columns, float* panels) {
+    for (int64_t j = 0; j < rows; j += PANEL, panels += columns * PANEL)
+        for (int v = 0; v < PANEL; v += W)
+            for (int64_t c = 0; c < columns; c += W) {
+                const int64_t count = std::min<int64_t>(W, columns - c), first = j + v;
+                Lanes square[W];
+                for (int i = 0; i < W; i++) {
+                    const T* from = x + (first + i) * stride + c;
+                    square[i] = first + i >= rows ? Lanes{} : count == W ? load(from) : load(from, count);
+                }
+                swap_blocks<1>(square);
+                for (int i = 0; i < count; i++) store(panels + (c + i) * PANEL + v, square[i]);
+            }
 }
 
 // Where one thread works; grown to the longest sequence it meets.
@@ -113,14 +140,12 @@ template <class T>
 static void forward_head(const T* qkv, Shape shape, int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw,
                          T* out, float* lse, Scratch& scratch) {
     const int64_t D = shape.size, H = shape.heads * D, wide = padded(D), block = query_rows(n), ld = score_row(n);
-    scratch.reset(n * D + padded(n) * D + n * wide + block * (D + ld + wide) + 128);
-    float *plain = scratch.take(n * D), *keys = scratch.take(padded(n) * D), *values = scratch.take(n * wide);
+    scratch.reset(padded(n) * D + n * wide + block * (D + ld + wide) + 128);
+    float *keys = scratch.take(padded(n) * D), *values = scratch.take(n * wide);
     float *queries = scratch.take(block * D), *scores = scratch.take(block * ld), *context = scratch.take(block * wide);
     const T* q = qkv + first * shape.token() + head * D;
-    copy_rows(q + H, shape.token(), n, D, 1.0f, plain);
-    pack_transposed(plain, n, D, keys);
-    copy_rows(q + 2 * H, shape.token(), n, D, 1.0f, plain);
-    pack(plain, n, D, values);
+    pack_transposed(q + H, shape.token(), n, D, keys);
+    pack(q + 2 * H, shape.token(), n, D, values);
     for (int64_t start = 0; start < n; start += block) {
         const int64_t rows = std::min(block, n - start), seen = causal ? start + rows : n;
         copy_rows(q + start * shape.token(), shape.token(), rows, D, 1.0f / std::sqrt((float)D), queries);
@@ -184,19 +209,17 @@ template <class T>
 static void backward_head(const T* qkv, const T* out, const float* lse, const T* dout, Shape shape, int64_t first, int64_t n,
                           int64_t head, bool causal, const Draw& draw, T* dqkv, Scratch& scratch) {
     const int64_t D = shape.size, H = shape.heads * D, wide = padded(D), block = query_rows(n), ld = score_row(n);
-    scratch.reset(n * D + 2 * padded(n) * D + 3 * n * wide + block * (2 * D + 3 * wide + 2 * ld + 2) + 256);
-    float *plain = scratch.take(n * D), *keys_t = scratch.take(padded(n) * D), *values_t = scratch.take(padded(n) * D);
+    scratch.reset(2 * padded(n) * D + 3 * n * wide + block * (2 * D + 3 * wide + 2 * ld + 2) + 256);
+    float *keys_t = scratch.take(padded(n) * D), *values_t = scratch.take(padded(n) * D);
     float *keys = scratch.take(n * wide), *dkeys = scratch.take(n * wide), *dvalues = scratch.take(n * wide);
     float *queries = scratch.take(block * D), *douts = scratch.take(block * D), *delta = scratch.take(block);
     float *queries_p = scratch.take(block * wide), *douts_p = scratch.take(block * wide), *dquery = scratch.take(block * wide);
     float *scores = scratch.take(block * ld), *dscores = scratch.take(block * ld);
     const float scale = 1.0f / std::sqrt((float)D);
     const int64_t stride = shape.token(), base = first * stride + head * D;
-    copy_rows(qkv + base + H, stride, n, D, 1.0f, plain);
-    pack_transposed(plain, n, D, keys_t);
-    pack(plain, n, D, keys);
-    copy_rows(qkv + base + 2 * H, stride, n, D, 1.0f, plain);
-    pack_transposed(plain, n, D, values_t);
+    pack_transposed(qkv + base + H, stride, n, D, keys_t);
+    pack(qkv + base + H, stride, n, D, keys);
+    pack_transposed(qkv + base + 2 * H, stride, n, D, values_t);
     std::fill(dkeys, dkeys + n * wide, 0.0f);
     std::fill(dvalues, dvalues + n * wide, 0.0f);
     for (int64_t start = 0; start < n; start += block) {
@@ -214,8 +237,8 @@ static void backward_head(const T* qkv, const T* out, const float* lse, const T*
             score_gradients(scores + i * ld, dscores + i * ld, causal ? start + i + 1 : n, padded(seen),
                             lse[(token + i) * shape.heads + head], delta[i],
                             Row(draw, (draw.first_token + token + i) * shape.heads + head));
-        pack(queries, rows, D, queries_p);
-        pack(douts, rows, D, douts_p);
+        pack(queries, D, rows, D, queries_p);
+        pack(douts, D, rows, D, douts_p);
         product<true>({scores, 1, ld}, douts_p, seen, rows, D, rows, dvalues, wide);
         product<true>({dscores, 1, ld}, queries_p, seen, rows, D, rows, dkeys, wide);  // queries are scaled already
         product<false>({dscores, ld, 1}, keys, rows, seen, D, n, dquery, wide);

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.models import twins
-from bertwright.models.binding import TYPES, Draw, call, draw, runs_native
+from bertwright.models.binding import TYPES, Draw, apply, call, draw, runs_native
 from bertwright.models.dropout import Dropout
 
 
@@ -29,7 +29,7 @@ def attention(
     if qkv.device.type == "cuda":
         return jagged_attention(qkv, cu_seqlens, max_seqlen, dropout, causal)
     if qkv.shape[-1] % 8 == 0 and runs_native("attention", qkv):
-        return PackedAttention.apply(qkv, cu_seqlens, causal, draw(dropout, site))
+        return apply(PackedAttention, qkv, cu_seqlens, causal, draw(dropout, site))
     return twins.attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
 
 
@@ -39,9 +39,12 @@ class PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, drawn: Draw) -> Tensor:
         tokens, three, heads, size = qkv.shape
-        assert three == 3 and cu_seqlens.dtype == torch.int32, (qkv.shape, cu_seqlens.dtype)
+        assert three == 3, qkv.shape
+        assert cu_seqlens.dtype == torch.int32, cu_seqlens.dtype
         lengths = cu_seqlens.diff()
-        assert cu_seqlens[0] == 0 and cu_seqlens[-1] == tokens and (lengths >= 0).all(), (cu_seqlens, tokens)
+        assert lengths.min() >= 0, cu_seqlens
+        assert cu_seqlens[0] == 0, cu_seqlens
+        assert cu_seqlens[-1] == tokens, (cu_seqlens, tokens)
         out, lse = qkv.new_empty(tokens, heads, size), torch.empty(tokens, heads)
         shape = (cu_seqlens, len(lengths), heads, size, int(causal))
         call("attention", "attention", TYPES[qkv.dtype], qkv, *shape, drawn, out, lse)
@@ -59,9 +62,7 @@ class PackedAttention(torch.autograd.Function):
         return dqkv, None, None, None
 
 
-def jagged_attention(
-    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, causal: bool
-) -> Tensor:
+def jagged_attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, causal: bool) -> Tensor:
     """Through a nested tensor, for which PyTorch chooses its variable-length flash kernel; its own random numbers."""
     query, key, value = (
         torch.nested.nested_tensor_from_jagged(part, cu_seqlens, min_seqlen=1, max_seqlen=max_seqlen).transpose(1, 2)
@@ -69,4 +70,4 @@ def jagged_attention(
     )
     rate = dropout.rate if dropout is not None else 0.0
     context = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=causal)
-    return context.transpose(1, 2).values()  # type: ignore[no-any-return]
+    return context.transpose(1, 2).values()

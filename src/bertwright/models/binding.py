@@ -46,6 +46,12 @@ def call(name: str, function: str, *values: Argument) -> None:
     getattr(library, function)(*map(crossing, values), ctypes.c_int64(torch.get_num_threads()))
 
 
+def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
+    """`function.apply` with the type that torch leaves out."""
+    result: Tensor = function.apply(*values)  # type: ignore[no-untyped-call]
+    return result
+
+
 def crossing(value: Argument) -> object:
     if isinstance(value, Tensor):
         return address(value)

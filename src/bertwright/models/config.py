@@ -46,7 +46,7 @@ class BertConfig:
     attention_dropout: float = 0.1
     """Dropout of attention probabilities (paper, appendix A.2: 0.1 on all layers)."""
     activation: Activation = "gelu"
-    """The exact x·Φ(x), or the tanh form of Google's code of 2018, which is up to 5e-4 away from it."""
+    """The exact x·Φ(x), or its tanh form, as in Google's code; the two are up to 5e-4 apart."""
     layer_norm_eps: float = 1e-12
     """Added to the variance in LayerNorm (Google's code)."""
     initializer_range: float = 0.02

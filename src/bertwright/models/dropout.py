@@ -1,7 +1,7 @@
-"""Dropout whose mask is a function of a place: drawn where it is needed, drawn again in the backward pass, never stored.
+"""Dropout whose mask is a function of a place: drawn where it is needed, drawn again for the gradient, never stored.
 
-An element is known by (seed of the step, site in the model, row, column); a 32-bit hash of that decides. So a mask depends
-neither on micro-batches nor on ranks, threads or backend, and costs no memory. The native kernels (`hash.h`) draw the same.
+An element is known by (seed of the step, site in the model, row, column); a 32-bit hash of that decides. So a mask
+depends neither on micro-batches nor on ranks, threads or backend. The native kernels (`dropout.h`) draw the same.
 """
 
 from __future__ import annotations

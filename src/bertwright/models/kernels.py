@@ -2,11 +2,12 @@
 
 T tokens, H hidden size, F intermediate size, V vocabulary, M masked positions.
 On CPU these are native kernels (`kernels.cpp`); elsewhere, and without a compiler, their twins in plain PyTorch.
-Tensors are float32 or bfloat16 with float32 arithmetic inside; the same input gives the same bits on any number of threads.
+Tensors are float32 or bfloat16, arithmetic is float32; the bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.models import twins
-from bertwright.models.binding import TYPES, Draw, call, draw, runs_native
+from bertwright.models.binding import TYPES, Draw, apply, call, draw, runs_native
 from bertwright.models.dropout import Dropout
 from bertwright.models.twins import AdamStep, Norm, Tables
 
@@ -36,13 +37,13 @@ __all__ = [
     "linear_cross_entropy",
 ]
 
-CHUNK_ROWS = 256  # rows of logits at once; each chunk also costs one pass over the weight's gradient
+CHUNK_ROWS = 512  # rows of logits at once, at most; each chunk also costs a pass over the weight's gradient
 
 
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """gelu(x + bias), T F → T F; `tanh` is the approximation of Google's BERT, else the exact erf form."""
     if runs_native("kernels", x):
-        return BiasGelu.apply(x, bias, tanh)
+        return apply(BiasGelu, x, bias, tanh)
     return twins.bias_gelu(x, bias, tanh)
 
 
@@ -64,14 +65,25 @@ class BiasGelu(torch.autograd.Function):
         x, bias = ctx.saved_tensors
         dx, dbias = torch.empty_like(x), torch.empty(bias.shape)
         shape = rows_columns(x)
-        call("kernels", "bias_gelu_backward", TYPES[x.dtype], ctx.tanh, x, bias.float(), dy.contiguous(), dx, dbias, *shape)
+        call(
+            "kernels",
+            "bias_gelu_backward",
+            TYPES[x.dtype],
+            ctx.tanh,
+            x,
+            bias.float(),
+            dy.contiguous(),
+            dx,
+            dbias,
+            *shape,
+        )
         return dx, dbias.to(bias.dtype), None
 
 
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     """Dropout of a tensor whose first dimension are tokens, T … → T …"""
     if dropout is not None and runs_native("kernels", x):
-        return DropoutFunction.apply(x, draw(dropout, site))
+        return apply(DropoutFunction, x, draw(dropout, site))
     return twins.dropout(x, dropout, site)
 
 
@@ -88,13 +100,15 @@ class DropoutFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return DropoutFunction.apply(dy.contiguous(), ctx.drawn), None
+        return apply(DropoutFunction, dy.contiguous(), ctx.drawn), None
 
 
-def add_dropout_norm(x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, dropout: Dropout | None, site: int) -> Tensor:
-    """LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer (Vaswani et al. 2017, section 3.1)."""
+def add_dropout_norm(
+    x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, dropout: Dropout | None, site: int
+) -> Tensor:
+    """LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
     if runs_native("kernels", x):
-        return AddDropoutNorm.apply(x, bias, residual, *norm, draw(dropout, site))
+        return apply(AddDropoutNorm, x, bias, residual, *norm, draw(dropout, site))
     return twins.add_dropout_norm(x, bias, residual, norm, dropout, site)
 
 
@@ -105,7 +119,8 @@ class AddDropoutNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, norm_bias: Tensor, eps: float, drawn: Draw
     ) -> Tensor:
-        assert x.shape == residual.shape and x.dtype == residual.dtype, (x.shape, x.dtype, residual.shape, residual.dtype)
+        assert x.shape == residual.shape, (x.shape, residual.shape)
+        assert x.dtype == residual.dtype, (x.dtype, residual.dtype)
         assert bias.shape == weight.shape == norm_bias.shape == x.shape[-1:], (x.shape, bias.shape, weight.shape)
         y, summed, moments = torch.empty_like(x), torch.empty_like(x), torch.empty(len(x), 2)
         given = (x, bias.float(), residual, weight.float(), norm_bias.float(), eps)
@@ -123,7 +138,9 @@ class AddDropoutNorm(torch.autograd.Function):
         dx = torch.empty_like(summed) if ctx.drawn.threshold else dresidual
         sums = torch.empty(3, len(weight))
         given = (summed, moments, weight.float(), dy.contiguous(), ctx.drawn)
-        call("kernels", "add_dropout_norm_backward", TYPES[dy.dtype], *given, dx, dresidual, sums, *rows_columns(summed))
+        call(
+            "kernels", "add_dropout_norm_backward", TYPES[dy.dtype], *given, dx, dresidual, sums, *rows_columns(summed)
+        )
         dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None
 
@@ -132,7 +149,7 @@ def embed_norm(batch: Batch, tables: Tables, norm: Norm, dropout: Dropout | None
     """dropout(LayerNorm(word + position + token type)) → T H."""
     ids = (batch.input_ids, batch.position_ids, batch.token_type_ids)
     if runs_native("kernels", tables.word):
-        return EmbedNorm.apply(*tables, *norm, draw(dropout, site), *ids)
+        return apply(EmbedNorm, *tables, *norm, draw(dropout, site), *ids)
     return twins.embed_norm(ids, tables, norm, dropout, site)
 
 
@@ -153,7 +170,8 @@ class EmbedNorm(torch.autograd.Function):
     ) -> Tensor:
         tables = (word, position, token_type)
         for table, places in zip(tables, ids, strict=True):
-            assert table.dtype == word.dtype and places.dtype == torch.int64, (table.dtype, places.dtype)
+            assert table.dtype == word.dtype, (table.dtype, word.dtype)
+            assert places.dtype == torch.int64, places.dtype
             assert places.shape == ids[0].shape, (places.shape, ids[0].shape)
             check_range(places, len(table))
         y, moments = word.new_empty(len(ids[0]), word.shape[1]), torch.empty(len(ids[0]), 2)
@@ -182,12 +200,12 @@ class EmbedNorm(torch.autograd.Function):
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Cross entropy of hidden · weightᵀ + bias against labels: M H, V H, V, M → (scale × sum of losses, number correct).
+    """Cross entropy of hidden · weightᵀ + bias: M H, V H, V, labels M → (scale × sum of losses, number correct).
 
     The logits are never stored whole, and their gradients are made together with the loss; `scale` = 1 / count of the
     whole step makes these right at once. Losses in nats; M may be 0. `correct`: the label has the highest logit.
     """
-    return LinearCrossEntropy.apply(hidden, weight, bias, labels, scale, torch.is_grad_enabled())  # type: ignore[no-any-return]
+    return LinearCrossEntropy.apply(hidden, weight, bias, labels, scale, torch.is_grad_enabled())  # type: ignore[no-untyped-call,no-any-return]
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -198,14 +216,17 @@ class LinearCrossEntropy(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, scale: float, trains: bool
     ) -> tuple[Tensor, Tensor]:
         assert weight.shape == (len(bias), hidden.shape[1]), (weight.shape, bias.shape, hidden.shape)
-        assert len(labels) == len(hidden) and labels.dtype == torch.int64, (labels.shape, labels.dtype)
+        assert labels.shape == hidden.shape[:1], (labels.shape, hidden.shape)
+        assert labels.dtype == torch.int64, labels.dtype
         compute_weight = weight.to(hidden.dtype)
         float_bias = bias.float()
         losses, correct = hidden.new_zeros((), dtype=torch.float64), labels.new_zeros(())
         dhidden, dweight, dbias = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(float_bias)
-        buffer = hidden.new_empty(min(CHUNK_ROWS, len(hidden)), len(weight))
-        for first in range(0, len(hidden), CHUNK_ROWS):
-            rows = slice(first, first + CHUNK_ROWS)
+        chunks = -(-len(hidden) // CHUNK_ROWS)
+        chunk_rows = -(-len(hidden) // max(chunks, 1))  # all of one size, for a small last one would cost as much
+        buffer = hidden.new_empty(chunk_rows, len(weight))
+        for first in range(0, len(hidden), max(chunk_rows, 1)):
+            rows = slice(first, first + chunk_rows)
             logits = buffer[: len(labels[rows])]
             torch.mm(hidden[rows], compute_weight.T, out=logits)
             row_losses, row_correct = cross_entropy_(logits, float_bias, labels[rows], scale, dbias if trains else None)
@@ -237,7 +258,19 @@ def cross_entropy_(
     check_range(labels, logits.shape[1])
     losses, correct = torch.empty(len(labels)), torch.empty_like(labels)
     added = torch.empty_like(dbias) if dbias is not None else None
-    call("kernels", "cross_entropy", TYPES[logits.dtype], logits, bias, labels, scale, losses, correct, added, *logits.shape)
+    call(
+        "kernels",
+        "cross_entropy",
+        TYPES[logits.dtype],
+        logits,
+        bias,
+        labels,
+        scale,
+        losses,
+        correct,
+        added,
+        *logits.shape,
+    )
     if dbias is not None and added is not None:
         dbias += added
     return losses, correct
@@ -261,18 +294,19 @@ def adamw_(parameter: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Ten
     """One AdamW update in place, in one pass over the four tensors; the moments are float32."""
     if not runs_native("kernels", parameter):
         return twins.adamw_(parameter, gradient, exp_avg, exp_avg_sq, step)
-    assert parameter.dtype == gradient.dtype and exp_avg.dtype == exp_avg_sq.dtype == torch.float32
+    assert parameter.dtype == gradient.dtype, (parameter.dtype, gradient.dtype)
+    assert exp_avg.dtype == exp_avg_sq.dtype == torch.float32, (exp_avg.dtype, exp_avg_sq.dtype)
     assert parameter.shape == gradient.shape == exp_avg.shape == exp_avg_sq.shape
     given = (parameter, gradient, exp_avg, exp_avg_sq, tuple(map(float, step)))
     return call("kernels", "adamw", TYPES[parameter.dtype], *given, parameter.numel())
 
 
 def rows_columns(x: Tensor) -> tuple[int, int]:
-    return len(x), x[0].numel() if len(x) else 0
+    return len(x), math.prod(x.shape[1:])
 
 
 def check_range(ids: Tensor, size: int) -> None:
     """Native code would read outside its table."""
     if len(ids):
         low, high = torch.aminmax(ids)
-        assert low >= 0 and high < size, f"ids from {low} to {high} for a table of {size}"
+        assert 0 <= low <= high < size, f"ids from {low} to {high} for a table of {size}"

@@ -34,13 +34,20 @@ static double square_sum(const T* x, int64_t size, int64_t threads) {
     std::vector<double> sums(blocks);
 #pragma omp parallel for num_threads(threads) schedule(static) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++) {
-        typedef double Doubles __attribute__((vector_size(W * 8)));
-        Doubles total{};
-        sweep(std::min(chunk, size - block * chunk), [&](int64_t c, auto load, auto) {
-            Doubles d = __builtin_convertvector(load(x + block * chunk + c), Doubles);
-            total += d * d;
-        });
-        for (int i = 0; i < W; i++) sums[block] += total[i];
+        const T* from = x + block * chunk;
+        int64_t count = std::min(chunk, size - block * chunk), c = 0;
+        double lanes[2 * W] = {};  // independent sums, for the processor's sake
+        for (; c + 2 * W <= count; c += 2 * W) {
+            float values[2 * W];
+            store(values, load(from + c));
+            store(values + W, load(from + c + W));
+            for (int i = 0; i < 2 * W; i++) lanes[i] += (double)values[i] * values[i];
+        }
+        for (; c < count; c++) {
+            double value = load(from + c, 1)[0];
+            lanes[0] += value * value;
+        }
+        for (double lane : lanes) sums[block] += lane;
     }
     double total = 0;
     for (double s : sums) total += s;

@@ -105,7 +105,9 @@ def attention(
     starts = cu_seqlens[:-1].long()
     places = torch.arange(max_seqlen, device=qkv.device)
     real = places < (cu_seqlens[1:].long() - starts)[:, None]  # B S
-    token = starts[:, None] + torch.where(real, places, 0)  # B S: the token at each place; padding shows the first again
+    token = starts[:, None] + torch.where(
+        real, places, 0
+    )  # B S: the token at each place; padding shows the first again
     query, key, value = qkv[token].permute(2, 0, 3, 1, 4).float()  # each B A S D
     scores = query @ key.mT * head_size**-0.5  # B A S S
     seen = real[:, None, None, :]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -33,6 +33,8 @@ ORDER_PLACE, PHASE_PLACE, SEGMENT_PLACE, MASK_PLACE, DROPOUT_PLACE = range(5)
 HELD_OUT_SEED = 0
 HELD_OUT_BATCH = 64
 
+NO_ANSWERS = np.zeros(0, dtype=np.int64)
+
 T = TypeVar("T")
 
 
@@ -48,12 +50,12 @@ class DataSettings:
     """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens in one segment
     ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP")."""
     short_share: float = 0.1
-    """Share of examples that aim at a random shorter length, as fine-tuning's inputs are shorter. Google's code: 0.1."""
+    """Share of examples that aim at a random shorter length, as fine-tuning's inputs do. Google's code: 0.1."""
     mask_share: float = 0.15
     """Share of tokens that are predicted. Paper, section 3.1: 0.15."""
     mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
-    """Of the predicted tokens, shares shown as [MASK], unchanged, and as a random token. Paper, section 3.1: 0.8 0.1 0.1;
-    its table 8 compares others."""
+    """Of the predicted tokens, shares shown as [MASK], unchanged, and as a random token. Paper, section 3.1:
+    0.8 0.1 0.1; its table 8 compares others."""
     max_predictions: int | None = None
     """Most tokens predicted in one example; None: mask_share of max_length, rounded up (20 at 128, 77 at 512, as in
     Google's code)."""
@@ -81,8 +83,8 @@ class DataSettings:
             raise ValueError(f"mask_mix is {self.mask_mix}; three shares that sum to 1 are needed (paper: 0.8 0.1 0.1)")
         if self.max_predictions is not None and not 1 <= self.max_predictions <= self.room:
             raise ValueError(
-                f"max_predictions is {self.max_predictions}; an example of {self.max_length} tokens has 1 … {self.room} "
-                "to predict; lower it, or leave it out"
+                f"max_predictions is {self.max_predictions}; an example of {self.max_length} tokens has "
+                f"1 … {self.room} to predict; lower it, or leave it out"
             )
 
     @property
@@ -157,8 +159,8 @@ class Description(NamedTuple):
             lines.append(f"second segment random in {self.random_share:.1%} of the examples")
         if self.random_share and self.one_sentence_share > 0.01:
             lines.append(
-                f"{self.one_sentence_share:.1%} of the examples come from documents of one sentence, which have no next "
-                "one: the answers lean to 'random'; join such documents, or use --objective mlm"
+                f"{self.one_sentence_share:.1%} of the examples come from documents of one sentence, which have no "
+                "next one: the answers lean to 'random'; join such documents, or use --objective mlm"
             )
         if self.random_share and self.documents == 1:
             lines.append("one document only: random segments are other places of the same document")
@@ -288,6 +290,7 @@ class PretrainingData:
         texts = self._texts(layout, made)
         masked = self._masked(texts, layout.counts[made.start : made.stop], key(place[0], MASK_PLACE, place[1]))
         mlm_count = len(masked.positions) if self.settings.whole_words else int(layout.counts.sum())
+        answers = layout.segments.is_random.astype(np.int64) if self.settings.objective == "mlm+nsp" else NO_ANSWERS
         batches = []
         for first in range(sequences.start, sequences.stop, micro_batch):
             last = min(first + micro_batch, sequences.stop)
@@ -305,9 +308,9 @@ class PretrainingData:
                     batch=batch,
                     mlm_positions=torch.from_numpy(masked.positions[chosen] - token),
                     mlm_labels=torch.from_numpy(masked.labels[chosen]),
-                    nsp_labels=torch.from_numpy(layout.segments.is_random[first:last][: self._answers].astype(np.int64)),
+                    nsp_labels=torch.from_numpy(answers[first:last]),
                     mlm_count=mlm_count,
-                    nsp_count=len(layout.lengths) if self.settings.objective == "mlm+nsp" else 0,
+                    nsp_count=len(answers),
                 )
             )
         return batches
@@ -345,17 +348,12 @@ class PretrainingData:
         chosen = texts.places[positions]
         return masking.mask_tokens(texts.ids, positions, chosen, self._symbols, self.settings.mask_mix, mask_key)
 
-    @property
-    def _answers(self) -> int | None:
-        """How many next-sentence answers of a micro-batch there are, as the end of a slice: all, or none."""
-        return None if self.settings.objective == "mlm+nsp" else 0
-
 
 def _interleaved(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second], axis=1).reshape(-1)
 
 
-def prefetch(items: Iterable[T], depth: int = 2) -> Iterator[T]:
+def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T]:
     """The same items, made by a background thread up to `depth` ahead of who takes them.
 
     An exception in the making is raised where the item would have come. Closing the iterator, as leaving a loop by
@@ -365,12 +363,11 @@ def prefetch(items: Iterable[T], depth: int = 2) -> Iterator[T]:
     slots, closing = threading.Semaphore(depth), threading.Event()
 
     def make() -> None:
+        iterator = iter(items)
         try:
-            for item in items:
-                made.put(("item", item))
-                slots.acquire()
-                if closing.is_set():
-                    return
+            while slots.acquire() and not closing.is_set():
+                made.put(("item", next(iterator)))
+        except StopIteration:
             made.put(("end", None))
         except BaseException as error:  # KeyboardInterrupt too: it belongs to who waits for the items
             made.put(("error", error))

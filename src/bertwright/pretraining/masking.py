@@ -58,7 +58,8 @@ def mask_counts(lengths: np.ndarray, specials: int, share: float, max_prediction
     [19, 14, 1]
     """
     counts = np.maximum(1, np.rint(share * lengths)).astype(np.int64)
-    return np.minimum(np.minimum(counts, max_predictions), lengths - specials)
+    limited: np.ndarray = np.minimum(np.minimum(counts, max_predictions), lengths - specials)
+    return limited
 
 
 def choose_tokens(lengths: np.ndarray, candidates: np.ndarray, counts: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -104,7 +105,8 @@ def choose_words(
         order = order[~fits]
     none_fits = first_drawn[room[word_sequence[first_drawn]] == counts[word_sequence[first_drawn]]]
     taken[none_fits] = counts[word_sequence[none_fits]]
-    return np.repeat(word_starts, taken) + places(taken)
+    positions: np.ndarray = np.repeat(word_starts, taken) + places(taken)
+    return positions
 
 
 def mask_tokens(

@@ -180,9 +180,16 @@ def singles(plan: ChunkPlan, chunks: Chunks, short_share: float, rng: np.random.
     """One segment of consecutive tokens for each chunk, for objectives without next-sentence prediction (section 5.1).
 
     It has the full room, or, for a share of the examples, any length from 2 up; less only where its document ends.
+    Half of the segments begin with a sentence, half end with one: so a document's last words are seen as its first are.
     """
     size = len(chunks.documents)
     is_short, short_length = rng.random(size) < short_share, rng.integers(2, plan.room, size, endpoint=True)
     aim = np.where(is_short, short_length, plan.room)
-    ends = np.minimum(chunks.begins + aim, plan.document_places[chunks.documents + 1])
-    return Segments(chunks.begins, ends, ends, ends, np.zeros(size, bool))
+    document_ends = plan.document_places[chunks.documents + 1]
+    after = np.searchsorted(plan.sentence_starts, chunks.begins + aim, side="left")
+    sentence_ends = np.minimum(plan.sentence_starts[np.minimum(after, len(plan.sentence_starts) - 1)], document_ends)
+    # In a sentence of a thousand tokens the beginning was drawn already; it must not jump to the sentence's end.
+    surplus = np.clip(sentence_ends - chunks.begins - aim, 0, plan.room // 2)
+    starts = chunks.begins + np.where(rng.random(size) < 0.5, surplus, 0)
+    ends = np.minimum(starts + aim, document_ends)
+    return Segments(starts, ends, ends, ends, np.zeros(size, bool))

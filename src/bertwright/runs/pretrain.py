@@ -48,8 +48,8 @@ STANDSTILL_STEPS = 400  # a loss this long without progress near the unigram ent
 def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
     """Run or resume pre-training; returns the finished model's folder, or the run folder when it was interrupted.
 
-    Raises ValueError for settings, stores and checkpoints that do not fit, `Diverged` for a loss that is not finite,
-    and OSError for a disk that fails; the newest checkpoint is whole in every case.
+    Raises ValueError for settings, stores and checkpoints that do not fit, DivergedError for a loss that is not
+    finite, and OSError for a disk that fails; the newest checkpoint is whole in every case.
     """
     console = console or Console()
     with ExitStack() as stack:
@@ -135,7 +135,8 @@ def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
         if phase.data.max_length > config.max_positions:
             raise ValueError(
                 f"sequences of {phase.data.max_length} tokens are asked for, but the model has {config.max_positions} "
-                "positions; raise --max-positions, or lower --max-length or --long-length (--long-share 0: no long phase)"
+                "positions; raise --max-positions, lower --max-length or --long-length, or leave the long phase out "
+                "(--long-share 0)"
             )
 
 
@@ -208,13 +209,15 @@ class _Run:
         self.announce(ceiling)
         journal = Journal(settings.run, self.optimizer.steps)
         with closing(journal), progress(self.console) as live, _interruptible() as received:
-            self.evaluate(journal)
+            if self.optimizer.steps == 0:
+                self.evaluate(journal)
             self.follow(journal, live, ceiling, received)
             self.save(journal)
             if received:
                 self.console.print(
                     f"Interrupted at step {self.optimizer.steps:,}, which is saved. Go on with:\n"
-                    f"  bertwright pretrain --run {settings.run} --resume"
+                    f"  bertwright pretrain --run {settings.run} --resume",
+                    soft_wrap=True,  # a terminal may fold it; a command must not be broken in two
                 )
                 return settings.run
         return self.finish(journal, time.perf_counter() - started)
@@ -245,7 +248,7 @@ class _Run:
 
     def reports(self, received: list[int]) -> Iterator[Report]:
         """The steps still to be done, on every rank; ends early, on all ranks alike, once a signal was received."""
-        objective: Any = Objective(self.model, partial(_compute, self.model))
+        objective: Any = Objective(self.model, partial(compute, self.model))
         if self.place.ranks > 1:
             objective = DistributedDataParallel(
                 objective, find_unused_parameters=self.settings.data.objective != "mlm+nsp"
@@ -322,7 +325,8 @@ class _Run:
             self.console.print(_before_and_after(evaluations[0], evaluations[-1]))
         self.console.print(
             f"Model        {folder}\nLoss plot    {run / 'loss.png'}\nAll figures  {run / 'metrics.jsonl'}\n"
-            f'Try it       bertwright fill-mask {folder} "Some text with a [MASK] in it."'
+            f'Try it       bertwright fill-mask {folder} "Some text with a \\[MASK] in it."',
+            soft_wrap=True,
         )
         return folder
 
@@ -332,13 +336,13 @@ class _Run:
     def warn_standstill(self, entropy: float) -> None:
         self.console.print(
             f"[yellow]The loss stands still near {entropy:.2f}, what token frequencies alone give: nothing is learned "
-            "from context.[/yellow] Usual causes: the rate is too high (try a third of --learning-rate) or too low, the "
+            "from context.[/yellow] Usual causes: a rate too high (try a third of --learning-rate) or too low, the "
             "warm-up too short (--warmup-share), too few sequences a step (--batch-size), or text without sentences "
             "(`bertwright survey`). A small model may also just need more steps: this is said once."
         )
 
 
-def _compute(model: BertForPretraining, batch: PretrainingBatch) -> Computed:
+def compute(model: BertForPretraining, batch: PretrainingBatch) -> Computed:
     """One micro-batch's share of the loss, and what the journal sums up."""
     found = losses(model, batch)
     lengths = batch.batch.cu_seqlens.diff().cpu().numpy()

@@ -88,7 +88,7 @@ class PretrainSettings:
     steps: int = 1_000_000
     """Optimizer steps in all (paper: 1,000,000)."""
     micro_batch: int | None = None
-    """Sequences a forward pass: bounds memory, changes nothing else. Unset: about 4,096 tokens on CPU, 65,536 on GPU."""
+    """Sequences a forward pass: bounds memory, changes nothing else. Unset: about 4,096 tokens (GPU: 65,536)."""
     save_every: int = 1_000
     """Steps between checkpoints."""
     keep: int = 2

@@ -3,7 +3,7 @@
 A store is a folder:
 
     header.json              digests, counts, and for every file its size and digests
-    tokens-00000.npy …       token ids, uint16 (uint32 for vocabularies above 65,536); a document never crosses two files
+    tokens-00000.npy …       token ids, uint16 (uint32 for vocabularies above 65,536); no document crosses two files
     sentence_starts.npy      S + 1 int64, the token at which each sentence starts; the last entry is the token count
     document_starts.npy      D + 1 int64, the sentence at which each document starts; the last entry is S
 
@@ -106,8 +106,8 @@ class TokenStore:
         if vocabulary is not None and header.origin.vocabulary != vocabulary:
             raise ValueError(
                 f"{folder}: prepared with another vocabulary (digest {header.origin.vocabulary}, "
-                f"{header.origin.vocab_size:,} tokens), this one has digest {vocabulary}; use the tokenizer that stands "
-                "beside the store, or prepare the corpus again with this one"
+                f"{header.origin.vocab_size:,} tokens), this one has digest {vocabulary}; use the tokenizer that "
+                "stands beside the store, or prepare the corpus again with this one"
             )
         for file in header.files:
             _check_file(folder / file.name, file, verify)
@@ -271,7 +271,8 @@ def _read_header(folder: Path) -> StoreHeader:
     version = value.get("format_version") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path}: store format {version}, this version of bertwright reads {FORMAT_VERSION}; prepare the corpus again"
+            f"{path}: store format {version} found, {FORMAT_VERSION} is what this version of bertwright reads; "
+            "prepare the corpus again"
         )
     try:
         origin = Origin(**value.pop("origin"))

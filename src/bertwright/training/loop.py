@@ -21,7 +21,7 @@ from bertwright.training.optimizer import AdamW
 M = TypeVar("M")
 
 
-class Diverged(RuntimeError):
+class DivergedError(RuntimeError):
     """The loss or a gradient is not finite. The weights are those of the last good step."""
 
 
@@ -68,7 +68,7 @@ def steps(
 ) -> Iterator[Report]:
     """Run one optimizer step for each list of micro-batches; goes on from `optimizer.steps`.
 
-    Raises Diverged before the optimizer moves when the loss or the gradient is not finite.
+    Raises DivergedError before the optimizer moves when the loss or the gradient is not finite.
     """
     started = time.perf_counter()
     for micro_batches in batches:
@@ -91,7 +91,7 @@ def _backward(objective: Callable[[M], Computed], micro_batches: Sequence[M]) ->
         with nullcontext() if last else _without_exchange(objective):
             computed = objective(batch)
             # Averaging over ranks is what DistributedDataParallel does; shares must be summed.
-            (computed.loss * ranks if ranks > 1 else computed.loss).backward()
+            (computed.loss * ranks if ranks > 1 else computed.loss).backward()  # type: ignore[no-untyped-call]
         parts.append(torch.stack([value.detach().double() for value in computed.sums.values()]))
     total = torch.stack(parts).sum(0)
     if ranks > 1:
@@ -107,8 +107,8 @@ def _without_exchange(objective: Callable[[M], Computed]) -> AbstractContextMana
 def _check_finite(step: int, sums: Mapping[str, float], norm: float) -> None:
     bad = [f"{name} = {value}" for name, value in {**sums, "gradient norm": norm}.items() if not math.isfinite(value)]
     if bad:
-        raise Diverged(
-            f"step {step}: not finite: {', '.join(bad)}. The step was not taken. Usual causes: the rate is too high for "
+        raise DivergedError(
+            f"step {step}: not finite: {', '.join(bad)}. The step was not taken. Usual causes: a rate too high for "
             "this model or batch (try a third of --learning-rate), too short a warm-up (raise --warmup-share), or "
             "damaged weights to start from"
         )

@@ -154,11 +154,11 @@ class Tokenizer:
 
         Raises ValueError for a lone surrogate, which is no Unicode text.
         """
-        return _encode_flat(self._raw, texts, add_special_tokens=False)
+        return flat_ids(self._raw, texts, add_special_tokens=False)
 
     def ids_with_specials(self, texts: Sequence[str]) -> Ragged:
         """The ids of `encode_batch`, of single texts and uncut, without offsets and words: many times as fast."""
-        return _encode_flat(self._typed, texts, add_special_tokens=True)
+        return flat_ids(self._typed, texts, add_special_tokens=True)
 
     def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
         """Encode one text or one pair; see `encode_batch`."""
@@ -247,7 +247,8 @@ def longest_first(lengths: Sequence[int], room: int | None) -> list[int]:
     return cut if lengths[0] <= lengths[1] else cut[::-1]
 
 
-def _encode_flat(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool) -> Ragged:
+def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool = False) -> Ragged:
+    """Ids of texts through either library."""
     if isinstance(backend, nanotoken.Tokenizer):
         rows = _encode(backend.encode_batch, texts, add_special_tokens)
         return Ragged(rows.ids, rows.offsets)

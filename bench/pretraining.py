@@ -1,0 +1,252 @@
+"""One pre-training step (MLM + NSP, 32 sequences of 128 tokens, vocabulary 30,522), side by side with `transformers`.
+
+    python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2]
+
+Every contender is a process of its own, warmed up, and then asked for one step at a time in turn, so that a machine whose
+speed drifts drifts for all. The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at
+1.0, 15 % masked. The median step counts. Useful work is what the model needs: no padding, and the vocabulary projection at
+the masked positions only; utilisation is useful work a second over the best matrix product of this machine in the fastest
+number type that a contender may use, measured in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from importlib.metadata import version
+
+LENGTH, SEQUENCES, VOCABULARY = 128, 32, 30_522
+MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}
+WARMUP = 2
+
+Step = Callable[[], float]
+
+
+def contenders(bfloat16: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Name → (arguments of the child, environment)."""
+    listed = {
+        "transformers, as people run it (fp32)": (["theirs"], {}),
+        "transformers, malloc thresholds": (["theirs"], MALLOC),
+        "transformers, malloc thresholds, compiled": (["theirs", "--compile"], MALLOC),
+        "bertwright": (["ours"], {}),
+        "bertwright, no compiler (PyTorch twins)": (["ours"], {"BERTWRIGHT_NATIVE": "0"}),
+    }
+    if bfloat16:
+        listed |= {
+            "transformers, bf16 autocast, malloc": (["theirs", "--bfloat16"], MALLOC),
+            "transformers, bf16, malloc, compiled": (["theirs", "--bfloat16", "--compile"], MALLOC),
+            "bertwright, bf16": (["ours", "--bfloat16"], {}),
+        }
+    return listed | {"matrix product (ceiling)": (["ceiling"], {})}
+
+
+def example() -> dict[str, object]:
+    """Token ids, masked positions and answers, the same for everybody."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1000, VOCABULARY, (SEQUENCES, LENGTH))
+    masks = np.sort(np.argsort(rng.random((SEQUENCES, LENGTH - 3)), axis=1)[:, :19] + 1)
+    labels = np.take_along_axis(ids, masks, 1)
+    np.put_along_axis(ids, masks, 103, 1)
+    return {"ids": ids, "masks": masks, "labels": labels, "next": rng.integers(0, 2, SEQUENCES)}
+
+
+def theirs(size: str, compiled: bool, bfloat16: bool) -> Step:
+    import torch
+    from transformers import BertConfig, BertForPreTraining
+
+    from bertwright.models.config import SIZES
+
+    layers, hidden, heads = SIZES[size]
+    config = BertConfig(
+        vocab_size=VOCABULARY, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+        intermediate_size=4 * hidden, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = BertForPreTraining(config).train()
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.01},
+        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused=True)
+    given = {name: torch.as_tensor(value) for name, value in example().items()}
+    labels = torch.full((SEQUENCES, LENGTH), -100).scatter(1, given["masks"], given["labels"])
+    inputs = {"input_ids": given["ids"], "token_type_ids": torch.zeros_like(given["ids"]), "labels": labels}
+    inputs |= {"attention_mask": torch.ones_like(given["ids"]), "next_sentence_label": given["next"]}
+    forward = torch.compile(model) if compiled else model
+
+    def step() -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            loss = forward(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(loss)
+
+    return step
+
+
+def ours(size: str, bfloat16: bool) -> Step:
+    import numpy as np
+    import torch
+
+    from bertwright.batching.batch import pack
+    from bertwright.models.config import BertConfig
+    from bertwright.models.heads import BertForPretraining
+    from bertwright.native import keep_freed_memory
+    from bertwright.pretraining.batches import PretrainingBatch
+    from bertwright.runs.pretrain import compute
+    from bertwright.training.loop import steps
+    from bertwright.training.optimizer import AdamW, OptimizerSettings
+
+    keep_freed_memory()
+    given = {name: np.asarray(value) for name, value in example().items()}
+    batch = pack(list(given["ids"]))
+    positions = (given["masks"] + LENGTH * np.arange(SEQUENCES)[:, None]).ravel()
+    answers, labels = torch.from_numpy(given["next"]), torch.from_numpy(given["labels"].ravel())
+    whole = PretrainingBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), SEQUENCES)
+    model = BertForPretraining(BertConfig.named(size, VOCABULARY)).train()
+    model.encoder.compute_dtype = torch.bfloat16 if bfloat16 else torch.float32
+    optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
+
+    def forever():  # type: ignore[no-untyped-def]
+        while True:
+            yield [whole]
+
+    reports = steps(lambda part: compute(model, part), forever(), optimizer, lambda _: 1e-4)
+    return lambda: next(reports).sums["mlm_sum"] / len(labels)
+
+
+def ceiling(size: str, bfloat16: bool) -> Step:
+    import torch
+
+    from bertwright.models.config import SIZES
+    from bertwright.training.device import Place, gemm_ceiling
+
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    place = Place(torch.device("cpu"), dtype, torch.get_num_threads())
+    return lambda: gemm_ceiling(place, SIZES[size][1])
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """A contender: one step for each line read; answers with seconds, what the step returned, and peak memory."""
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    if arguments.serve == "theirs":
+        step = theirs(arguments.size, arguments.compile, arguments.bfloat16)
+    elif arguments.serve == "ours":
+        step = ours(arguments.size, arguments.bfloat16)
+    else:
+        step = ceiling(arguments.size, arguments.bfloat16)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        result = step()
+        seconds = time.perf_counter() - started
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"seconds": seconds, "result": result, "peak": peak}), flush=True)
+
+
+class Child:
+    """A contender's process, as seen from here."""
+
+    def __init__(self, size: str, threads: int, arguments: list[str], environment: dict[str, str]) -> None:
+        command = [sys.executable, __file__, "--serve", *arguments, "--size", size, "--threads", str(threads)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
+        self.seconds: list[float] = []
+        self.results: list[float] = []
+        self.peak = 0
+
+    def step(self, counted: bool) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        if counted:
+            self.seconds.append(answer["seconds"])
+            self.results.append(answer["result"])
+        self.peak = answer["peak"]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compare(size: str, rounds: int, threads: int, bfloat16: bool) -> None:
+    """Print one table."""
+    from bertwright.models.config import BertConfig
+
+    children = {name: Child(size, threads, *how) for name, how in contenders(bfloat16).items()}
+    for child in children.values():
+        for _ in range(WARMUP):
+            child.step(counted=False)
+    for _ in range(rounds):
+        for child in children.values():
+            child.step(counted=True)
+    for child in children.values():
+        child.close()
+    top = max(children.pop("matrix product (ceiling)").results)
+    useful = BertConfig.named(size, VOCABULARY).training_flops([LENGTH] * SEQUENCES, 19 * SEQUENCES, pooled=True)
+    print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP a step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
+    print("| | tokens/s | step, s (least to most) | bertwright is | utilisation | peak memory, GB |")
+    print("|---|---:|---:|---:|---:|---:|")
+    fastest = min(statistics.median(c.seconds) for name, c in children.items() if name.startswith("bertwright"))
+    for name, child in children.items():
+        median = statistics.median(child.seconds)
+        speed, spread = (
+            LENGTH * SEQUENCES / median,
+            f"{median:.2f} ({min(child.seconds):.2f} to {max(child.seconds):.2f})",
+        )
+        times = f"{median / fastest:.2f} × as fast" if name.startswith("transformers") else ""
+        share = useful / median / top
+        print(f"| {name} | {speed:,.0f} | {spread} | {times} | {share:.0%} | {child.peak / 1e9:.1f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=["mini", "small", "base"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--serve", choices=("ours", "theirs", "ceiling"), help=argparse.SUPPRESS)
+    parser.add_argument("--size", help=argparse.SUPPRESS)
+    parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--bfloat16", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments)
+        return
+    import torch
+
+    from bertwright.training.device import multiplies_bfloat16
+
+    bfloat16 = multiplies_bfloat16(torch.device("cpu"))
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "bertwright"))
+    print(
+        f"{date.today()}, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, "
+        f"bf16 units: {'yes' if bfloat16 else 'no'}, {arguments.threads} threads; {packages}; Python "
+        f"{platform.python_version()}; {arguments.rounds} rounds, {SEQUENCES} × {LENGTH} tokens"
+    )
+    for size in arguments.sizes:
+        compare(size, arguments.rounds, arguments.threads, bfloat16)
+
+
+if __name__ == "__main__":
+    main()

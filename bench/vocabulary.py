@@ -1,0 +1,180 @@
+"""Learning a vocabulary: bertwright beside the trainers of `tokenizers`, each run in a process of its own, in turn.
+
+    python bench/vocabulary.py --input ../shared/data/corpora/english_books
+
+Time is from texts in memory to written files. bertwright uses one thread, `tokenizers` as many as there are cores.
+Figures of quality are all taken in the same way: the counted words, cut up by the vocabulary, longest match first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tokenizers
+import tyro
+from rich.console import Console
+from rich.table import Table
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.vocabulary.wordpiece import VocabularySettings, count_words, learn, report, write_vocabulary
+
+OURS = {
+    "bertwright, likelihood": VocabularySettings(criterion="likelihood"),
+    "bertwright, bpe": VocabularySettings(criterion="bpe"),
+    "bertwright, likelihood, unused kept": VocabularySettings(criterion="likelihood", drop_unused=False),
+    "bertwright, bpe, unused kept": VocabularySettings(criterion="bpe", drop_unused=False),
+}
+TRAINERS = {
+    "tokenizers WordPieceTrainer": (models.WordPiece, trainers.WordPieceTrainer, {}),
+    "tokenizers BpeTrainer": (models.BPE, trainers.BpeTrainer, {"continuing_subword_prefix": "##"}),
+}
+TIMED = [*list(OURS)[:2], *TRAINERS]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to measure."""
+
+    input: Path = Path("../shared/data/corpora/english_books")
+    """A folder of .txt files (one document each) or .jsonl files, or one such file."""
+    field: str = "content"
+    """The text's field in .jsonl files."""
+    size: int = 30_000
+    """Tokens of the vocabulary."""
+    lowercase: bool = True
+    """Uncased? Korean is best learned with --no-lowercase."""
+    rounds: int = 3
+    """Runs of each; medians are printed."""
+    child: str = ""
+    """For the benchmark's own use: what this process runs."""
+    folder: Path = Path()
+    """For the benchmark's own use: where this process writes."""
+
+
+def texts(settings: Settings) -> list[str]:
+    files = [settings.input] if settings.input.is_file() else sorted(settings.input.iterdir())
+    found: list[str] = []
+    for file in files:
+        if file.suffix == ".jsonl":
+            found += [json.loads(line)[settings.field] for line in file.open(encoding="utf-8")]
+        elif file.suffix == ".txt":
+            found.append(file.read_text(encoding="utf-8"))
+    return found
+
+
+def chosen(name: str, settings: Settings) -> VocabularySettings:
+    return dataclasses.replace(OURS[name], size=settings.size, lowercase=settings.lowercase)
+
+
+def run_child(settings: Settings) -> None:
+    """Learn once, write the vocabulary, print seconds and peak memory."""
+    documents = texts(settings)
+    before = peak_memory()
+    start = time.perf_counter()
+    if settings.child in OURS:
+        ours = chosen(settings.child, settings)
+        counts = count_words(documents, ours)
+        counted = time.perf_counter() - start
+        write_vocabulary(settings.folder, learn(counts, ours), ours)
+    else:
+        counted = 0.0
+        train_theirs(documents, settings)
+    seconds = time.perf_counter() - start
+    print(json.dumps({"seconds": seconds, "counted": counted, "peak": peak_memory(), "texts": before}))
+
+
+def train_theirs(documents: list[str], settings: Settings) -> None:
+    model, trainer, options = TRAINERS[settings.child]
+    backend = tokenizers.Tokenizer(model(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.train_from_iterator(
+        documents,
+        trainer(
+            vocab_size=settings.size,
+            special_tokens=list(SPECIAL_TOKENS),
+            limit_alphabet=6000,
+            min_frequency=5,
+            show_progress=False,
+            **options,
+        ),
+    )
+    ids = backend.get_vocab()
+    Tokenizer.from_tokens(sorted(ids, key=ids.__getitem__), lowercase=settings.lowercase).save(settings.folder)
+
+
+def peak_memory() -> float:
+    """Of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(name: str, settings: Settings, folder: Path) -> dict[str, float]:
+    options = ["--input", settings.input, "--field", settings.field, "--size", settings.size, "--folder", folder]
+    case = "--lowercase" if settings.lowercase else "--no-lowercase"
+    command = [sys.executable, __file__, *map(str, options), case, "--child", name]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def main(settings: Settings) -> None:
+    if settings.child:
+        run_child(settings)
+        return
+    documents = texts(settings)
+    megabytes = sum(len(text.encode()) for text in documents) / 1e6
+    counts = count_words(documents, chosen(TIMED[0], settings))
+    del documents
+    with tempfile.TemporaryDirectory() as place:
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name in TIMED}
+        for _ in range(settings.rounds):
+            for name in TIMED:
+                runs[name].append(measure(name, settings, Path(place, name)))
+        vocabularies = {name: Tokenizer.load(Path(place, name)).tokens for name in TIMED}
+    for name in OURS:
+        if name not in vocabularies:
+            vocabularies[name] = tuple(learn(counts, chosen(name, settings)))
+    heading = f"{settings.size:,} tokens from {settings.input.name}, {megabytes:.1f} MB, {counts.total:,} words"
+    table = Table(title=heading, title_justify="left")
+    for column in ("", "seconds", "of it counting", "peak MB", "tokens", "tokens/word", "[UNK] words", "unused"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, tokens in vocabularies.items():
+        figures = report(tokens, counts)
+        timed = runs.get(name)
+        seconds, counting, memory = (
+            [f"{statistics.median(run[key] for run in timed):,.1f}" for key in ("seconds", "counted", "peak")]
+            if timed
+            else ["", "", ""]
+        )
+        table.add_row(
+            name, seconds, counting if name in OURS else "", memory.partition(".")[0], f"{figures.tokens:,}",
+            f"{figures.fertility:.4f}", f"{figures.unknown:.4%}", f"{figures.unused:,}",
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, tokenizers "
+        f"{tokenizers.__version__}, {datetime.date.today()}; medians of {settings.rounds} runs in turn; the texts "
+        f"themselves take {runs[TIMED[0]][0]['texts']:.0f} MB of the peak"
+    )
+    for name in TIMED:
+        console.print(f"{name}, last learned: {' '.join(vocabularies[name][-12:])}", markup=False)
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, description=__doc__))

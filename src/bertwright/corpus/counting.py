@@ -1,0 +1,145 @@
+"""Counting in bounded memory: lengths, different strings, frequent lines, characters."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+HASHES = 1 << 20  # different strings remembered exactly; beyond it, a share of them chosen by their hash (error 0.1 %)
+SHOWN_LINES = 10
+FREQUENT = 100_000  # candidates for the most frequent lines; the rare ones are forgotten first
+BUFFER = 1 << 20  # characters counted at a time
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How a length is distributed; above 1,000 the quantiles are right to three digits."""
+
+    mean: float
+    smallest: int
+    p10: int
+    median: int
+    p90: int
+    p99: int
+    largest: int
+
+
+@dataclass
+class Sizes:
+    """A histogram of bounded size: lengths beyond 1,000 are rounded to three digits."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+    total: int = 0
+    largest: int = 0
+
+    def add(self, sizes: Iterable[int]) -> None:
+        for size in sizes:
+            self.total += size
+            self.largest = max(self.largest, size)
+            while size >= 1000 and (step := 10 ** (len(str(size)) - 3)) > 1 and size % step:
+                size -= size % step
+            self.counts[size] += 1
+
+    def lengths(self) -> Lengths:
+        ordered, number = sorted(self.counts), self.counts.total()
+        marks, passed, quantiles = [0.1, 0.5, 0.9, 0.99], 0, []
+        for size in ordered:
+            passed += self.counts[size]
+            while marks and passed >= marks[0] * number:
+                quantiles.append(size)
+                marks.pop(0)
+        p10, median, p90, p99 = quantiles
+        return Lengths(self.total / number, ordered[0], p10, median, p90, p99, self.largest)
+
+
+@dataclass
+class Distinct:
+    """How many of many strings are different, in bounded memory: of too many, one in 2, 4, 8 … hashes is kept."""
+
+    limit: int = HASHES
+    seen: set[int] = field(default_factory=set)
+    total: int = 0
+    mask: int = 0
+
+    def add(self, strings: Iterable[str]) -> None:
+        for string in strings:
+            self.total += 1
+            key = int.from_bytes(hashlib.blake2b(string.encode(), digest_size=8).digest(), "little")
+            if not key & self.mask:
+                self.seen.add(key)
+        while len(self.seen) > self.limit:
+            self.mask = 2 * self.mask + 1
+            self.seen = {key for key in self.seen if not key & self.mask}
+
+    def duplicates(self) -> float:
+        """The share that had come before."""
+        return max(0.0, 1 - len(self.seen) * (self.mask + 1) / self.total) if self.total else 0.0
+
+
+@dataclass
+class Frequent:
+    """The most frequent lines, by lossy counting: when there are too many candidates, the rarest are forgotten."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    floor: int = 1
+
+    def add(self, lines: Iterable[str]) -> None:
+        self.counts.update(lines)
+        while len(self.counts) > FREQUENT:
+            self.counts = Counter({line: count for line, count in self.counts.items() if count > self.floor})
+            self.floor += len(self.counts) > FREQUENT // 2
+
+    def top(self) -> tuple[tuple[str, int], ...]:
+        return tuple((line, count) for line, count in self.counts.most_common(SHOWN_LINES) if count > 1)
+
+
+@dataclass
+class Characters:
+    """How often each character occurs."""
+
+    waiting: list[str] = field(default_factory=list)
+    size: int = 0
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0x110000, np.int64))
+
+    def add(self, text: str) -> None:
+        self.waiting.append(text)
+        self.size += len(text)
+        if self.size >= BUFFER:
+            self._flush()
+
+    def _flush(self) -> None:
+        text = "".join(self.waiting)
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        found = np.bincount(codes)
+        self.counts[: len(found)] += found
+        self.waiting, self.size = [], 0
+
+    def found(self) -> dict[str, int]:
+        self._flush()
+        return {chr(code): int(self.counts[code]) for code in np.flatnonzero(self.counts)}
+
+
+def is_control(char: str) -> bool:
+    return char not in "\n\t\r\f\v" and unicodedata.category(char) == "Cc"
+
+
+_SCRIPTS = frozenset(
+    "Latin Greek Cyrillic Armenian Georgian Hebrew Arabic Syriac Devanagari Bengali Gurmukhi Gujarati Oriya Tamil "
+    "Telugu Kannada Malayalam Sinhala Thai Lao Tibetan Myanmar Khmer Ethiopic Mongolian Hangul Han Kana".split()
+)
+_NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "HIRAGANA": "Kana", "KATAKANA": "Kana", "KATAKANA-HIRAGANA": "Kana"}
+
+
+def scripts(letters: dict[str, int]) -> dict[str, float]:
+    """Share of letters by script, largest first. A letter's script is the first word of its Unicode name."""
+    found: Counter[str] = Counter()
+    for letter, count in letters.items():
+        word = unicodedata.name(letter, "OTHER").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ").split()[0]
+        script = _NAMES.get(word, word.capitalize())
+        found[script if script in _SCRIPTS else "Other"] += count
+    return {script: count / found.total() for script, count in found.most_common()}

@@ -1,0 +1,271 @@
+"""What a corpus is like, measured in one pass and bounded memory, before any money is spent on it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bertwright.corpus.counting import Characters, Distinct, Frequent, Lengths, Sizes, is_control, scripts
+from bertwright.corpus.documents import CorpusSettings, Findings, nothing_read, open_inputs, pieces, read_piece
+from bertwright.corpus.sentences import sentence_splitter
+
+PIECE = 1 << 22  # bytes between two reports of progress
+SMALL = 1_000_000  # words
+LONG_LINE = 100_000  # characters
+LONG_WORD = 120  # characters
+BLOB = re.compile(rf"[A-Za-z0-9+/=_-]{{{LONG_WORD},}}")  # base64, hashes, minified code
+TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[a-z]{2,6}|#\d{1,5});")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What `survey` found. Shares lie between 0 and 1; lengths are in characters unless their name says otherwise."""
+
+    files: int
+    bytes_on_disk: int
+    bytes_of_text: int
+    documents: int
+    sentences: int
+    words: int
+    characters: int
+    document_lengths: Lengths
+    sentence_lengths: Lengths
+    sentences_per_document: Lengths
+    one_sentence_documents: float
+    scripts: dict[str, float]
+    upper_case: float
+    lines: int
+    duplicate_lines: float
+    duplicate_documents: float
+    frequent_lines: tuple[tuple[str, int], ...]
+    bad_bytes: int
+    first_bad_bytes: str
+    null_values: int
+    empty_documents: int
+    control_characters: int
+    replacement_characters: int
+    long_lines: int
+    long_words: int
+    urls: int
+    blobs: int
+    tags: int
+
+
+@dataclass
+class _Totals:
+    """All that one pass adds up."""
+
+    split: Callable[[str], list[str]]
+    documents: Sizes = field(default_factory=Sizes)
+    sentences: Sizes = field(default_factory=Sizes)
+    per_document: Sizes = field(default_factory=Sizes)
+    lines: Distinct = field(default_factory=Distinct)
+    texts: Distinct = field(default_factory=Distinct)
+    frequent: Frequent = field(default_factory=Frequent)
+    characters: Characters = field(default_factory=Characters)
+    oddities: Counter[str] = field(default_factory=Counter)
+
+    def add(self, text: str) -> None:
+        sentences = self.split(text)
+        lines = [tidy for line in text.split("\n") if (tidy := line.strip())]
+        self.documents.add([len(text)])
+        self.sentences.add(map(len, sentences))
+        self.per_document.add([len(sentences)])
+        self.lines.add(lines)
+        self.texts.add([text])
+        self.frequent.add(line for line in lines if len(line) <= 200)
+        self.characters.add(text)
+        words = text.split()
+        long = [word for word in words if len(word) >= LONG_WORD]
+        self.oddities["words"] += len(words)
+        self.oddities["long lines"] += sum(len(line) > LONG_LINE for line in lines)
+        self.oddities["long words"] += len(long)
+        self.oddities["urls"] += text.count("://") + text.count("www.")
+        self.oddities["blobs"] += sum(BLOB.search(word) is not None for word in long)
+        self.oddities["tags"] += len(TAG.findall(text)) if "<" in text or "&" in text else 0
+
+
+def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = None) -> Survey:
+    """Read the whole corpus once and say what it is like; bytes that are not UTF-8 are counted, not refused.
+
+    `progress` is told how many more bytes on disk have been read. Raises ValueError for everything else that `read`
+    refuses: a missing path, a binary file, a broken row.
+    """
+    lenient = replace(settings, on_bad_bytes="replace")
+    inputs = open_inputs(settings)
+    findings = Findings()
+    totals = _Totals(sentence_splitter(settings.sentences))
+    for piece in pieces(settings, PIECE):
+        for document in read_piece(lenient, piece, findings):
+            totals.add(document.text)
+        if progress:
+            progress(piece.size)
+    if not totals.texts.total:
+        raise ValueError(nothing_read(settings, findings))
+    characters = totals.characters.found()
+    letters = {char: count for char, count in characters.items() if char.isalpha()}
+    number = sum(letters.values()) or 1
+    return Survey(
+        files=len(inputs),
+        bytes_on_disk=sum(file.size for file in inputs),
+        bytes_of_text=findings.bytes_read,
+        documents=totals.texts.total,
+        sentences=totals.per_document.total,
+        words=totals.oddities["words"],
+        characters=totals.documents.total,
+        document_lengths=totals.documents.lengths(),
+        sentence_lengths=totals.sentences.lengths(),
+        sentences_per_document=totals.per_document.lengths(),
+        one_sentence_documents=totals.per_document.counts[1] / totals.texts.total,
+        scripts=scripts(letters),
+        upper_case=sum(count for char, count in letters.items() if char.isupper()) / number,
+        lines=totals.lines.total,
+        duplicate_lines=totals.lines.duplicates(),
+        duplicate_documents=totals.texts.duplicates(),
+        frequent_lines=totals.frequent.top(),
+        bad_bytes=findings.bad_sequences,
+        first_bad_bytes=findings.first_bad,
+        null_values=findings.null_values,
+        empty_documents=findings.empty_documents,
+        control_characters=sum(count for char, count in characters.items() if is_control(char)),
+        replacement_characters=characters.get("\ufffd", 0),
+        long_lines=totals.oddities["long lines"],
+        long_words=totals.oddities["long words"],
+        urls=totals.oddities["urls"],
+        blobs=totals.oddities["blobs"],
+        tags=totals.oddities["tags"],
+    )
+
+
+def warnings(survey: Survey) -> list[str]:
+    """What will hurt pre-training, each with its figure and the way out; empty when nothing will."""
+    return [*_document_warnings(survey), *_repetition_warnings(survey), *_character_warnings(survey)]
+
+
+def _document_warnings(survey: Survey) -> Iterator[str]:
+    if survey.documents == 1:
+        yield (
+            "There is one document only: no sentence pair from another document, so no next-sentence negatives. Put "
+            "blank lines between documents, or give one file a document (--documents file)."
+        )
+    elif survey.one_sentence_documents > 0.5:
+        yield (
+            f"{survey.one_sentence_documents:.0%} of the documents are a single sentence, which has no next one. If "
+            "blank lines end paragraphs here, say what a document is (--documents file, or file= before an input); "
+            "otherwise train with the masked-LM objective alone."
+        )
+    elif survey.sentences_per_document.mean < 4:
+        yield (
+            f"Documents have {survey.sentences_per_document.mean:.1f} sentences on average, fewer than two segments of "
+            "128 tokens need; most sequences will be short. Whole files or articles as documents serve better."
+        )
+    if survey.words < SMALL and "Han" not in survey.scripts and "Kana" not in survey.scripts:
+        yield (
+            f"{survey.words:,} words are little text: BERT saw 3,300 million (section 3.1). Under {SMALL:,}, expect a "
+            "model that learns frequent words and repeats them; add text, or start from a released model."
+        )
+    if survey.sentence_lengths.p99 > 2_000:
+        yield (
+            f"One sentence in a hundred is longer than {survey.sentence_lengths.p99:,} characters: text without "
+            "punctuation, tables or code. Sentences of more than 10,000 characters are cut."
+        )
+
+
+def _repetition_warnings(survey: Survey) -> Iterator[str]:
+    if survey.duplicate_documents > 0.01:
+        yield (
+            f"{survey.duplicate_documents:.1%} of the documents repeat an earlier one word for word; they train the "
+            "model to recite, and leak into held-out text unless they fall together. Remove them."
+        )
+    if survey.duplicate_lines > 0.1:
+        yield f"{survey.duplicate_lines:.1%} of the lines repeat an earlier one: headers, footers, menus? Remove them."
+    line, count = max(survey.frequent_lines, key=lambda item: item[1], default=("", 0))
+    if len(line) >= 20 and count > max(20, survey.documents // 10):
+        yield f"Boilerplate: {line[:70]!r} occurs {count:,} times. Remove such lines before training."
+
+
+def _character_warnings(survey: Survey) -> Iterator[str]:
+    if survey.bad_bytes:
+        yield (
+            f"{survey.bad_bytes:,} byte sequences are not UTF-8 (first: {survey.first_bad_bytes}). Convert the file, "
+            "or read them as U+FFFD with --on-bad-bytes replace; without either, every later stage stops there."
+        )
+    if survey.replacement_characters > survey.bad_bytes:
+        number = survey.replacement_characters - survey.bad_bytes
+        yield f"{number:,} U+FFFD stand in the text itself: characters lost in an earlier conversion. Convert again."
+    if survey.control_characters:
+        yield f"{survey.control_characters:,} control characters; the tokenizer drops them, joining what they part."
+    if survey.null_values:
+        yield f"{survey.null_values:,} rows have no text (null) and are left out."
+    if survey.empty_documents:
+        yield f"{survey.empty_documents:,} rows hold nothing but white space and are left out."
+    second = sorted(survey.scripts.values(), reverse=True)[1:2]
+    if second and second[0] > 0.05 and not {"Kana", "Hangul"} & set(list(survey.scripts)[:2]):
+        shares = ", ".join(f"{script} {share:.0%}" for script, share in list(survey.scripts.items())[:3])
+        yield f"Mixed scripts ({shares}): they share one vocabulary; make it larger, or train one model for each."
+    if survey.tags > survey.words / 200:
+        apart = survey.words // survey.tags
+        yield f"{survey.tags:,} HTML tags and entities: markup, one to {apart} words. Extract the text."
+    if survey.blobs > survey.documents / 10 and survey.blobs > 10:
+        yield f"{survey.blobs:,} strings of 120 or more letters and digits without a space (base64, code). Remove them."
+    if survey.long_lines:
+        yield f"{survey.long_lines:,} lines are longer than {LONG_LINE:,} characters. Is this the right format?"
+
+
+def render(survey: Survey) -> RenderableType:
+    """The survey as a table for the terminal, its warnings below; readable on 100 columns."""
+    table = Table("", "value", "", "value", box=box.SIMPLE_HEAD, title="corpus survey", show_header=False)
+    table.columns[1].justify = table.columns[3].justify = "right"
+    cells = list(_figures(survey))
+    half = (len(cells) + 1) // 2
+    for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
+        table.add_row(f"[dim]{left[0]}", left[1], f"[dim]{right[0]}", right[1])
+    lengths = Table("", "mean", "least", "10 %", "median", "90 %", "99 %", "most", box=box.SIMPLE_HEAD)
+    for name, found in (
+        ("document, characters", survey.document_lengths),
+        ("document, sentences", survey.sentences_per_document),
+        ("sentence, characters", survey.sentence_lengths),
+    ):
+        numbers = (found.smallest, found.p10, found.median, found.p90, found.p99, found.largest)
+        lengths.add_row(f"[dim]{name}", f"{found.mean:,.1f}", *(f"{number:,}" for number in numbers))
+    for column in lengths.columns[1:]:
+        column.justify = "right"
+    parts: list[RenderableType] = [table, lengths]
+    if survey.frequent_lines:
+        frequent = Table("times", "most frequent repeated lines", box=box.SIMPLE_HEAD)
+        for line, count in survey.frequent_lines[:5]:
+            frequent.add_row(f"{count:,}", Text(line if len(line) <= 80 else line[:79] + "…"))
+        parts.append(frequent)
+    said = warnings(survey)
+    parts.extend(Text(f"! {warning}", style="yellow") for warning in said)
+    if not said:
+        parts.append(Text("Nothing here will hurt pre-training.", style="green"))
+    return Group(*parts)
+
+
+def _figures(survey: Survey) -> Iterator[tuple[str, str]]:
+    yield "files", f"{survey.files:,}"
+    yield "on disk", f"{survey.bytes_on_disk / 1e6:,.1f} MB"
+    yield "text", f"{survey.bytes_of_text / 1e6:,.1f} MB"
+    yield "documents", f"{survey.documents:,}"
+    yield "sentences", f"{survey.sentences:,}"
+    yield "words", f"{survey.words:,}"
+    yield "characters", f"{survey.characters:,}"
+    yield "scripts", ", ".join(f"{name} {share:.1%}" for name, share in list(survey.scripts.items())[:3]) or "none"
+    yield "upper case", f"{survey.upper_case:.1%} of letters"
+    yield "documents of one sentence", f"{survey.one_sentence_documents:.1%}"
+    yield "duplicate documents", f"{survey.duplicate_documents:.2%}"
+    yield "duplicate lines", f"{survey.duplicate_lines:.2%} of {survey.lines:,}"
+    yield "not UTF-8", f"{survey.bad_bytes:,}"
+    yield "control characters", f"{survey.control_characters:,}"
+    yield "null, empty rows", f"{survey.null_values:,}, {survey.empty_documents:,}"
+    yield "URLs, blobs, long words", f"{survey.urls:,}, {survey.blobs:,}, {survey.long_words:,}"
+    yield "HTML tags, entities", f"{survey.tags:,}"

@@ -1,0 +1,209 @@
+"""How often each word occurs in a corpus: what a vocabulary is learned from.
+
+Words are those that a BERT tokenizer will see (`BertNormalizer`, then `BertPreTokenizer`). Text between spaces repeats
+so much that a few hundred thousand distinct chunks make up gigabytes: so raw chunks are counted first, which is a hash
+table's work, and only distinct chunks go through Unicode normalization.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from tokenizers import normalizers, pre_tokenizers
+
+from bertwright import native
+from bertwright.vocabulary.tokenizer_files import MAX_WORD_LENGTH
+
+CHUNK_LIMIT = 2_000_000  # distinct chunks held before they are turned into words, about 200 MB
+NORMALIZE_AT_ONCE = 4096  # chunks a call of the normalizer
+PROGRESS_EVERY = 1 << 22  # bytes between two reports
+
+# Characters that str.split() takes for spaces and BERT deletes, so that they join what stands on either side.
+DELETED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+# Indic, Thai, Lao, Tibetan and Burmese scripts, kana, Hangul: what NFD sets apart here, or what counts as an accent,
+# is part of the letter. Stripping takes the vowels of Hindi, makes が into か and 한 into three jamo.
+ACCENTS_ARE_LETTERS = re.compile("[\u0900-\u109f\u3040-\u30ff\uac00-\ud7a3]")
+# Stands between chunks while they are normalized together. Inside a chunk at most two spaces meet (of two CJK
+# characters, each of which is set apart by spaces), so four of them are a boundary and nothing else.
+BOUNDARY = " " * 4
+
+
+@dataclass
+class WordCounts:
+    """Occurrences of words; additive, so that parts of a corpus can be counted apart and merged."""
+
+    words: Counter[str] = field(default_factory=Counter)
+    too_long: int = 0  # occurrences of words above BERT's 100 characters, which no vocabulary can help
+    pruned: int = 0  # occurrences of rare words dropped to bound memory
+    chunks: int = 0  # what stood between spaces, occurrences
+    accents_are_letters: int = 0  # chunks of scripts that stripping accents would mutilate
+
+    @property
+    def total(self) -> int:
+        """Occurrences of all words that were met."""
+        return self.words.total() + self.too_long + self.pruned
+
+    def merge(self, other: WordCounts, max_words: int) -> None:
+        """Add another part's counts, then hold to at most `max_words` distinct words."""
+        self.words.update(other.words)
+        self.too_long += other.too_long
+        self.pruned += other.pruned
+        self.chunks += other.chunks
+        self.accents_are_letters += other.accents_are_letters
+        self.prune(max_words)
+
+    def prune(self, max_words: int) -> None:
+        """Above `max_words` distinct words, drop all words up to the frequency that leaves half of them or fewer.
+
+        Half, so that this seldom happens; by frequency alone, so that the order of words does not matter.
+        """
+        if len(self.words) <= max_words:
+            return
+        frequencies = np.sort(np.fromiter(self.words.values(), np.int64, len(self.words)))
+        threshold = int(frequencies[len(frequencies) - max_words // 2 - 1])
+        before = self.words.total()
+        self.words = Counter({word: count for word, count in self.words.items() if count > threshold})
+        self.pruned += before - self.words.total()
+
+
+class WordRules:
+    """Splits raw chunks into words exactly as a BERT tokenizer does, by asking the tokenizer's own components."""
+
+    def __init__(self, lowercase: bool, strip_accents: bool | None) -> None:
+        self._normalizer = normalizers.BertNormalizer(
+            clean_text=True, lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=True
+        )
+        self._pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._alone: dict[str, bool] = {}
+
+    def stands_alone(self, character: str) -> bool:
+        """Is this (normalized) character a word of its own wherever it stands, as punctuation and ideographs are?"""
+        if character not in self._alone:
+            normalized = self._normalizer.normalize_str(f"a{character}a")
+            self._alone[character] = len(self._pre_tokenizer.pre_tokenize_str(normalized)) > 1
+        return self._alone[character]
+
+    def words(self, chunks: list[str]) -> Iterator[list[str]]:
+        """The words of each chunk; chunks hold no white space."""
+        for start in range(0, len(chunks), NORMALIZE_AT_ONCE):
+            batch = chunks[start : start + NORMALIZE_AT_ONCE]
+            normalized = self._normalizer.normalize_str(BOUNDARY.join(batch))
+            alone = "".join(re.escape(c) for c in sorted(set(normalized)) if c != " " and self.stands_alone(c))
+            word = re.compile(f"[{alone}]|[^ {alone}]+" if alone else "[^ ]+")
+            yield from map(word.findall, normalized.split(BOUNDARY))
+
+
+def count_words(
+    texts: Iterable[str],
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    max_words: int = 3_000_000,
+    progress: Callable[[int], None] | None = None,
+) -> WordCounts:
+    """Count the words of texts. `progress` is told the UTF-8 bytes done since it was last told.
+
+    Raises ValueError for a text with a lone surrogate.
+    """
+    rules = WordRules(lowercase, strip_accents)
+    counts = WordCounts()
+    chunks = chunk_counter()
+    pending = 0
+    for number, text in enumerate(texts):
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"text {number}: lone surrogate at character {error.start}") from None
+        pending += len(data)
+        if chunks.add(data) > CHUNK_LIMIT:
+            _settle(counts, chunks.take(), rules, max_words)
+        if progress is not None and pending >= PROGRESS_EVERY:
+            progress(pending)
+            pending = 0
+    _settle(counts, chunks.take(), rules, max_words)
+    if progress is not None:
+        progress(pending)
+    return counts
+
+
+def _settle(counts: WordCounts, chunks: dict[str, int], rules: WordRules, max_words: int) -> None:
+    """Turn counted chunks into counted words."""
+    pure: dict[str, int] = {}
+    for chunk, count in chunks.items():
+        if chunk.isascii() and chunk.isprintable():
+            pure[chunk] = pure.get(chunk, 0) + count
+            continue
+        for part in DELETED.sub("", chunk).split():  # white space beyond ASCII
+            pure[part] = pure.get(part, 0) + count
+            if ACCENTS_ARE_LETTERS.search(part):
+                counts.accents_are_letters += count
+    counts.chunks += sum(pure.values())
+    found: dict[str, int] = {}
+    for words, count in zip(rules.words(list(pure)), pure.values(), strict=True):
+        for word in words:
+            found[word] = found.get(word, 0) + count
+    for word, count in found.items():
+        if len(word) > MAX_WORD_LENGTH:
+            counts.too_long += count
+        else:
+            counts.words[word] += count
+    counts.prune(max_words)
+
+
+class PythonChunkCounter:
+    """Counts what stands between spaces, tabs and line ends; the twin of the native one."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[bytes] = Counter()
+
+    def add(self, text: bytes) -> int:
+        """Count the chunks of one UTF-8 text; returns how many distinct ones are held."""
+        # BERT deletes these two, and bytes.split() would divide at them.
+        self._counts.update(text.translate(None, b"\x0b\x0c").split())
+        return len(self._counts)
+
+    def take(self) -> dict[str, int]:
+        """The counts, in the order of first occurrence; none are held afterwards."""
+        taken, self._counts = self._counts, Counter()
+        return {chunk.decode(): count for chunk, count in taken.items()}
+
+
+class NativeChunkCounter:
+    """The same as a C++ hash table, several times as fast."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._table = library.chunks_new()
+
+    def __del__(self) -> None:
+        self._library.chunks_free(self._table)
+
+    def add(self, text: bytes) -> int:
+        return int(self._library.chunks_add(self._table, text, len(text)))
+
+    def take(self) -> dict[str, int]:
+        distinct, size = ctypes.c_int64(), ctypes.c_int64()
+        self._library.chunks_size(self._table, ctypes.byref(distinct), ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        counts = np.empty(distinct.value, dtype=np.int64)
+        self._library.chunks_take(self._table, text, counts.ctypes.data_as(ctypes.c_void_p))
+        return dict(zip(text.raw.decode().split("\n")[:-1], counts.tolist(), strict=True))
+
+
+def chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
+    """The native counter, or its twin where there is no compiler."""
+    library = native.library("wordpiece")
+    if library is None:
+        return PythonChunkCounter()
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    library.chunks_new.restype = pointer
+    library.chunks_free.argtypes = [pointer]
+    library.chunks_add.argtypes, library.chunks_add.restype = [pointer, ctypes.c_char_p, integer], integer
+    library.chunks_size.argtypes = [pointer, ctypes.POINTER(integer), ctypes.POINTER(integer)]
+    library.chunks_take.argtypes = [pointer, ctypes.c_char_p, pointer]
+    return NativeChunkCounter(library)

@@ -1,0 +1,349 @@
+"""Files → documents: every format and compression, pieces that add up to the whole, bad input refused in one line."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import polars
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertwright.corpus import inputs, readers
+from bertwright.corpus.documents import (
+    CorpusSettings,
+    Document,
+    Findings,
+    open_inputs,
+    pieces,
+    read,
+    read_piece,
+)
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+TEXTS = ['One "quoted", line.\nTwo.', "안녕하세요. 세계!", "Last — one"]
+
+
+def texts(*given: str | Path, **options: str) -> list[str]:
+    return [document.text for document in read(CorpusSettings(tuple(map(str, given)), **options))]  # type: ignore[arg-type]
+
+
+def encoded(suffix: str) -> bytes:
+    if suffix == ".jsonl":
+        return "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in TEXTS).encode()
+    if suffix == ".csv":
+        stream = io.StringIO()
+        csv.writer(stream).writerows([["id", "text"], *([str(number), text] for number, text in enumerate(TEXTS))])
+        return stream.getvalue().encode()
+    return "\n\n".join(TEXTS).encode()
+
+
+# --- formats
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv"])
+def test_every_format_in_every_compression(tmp_path: Path, suffix: str, compression: str) -> None:
+    path = tmp_path / f"corpus{suffix}{compression}"
+    path.write_bytes(COMPRESS[compression](encoded(suffix)))
+    assert texts(path) == TEXTS
+
+
+def test_tsv_takes_quotes_as_plain_characters(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('id\ttext\n1\t"Open quote\n2\tB "q" b\n')
+    assert texts(path) == ['"Open quote', 'B "q" b']
+
+
+def test_parquet_in_order_with_nulls_counted(tmp_path: Path) -> None:
+    values = [f"Text {number}." for number in range(5000)]
+    values[7] = None  # type: ignore[call-overload]
+    polars.DataFrame({"text": values, "n": range(5000)}).write_parquet(tmp_path / "a.parquet", row_group_size=700)
+    findings = Findings()
+    documents = list(read(CorpusSettings((str(tmp_path),)), findings=findings))
+    assert [document.text for document in documents] == [value for value in values if value]
+    assert documents[7].source.endswith("a.parquet:9")
+    assert findings.null_values == 1
+
+
+def test_frames_one_after_the_other_are_one_file(tmp_path: Path) -> None:
+    for suffix, compress in COMPRESS.items():
+        (tmp_path / f"a.txt{suffix}").write_bytes(compress(b"A a.\n\nB") + compress(b" b.\n"))
+    assert texts(tmp_path) == ["A a.", "B b."] * 4
+
+
+def test_what_a_document_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbf\r\nA\r\na\r\n \t\r\nB\r\n\r\n\r\nC\r\n")
+    assert texts(path) == ["A\na", "B", "C"]
+    assert texts(path, documents="line") == ["A", "a", "B", "C"]
+    assert texts(path, documents="file") == ["A\na\n \t\nB\n\n\nC"]
+    assert texts(f"line={path}") == ["A", "a", "B", "C"]
+    assert texts(f"blank-line={path}", documents="file") == ["A\na", "B", "C"]
+
+
+def test_sources_name_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n\nA\na\n\n\nB\n")
+    assert [document.source for document in read(CorpusSettings((str(path),)))] == [f"{path}:3", f"{path}:7"]
+    assert [document.source for document in read(CorpusSettings((f"line={path}",)))] == [
+        f"{path}:3",
+        f"{path}:4",
+        f"{path}:7",
+    ]
+
+
+def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A\x0b\x1c\u2028\x85a\nB")
+    assert texts(tmp_path, documents="line") == ["A\x0b\x1c\u2028\x85a", "B"]
+
+
+def test_empty_values_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "A"}\n\n{"text": " "}\n{"text": null}\n{"text": "B"}\n')
+    findings = Findings()
+    assert [document.text for document in read(CorpusSettings((str(path),)), findings=findings)] == ["A", "B"]
+    assert (findings.empty_documents, findings.null_values) == (1, 1)
+
+
+# --- which files
+
+
+def test_folders_globs_and_order(tmp_path: Path) -> None:
+    for name in ("b/2.txt", "b/1.txt", "a.txt", "c.jsonl", ".hidden/x.txt", ".DS_Store"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f'{{"text": "{name}"}}')
+    names = [Path(file.path).relative_to(tmp_path).as_posix() for file in open_inputs(CorpusSettings((str(tmp_path),)))]
+    assert names == ["a.txt", "b/1.txt", "b/2.txt", "c.jsonl"]
+    found = open_inputs(CorpusSettings((str(tmp_path / "**/2.txt"), f"file={tmp_path}/a.txt")))
+    assert [(Path(file.path).name, file.documents) for file in found] == [("2.txt", "blank-line"), ("a.txt", "file")]
+
+
+class FakeHub:
+    """What HfFileSystem answers, from a folder on this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def isfile(self, path: str) -> bool:
+        return (self.root / path).is_file()
+
+    def find(self, path: str) -> list[str]:
+        return [str(file.relative_to(self.root)) for file in (self.root / path).rglob("*") if file.is_file()]
+
+    def glob(self, pattern: str) -> list[str]:
+        return [str(file.relative_to(self.root)) for file in self.root.glob(pattern)]
+
+    def info(self, path: str) -> dict[str, int]:
+        return {"size": (self.root / path).stat().st_size}
+
+    def resolve_path(self, path: str) -> SimpleNamespace:
+        _, owner, name, *rest = path.split("/")
+        return SimpleNamespace(
+            repo_id=f"{owner}/{name}", path_in_repo="/".join(rest), repo_type="dataset", revision="main"
+        )
+
+
+def test_hub_datasets_are_fetched_once_and_read_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "datasets/owner/name"
+    (folder / "data").mkdir(parents=True)
+    (folder / "README.md").write_text("card")
+    (folder / "data/b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "B"}\n'))
+    polars.DataFrame({"text": ["A"]}).write_parquet(folder / "data/a.parquet")
+    monkeypatch.setattr(inputs, "_hub", lambda: FakeHub(tmp_path))
+    fetched: list[tuple[str, str, str]] = []
+
+    def download(repo_id: str, path: str, *, repo_type: str, revision: str) -> str:
+        fetched.append((repo_id, repo_type, revision))
+        return str(tmp_path / "datasets" / repo_id / path)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert texts("hf://datasets/owner/name") == ["A", "B"]
+    assert texts("hf://datasets/owner/name/data/*.gz") == ["B"]
+    assert texts("hf://datasets/owner/name/data/a.parquet") == ["A"]
+    assert set(fetched) == {("owner/name", "dataset", "main")}
+    with pytest.raises(ValueError, match="no such dataset, folder or file on the Hugging Face hub"):
+        texts("hf://datasets/owner/nothing")
+
+
+# --- pieces
+
+LINE = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+FILE = st.lists(LINE, max_size=25).map("\n".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    files=st.lists(FILE, min_size=1, max_size=3),
+    target=st.integers(1, 60),
+    rule=st.sampled_from(["blank-line", "line", "file"]),
+)
+def test_pieces_add_up_to_the_whole(tmp_path: Path, files: list[str], target: int, rule: str) -> None:
+    for number, text in enumerate(files):
+        (tmp_path / f"{number}.txt").write_bytes((text + "\n").encode())
+    for number in range(len(files), 4):
+        (tmp_path / f"{number}.txt").write_bytes(b"end\r\n\r\nend")
+    corpus = CorpusSettings((str(tmp_path),), documents=rule)  # type: ignore[arg-type]
+    shares = pieces(corpus, target)
+    assert [document for share in shares for document in read_piece(corpus, share)] == list(read(corpus))
+    assert sum(share.size for share in shares) == sum(file.size for file in open_inputs(corpus))
+
+
+def test_json_lines_are_cut_between_rows_and_blocks_may_be_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{n} é\n\n한"}, ensure_ascii=False) + "\n" for n in range(200)))
+    corpus = CorpusSettings((str(path),))
+    whole = list(read(corpus))
+    assert len(whole) == 200
+    for block in (1, 2, 3, 7):
+        monkeypatch.setattr("bertwright.corpus.decoding.BLOCK", block)
+        monkeypatch.setattr("bertwright.corpus.documents.BLOCK", block)
+        shares = pieces(corpus, 500)
+        assert len(shares) > 5
+        assert [document for share in shares for document in read_piece(corpus, share)] == whole
+
+
+def test_small_files_share_a_piece_and_compressed_ones_stay_whole(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_text("x" * 10)
+    (tmp_path / "z.txt.gz").write_bytes(gzip.compress(bytes(range(1, 120)) * 3))
+    assert [len(share.files) for share in pieces(CorpusSettings((str(tmp_path),)), 40)] == [4, 2, 1]
+
+
+def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with path.open("w") as file:
+        for _ in range(100):
+            file.write("word " * 200_000)
+    for rule in ("blank-line", "line", "file"):
+        (document,) = read(CorpusSettings((str(path),), documents=rule))  # type: ignore[arg-type]
+        assert len(document.text) == 100_000_000 - 1
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", r"a\.txt: empty file \(0 bytes\)"),
+        ("a.txt", b" \n\n ", r"no documents in .*: 4 bytes"),
+        ("a.txt", b"ab\0cd", r"a\.txt, byte 2: a NUL byte; the file looks binary"),
+        ("a.txt", b"caf\xe9 au lait", r"a\.txt, byte 3: e9 is not UTF-8 text; .*--on-bad-bytes replace"),
+        ("a.txt", b"caf\xc3", r"a\.txt, byte 3: c3 is not UTF-8 text"),
+        ("a.txt", "Text".encode("utf-16"), r"not text but UTF-16 .*iconv"),
+        ("a.txt", gzip.compress(b"a"), r"not text but gzip data \(name it \.gz\)"),
+        ("a.pdf", b"x", r"unknown suffix \.pdf; known are \.txt, \.jsonl, \.csv, \.tsv, \.parquet"),
+        ("a", b"x", r"unknown suffix \(none\)"),
+        ("a.parquet.gz", b"x", r"Parquet is compressed inside"),
+        ("a.parquet", b"not one", r"a\.parquet: not a readable Parquet file"),
+        ("a.txt.gz", b"plain text", r"a\.txt\.gz: not valid \.gz data"),
+        ("a.txt.bz2", b"plain text", r"a\.txt\.bz2: not valid \.bz2 data"),
+        ("a.txt.zst", b"plain text", r"a\.txt\.zst: not valid \.zst data"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not valid JSON"),
+        ("a.jsonl", b'{"text": "a"}\n\n["text"]\n', r"a\.jsonl, line 3: a JSON object expected, list found"),
+        (
+            "a.jsonl",
+            b'{"body": "a", "id": 1}',
+            r"line 1: no column 'text'; found are body, id \(choose one with --column",
+        ),
+        ("a.jsonl", b'{"text": 3}', r"line 1: a string expected in 'text', int found"),
+        ("a.jsonl", b'{"text": "a \\ud800 b"}', r"line 1: \\ud800 is half a surrogate pair"),
+        ("a.csv", b"id,body\n1,a\n", r"a\.csv, line 1: no column 'text'; found are id, body"),
+        ("a.csv", b'id,text\n1,"a\nb"\n2\n', r"a\.csv, line 4: 2 columns expected \(id, text\), 1 found"),
+        ("a.csv", b'id,text\n1,"a\n2,b\n', r"a\.csv, line 3: .*is a quote left open"),
+        ("a.tsv", b"id\ttext\n1\ta\tb\n", r"a\.tsv, line 2: 2 columns expected \(id, text\), 3 found"),
+    ],
+)
+def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        texts(tmp_path / name)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])
+def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(COMPRESS[suffix](bytes(str(list(range(5000))), "ascii"))[:-20])
+    with pytest.raises(ValueError, match="the file is truncated"):
+        texts(path)
+
+
+def test_bad_bytes_deep_in_a_file_are_found_at_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("é".encode() * 1_000_001 + b"\xff\n\nB")
+    with pytest.raises(ValueError, match="byte 2000002: ff is not UTF-8"):
+        texts(path)
+
+
+def test_bad_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a\xff \xe9\xef\xbf\xbd\n\n" + b"b" * 10_000 + b"\0\xe3")
+    findings = Findings()
+    found = [d.text for d in read(CorpusSettings((str(path),), on_bad_bytes="replace"), findings=findings)]
+    assert found == ["a\ufffd \ufffd\ufffd", "b" * 10_000 + "\ufffd\ufffd"]
+    assert (findings.bad_sequences, findings.first_bad) == (4, f"{path}, byte 1: ff is not UTF-8 text")
+    path.write_bytes(b"\0")
+    with pytest.raises(ValueError, match="looks binary"):
+        texts(path, on_bad_bytes="replace")
+
+
+def test_half_surrogates_are_replaced_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a \\ud800 \\ud83d\\ude00"}')
+    assert texts(path, on_bad_bytes="replace") == ["a \ufffd 😀"]
+
+
+def test_columns_of_parquet_are_checked(tmp_path: Path) -> None:
+    polars.DataFrame({"body": ["a"], "number": [1]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="no column 'text'; found are body, number"):
+        texts(tmp_path)
+    with pytest.raises(ValueError, match="strings expected in 'number', Int64 found"):
+        texts(tmp_path, column="number")
+
+
+def test_missing_and_doubled_inputs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no input given"):
+        CorpusSettings(())
+    with pytest.raises(ValueError, match=r"nowhere\.txt: no such file or folder"):
+        texts(tmp_path / "nowhere.txt")
+    with pytest.raises(ValueError, match="no files there"):
+        texts(tmp_path)
+    with pytest.raises(ValueError, match="no file matches"):
+        texts(tmp_path / "*.txt")
+    (tmp_path / "a.txt").write_text("A")
+    with pytest.raises(ValueError, match=r"a\.txt: named twice"):
+        texts(tmp_path, tmp_path / "a.txt")
+
+
+def test_a_unit_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "LIMIT", 1 << 21)
+    (tmp_path / "a.txt").write_text("x" * (1 << 22))
+    for rule, unit in (("line", "a line"), ("blank-line", "a paragraph"), ("file", "a file")):
+        with pytest.raises(ValueError, match=f"{unit} of more than 2,097,152 characters"):
+            texts(tmp_path, documents=rule)
+
+
+def test_documents_are_tidy(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("  A  \n\n B ")
+    assert list(read(CorpusSettings((str(tmp_path),)))) == [
+        Document("A", f"{tmp_path}/a.txt:1"),
+        Document("B", f"{tmp_path}/a.txt:3"),
+    ]

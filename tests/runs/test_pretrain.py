@@ -1,0 +1,339 @@
+"""Pre-training as a user runs it: what it learns, what it leaves, and what it survives."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import bertwright
+from bertwright.files import folder_lock
+from bertwright.pretraining.batches import DataSettings
+from bertwright.runs.pretrain import pretrain, saved_settings
+from bertwright.runs.recipe import LongPhase, ModelSettings, PretrainSettings
+from bertwright.settings import write_settings
+from bertwright.training.journal import read_metrics
+from bertwright.training.loop import DivergedError
+from bertwright.training.optimizer import OptimizerSettings
+
+Make = Callable[..., PretrainSettings]
+
+
+def carried_out(settings: PretrainSettings) -> str:
+    """Run it and return what it printed."""
+    console = Console(file=StringIO(), width=120)
+    pretrain(settings, console)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def same_bits(one: Path, other: Path) -> bool:
+    return (one / "model" / "model.safetensors").read_bytes() == (other / "model" / "model.safetensors").read_bytes()
+
+
+def test_it_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(
+        tmp_path / "run",
+        steps=300,
+        evaluate_every=300,
+        model=ModelSettings(
+            size="tiny", hidden_size=32, num_heads=2, max_positions=64, hidden_dropout=0.0, attention_dropout=0.0
+        ),
+        long=LongPhase(long_share=0),
+        data=DataSettings(max_length=32, batch_size=32),
+        optimizer=OptimizerSettings(learning_rate=1e-2, warmup_share=0.1, bias_correction=True),
+    )
+    printed = carried_out(settings)
+    before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
+    assert after["mlm_loss"] < before["mlm_loss"] / 2
+    assert after["mlm_accuracy"] > 0.5
+    assert "next-sentence accuracy" in printed
+    model = bertwright.load(settings.run / "model")
+    # In this grammar "the fish ... the wolf" is of the river and no other place.
+    assert model.fill_mask("The fish sees the wolf in the [MASK] .").masks[0][0].token == "river"
+
+
+def test_the_run_folder_holds_what_is_promised(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    names = {path.name for path in settings.run.iterdir()}
+    assert names >= {"settings.toml", "checkpoints", "metrics.jsonl", "tensorboard", "loss.png", "report.json", "model"}
+    assert [path.name for path in sorted((settings.run / "checkpoints").iterdir())] == [
+        "step-00000008",
+        "step-00000012",
+    ]
+    assert saved_settings(settings.run) == replace(settings, resume=True)
+    train = [record for record in read_metrics(settings.run) if record["kind"] == "train"]
+    assert [record["step"] for record in train] == [3, 6, 9, 12]
+    assert all(record["tokens_per_second"] > 0 and 0 < record["utilisation"] < 2 for record in train)
+    assert [record["step"] for record in read_metrics(settings.run) if record["kind"] == "held_out"] == [0, 6, 12]
+    assert list((settings.run / "tensorboard").glob("events.*"))
+
+
+def test_transformers_opens_the_result_and_scores_the_same(tmp_path: Path, make_settings: Make) -> None:
+    from transformers import AutoTokenizer, BertForPreTraining
+
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    theirs = BertForPreTraining.from_pretrained(settings.run / "model").eval()
+    text = "the fish sees the [MASK] in the river ."
+    encoded = AutoTokenizer.from_pretrained(settings.run / "model")(text, return_tensors="pt")
+    place = encoded["input_ids"][0].tolist().index(bertwright.load(settings.run / "model").tokenizer.mask_id)
+    with torch.no_grad():
+        expected = theirs(**encoded).prediction_logits[0, place].softmax(-1).topk(5)
+    ours = bertwright.load(settings.run / "model").fill_mask(text).masks[0]
+    assert [candidate.probability for candidate in ours] == pytest.approx(expected.values.tolist(), rel=1e-4)
+
+
+def test_micro_batches_change_the_result_by_rounding_only(tmp_path: Path, make_settings: Make) -> None:
+    for name, size in (("whole", 8), ("parts", 3)):
+        carried_out(make_settings(tmp_path / name, micro_batch=size))
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    for name, tensor in whole.items():
+        torch.testing.assert_close(parts[name], tensor, rtol=2e-3, atol=2e-4)
+
+
+def test_the_last_steps_are_long(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", log_every=1)
+    assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
+    printed = carried_out(settings)
+    assert "Steps  9 to 12, length 64" in printed
+
+
+@pytest.mark.parametrize("objective", ["mlm", "ltr"])
+def test_other_objectives(tmp_path: Path, make_settings: Make, objective: str) -> None:
+    data = DataSettings(max_length=32, batch_size=8, objective=objective)  # type: ignore[arg-type]
+    settings = make_settings(tmp_path / "run", data=data)
+    printed = carried_out(settings)
+    assert "next-sentence accuracy" not in printed
+    config = json.loads((settings.run / "model" / "config.json").read_text())
+    assert config["is_decoder"] == (objective == "ltr")
+
+
+def test_training_goes_on_from_another_model(tmp_path: Path, make_settings: Make) -> None:
+    first = make_settings(tmp_path / "first", steps=60, optimizer=OptimizerSettings(learning_rate=5e-3))
+    carried_out(first)
+    second = make_settings(tmp_path / "second", model=ModelSettings(init=str(tmp_path / "first" / "model")))
+    carried_out(second)
+    last = [record for record in read_metrics(first.run) if record["kind"] == "held_out"][-1]
+    start = [record for record in read_metrics(second.run) if record["kind"] == "held_out"][0]
+    assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
+
+
+# Resuming
+
+
+def child(settings: PretrainSettings) -> multiprocessing.process.BaseProcess:
+    """The run in a process of its own, started from a server that has everything imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bertwright.runs.pretrain"])
+    process = context.Process(target=_silently, args=(settings,))
+    process.start()
+    return process
+
+
+def _silently(settings: PretrainSettings) -> None:
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    pretrain(settings)
+
+
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "unbroken", steps=40, save_every=2, long=LongPhase(0.5, 64))
+    started = time.monotonic()
+    process = child(settings)
+    process.join()
+    whole = time.monotonic() - started
+    assert process.exitcode == 0
+
+    broken = replace(settings, run=tmp_path / "broken")
+    chance = random.Random(4)
+    kills = 0
+    for _ in range(200):
+        resume = (broken.run / "settings.toml").exists()
+        process = child(replace(broken, resume=resume))
+        # From the very start, where nothing is written yet, up to the middle of a later save.
+        process.join(chance.uniform(0.05, 0.5) * whole if kills < 22 else None)
+        if process.exitcode is not None:
+            assert process.exitcode == 0
+            break
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        kills += 1
+    assert (broken.run / "model").is_dir()
+    assert kills >= 20
+    assert same_bits(settings.run, broken.run)
+    expected = [(record["kind"], record["step"]) for record in read_metrics(settings.run)]
+    assert [(record["kind"], record["step"]) for record in read_metrics(broken.run)] == expected
+    assert not list(broken.run.rglob(".*.part-*"))
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
+    write_settings(tmp_path / "recipe.toml", settings, "test")
+    command = [sys.executable, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        wait_for(lambda: len(read_metrics(settings.run)) > 5)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    step = int(re.search(r"Interrupted at step ([\d,]+), which is saved", printed)[1].replace(",", ""))  # type: ignore[index]
+    assert f"bertwright pretrain --run {settings.run} --resume" in printed
+    assert [path.name for path in (settings.run / "checkpoints").iterdir()] == [f"step-{step:08d}"]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come"
+        time.sleep(0.05)
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "unbroken")
+    carried_out(settings)
+    shutil.copytree(settings.run, tmp_path / "resumed")
+    shutil.rmtree(tmp_path / "resumed" / "model")
+    shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "step-00000012")
+    printed = carried_out(replace(settings, run=tmp_path / "resumed", resume=True))
+    assert "Resuming after step 8" in printed
+    assert same_bits(settings.run, tmp_path / "resumed")
+    again = carried_out(replace(settings, run=tmp_path / "resumed", resume=True))
+    assert "finished already" in again
+
+
+def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make) -> None:
+    alone = make_settings(tmp_path / "alone", log_every=1)
+    carried_out(alone)
+    together = make_settings(tmp_path / "together", log_every=1)
+    write_settings(tmp_path / "recipe.toml", together, "test")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("parameters, vocabulary") == 1  # one of them speaks
+    for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
+        assert two["mlm_loss"] == pytest.approx(one["mlm_loss"], rel=1e-4)
+        assert two["nsp_loss"] == pytest.approx(one["nsp_loss"], rel=1e-3)
+        assert two.get("gradient_norm", 0.0) == pytest.approx(one.get("gradient_norm", 0.0), rel=1e-3)
+
+
+# Misuse and faults
+
+
+def test_a_folder_with_a_run_is_not_begun_again(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    with pytest.raises(ValueError, match="holds a run already; go on with --resume, or name another"):
+        pretrain(settings)
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    changed = replace(settings, resume=True, optimizer=OptimizerSettings(learning_rate=1.0))
+    with pytest.raises(ValueError, match=r"optimizer.learning_rate was 0.003, now 1.0"):
+        pretrain(changed)
+    carried_out(replace(settings, resume=True, keep=1, log_every=50))
+
+
+def test_nothing_to_resume(tmp_path: Path, make_settings: Make) -> None:
+    with pytest.raises(ValueError, match="no run to resume there"):
+        pretrain(make_settings(tmp_path / "run", resume=True))
+
+
+def test_two_runs_in_one_folder(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    with folder_lock(settings.run), pytest.raises(ValueError, match="another process is writing there"):
+        pretrain(settings)
+
+
+def test_no_store(tmp_path: Path, make_settings: Make) -> None:
+    with pytest.raises(ValueError, match="no token store given: --store FOLDER"):
+        pretrain(make_settings(tmp_path / "one", store=None))
+    with pytest.raises((ValueError, OSError), match="nowhere"):
+        pretrain(make_settings(tmp_path / "two", store=tmp_path / "nowhere"))
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_before_it(tmp_path: Path, make_settings: Make) -> None:
+    wild = OptimizerSettings(learning_rate=1e30, warmup_share=0.0)
+    settings = make_settings(tmp_path / "run", optimizer=wild, save_every=1)
+    with pytest.raises(DivergedError, match=r"step \d+: not finite: .*--learning-rate"):
+        pretrain(settings, Console(file=StringIO()))
+    assert not (settings.run / "model").exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    shutil.rmtree(settings.run / "model")
+    file = settings.run / "checkpoints" / "step-00000012" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(ValueError, match=r"step-00000012/model.safetensors: .* bytes expected.*delete .*step-00000012"):
+        pretrain(replace(settings, resume=True))
+    shutil.rmtree(file.parent)  # the way out that the message names
+    carried_out(replace(settings, resume=True))
+    assert (settings.run / "model").is_dir()
+
+
+def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    shutil.rmtree(settings.run / "model")
+    shutil.rmtree(settings.run / "checkpoints" / "step-00000012")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # as a full disk would: writes beyond it fail
+    try:
+        with pytest.raises(OSError, match=r"not written|could not be written|[Tt]oo large"):
+            pretrain(replace(settings, resume=True), Console(file=StringIO()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in (settings.run / "checkpoints").iterdir()] == ["step-00000008"]
+    carried_out(replace(settings, resume=True))
+    assert (settings.run / "model").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"micro_batch": 0}, "micro_batch must be at least 1"),
+        ({"long": LongPhase(0.5, 512)}, "sequences of 512 tokens are asked for, but the model has 64 positions"),
+        ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "not a multiple of num_heads"),
+    ],
+)
+def test_impossible_settings(tmp_path: Path, make_settings: Make, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pretrain(make_settings(tmp_path / "run", **changes))
+
+
+def test_a_checkpoint_of_another_vocabulary_is_not_trained_on(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    other = tmp_path / "other"
+    shutil.copytree(settings.run / "model", other)
+    for name in ("vocab.txt", "tokenizer.json"):
+        text = (other / name).read_text()
+        (other / name).write_text(text.replace("bear", "boar"))
+    with pytest.raises(ValueError, match="its vocabulary is not the one that"):
+        pretrain(make_settings(tmp_path / "second", model=ModelSettings(init=str(other))))

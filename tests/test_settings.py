@@ -1,0 +1,87 @@
+"""Settings come from TOML and from the command line alike, and nothing in them is silently ignored."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from bertwright.runs.recipe import PretrainSettings
+from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+
+
+@dataclass(frozen=True)
+class Inner:
+    share: float = 0.5
+    mix: tuple[float, float] = (0.25, 0.75)
+
+
+@dataclass(frozen=True)
+class Outer:
+    folder: Path
+    kind: Literal["a", "b"] = "a"
+    number: int | None = None
+    names: tuple[str, ...] = ()
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_toml_and_back(tmp_path: Path) -> None:
+    settings = Outer(Path("x/y"), "b", 3, ("one", "two"), Inner(0.1, (1.0, 0.0)))
+    path = tmp_path / "settings.toml"
+    write_settings(path, settings, "a title")
+    assert path.read_text().startswith("# a title\n")
+    assert from_table(Outer, read_toml(path), str(path)) == settings
+
+
+def test_a_whole_number_is_a_float_where_one_is_wanted() -> None:
+    assert from_table(Outer, {"folder": "x", "inner": {"share": 1}}, "t").inner.share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"folder": "x", "knid": "a"}, 't: unknown setting "knid"; did you mean "kind"?'),
+        ({"folder": "x", "inner": {"shard": 1.0}}, 't: inner: unknown setting "shard"; did you mean "share"?'),
+        ({"folder": "x", "kind": "c"}, "t: kind: one of 'a', 'b' is expected, 'c' found"),
+        ({"folder": "x", "number": "3"}, "t: number: int is expected, '3' found"),
+        ({"folder": "x", "number": True}, "t: number: int is expected, True found"),
+        ({"folder": "x", "names": "one"}, "t: names: a list is expected, 'one' found"),
+        ({"folder": "x", "inner": {"mix": [1.0]}}, "t: inner: mix: 2 values are expected, 1 found"),
+        ({"folder": "x", "inner": 3}, "t: inner: a table is expected, 3 found"),
+        ({"kind": "a"}, "t: missing: folder"),
+    ],
+)
+def test_misuse_names_place_value_and_way_out(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        from_table(Outer, table, "t")
+
+
+def test_broken_toml_names_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("steps = 1\nsize = = 2\n")
+    with pytest.raises(ValueError, match=r"a\.toml: not valid TOML: .*line 2"):
+        read_toml(tmp_path / "a.toml")
+
+
+def test_differences_are_named_with_both_values() -> None:
+    old, new = Outer(Path("x"), number=1), Outer(Path("x"), inner=Inner(share=0.1))
+    assert differences(to_table(old), to_table(new)) == {"inner.share": (0.5, 0.1), "number": (1, None)}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_every_recipe_is_a_valid_pretraining_setting(path: Path) -> None:
+    settings = from_table(PretrainSettings, {"run": "r", "store": "s"} | read_toml(path), str(path))
+    assert sum(phase.end - phase.first for phase in settings.phases) == settings.steps
+    settings.model.config(30_522, causal=False)
+
+
+def test_the_paper_s_schedule_is_the_default() -> None:
+    settings = PretrainSettings(run=Path("r"))
+    first, second = settings.phases
+    assert (first.end, first.data.max_length, second.end, second.data.max_length) == (900_000, 128, 1_000_000, 512)
+    assert settings.warmup_steps == 10_000
+    assert (settings.data.batch_size, settings.optimizer.learning_rate, settings.optimizer.epsilon) == (256, 1e-4, 1e-6)

@@ -1,0 +1,334 @@
+"""Building stores: what they hold, the same to the bit through any workers and kills, and what goes wrong."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertwright import files
+from bertwright.corpus.documents import CorpusSettings
+from bertwright.tokenstore import build as build_module
+from bertwright.tokenstore import parts
+from bertwright.tokenstore.build import PrepareSettings, Progress, build
+from bertwright.tokenstore.store import TokenStore
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far".split()
+NONE_HELD = PrepareSettings(held_out=0, workers=1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS], lowercase=True)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> CorpusSettings:
+    """Two files, 60 documents of 1 to 40 lines, about 60 kB."""
+    rng = random.Random(1)
+    (tmp_path / "corpus").mkdir()
+    for name in ("one", "two"):
+        documents = []
+        for _ in range(30):
+            lines = [" ".join(rng.choices(WORDS, k=rng.randint(2, 20))) + "." for _ in range(rng.randint(1, 40))]
+            documents.append("\n".join(lines))
+        (tmp_path / "corpus" / f"{name}.txt").write_text("\n\n".join(documents) + "\n")
+    return CorpusSettings(inputs=(str(tmp_path / "corpus"),), sentences="line")
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_module, "PIECE_BYTES", 4000)
+
+
+def lines_corpus(path: Path, text: str) -> CorpusSettings:
+    path.write_text(text)
+    return CorpusSettings(inputs=(str(path),), sentences="line")
+
+
+def sentences(folder: Path, tokenizer: Tokenizer) -> list[list[str]]:
+    """What a store holds, as text: documents of sentences."""
+    store = TokenStore.open(folder, tokenizer.digest)
+    bounds = store.sentence_starts.tolist()
+    texts = [tokenizer.decode(store.tokens(first, last)) for first, last in pairwise(bounds)]
+    limits = store.document_starts.tolist()
+    return [texts[first:last] for first, last in pairwise(limits)]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, hidden ones left out."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def stop_after(parts_done: int):
+    """A progress callback that interrupts the build, as Ctrl-C does."""
+    calls = []
+
+    def progress(_: Progress) -> None:
+        calls.append(1)
+        if len(calls) > parts_done:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_a_worked_example(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    corpus = lines_corpus(tmp_path / "c.txt", "The cat sat.\nIt ran.\n\n\u200b\nA dog xyz ran\n\n\u200b\n")
+    built = build(tmp_path / "s", corpus, tokenizer, NONE_HELD)
+    assert sentences(tmp_path / "s" / "train", tokenizer) == [["the cat sat.", "it ran."], ["a dog ran"]]
+    assert (built.train.num_tokens, built.train.num_sentences, built.train.num_documents) == (11, 3, 2)
+    assert (built.empty_sentences, built.unknown_tokens) == (2, 1)
+    assert built.empty_documents == 1
+    assert built.held_out is None
+    assert Tokenizer.load(tmp_path / "s" / "tokenizer").digest == tokenizer.digest == built.train.origin.vocabulary
+    assert built.train.origin.rules.startswith("line/")
+
+
+def test_the_store_is_that_of_the_whole_corpus_read_at_once(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
+) -> None:
+    build(tmp_path / "s", corpus, tokenizer, NONE_HELD)
+    expected = []
+    for path in sorted((tmp_path / "corpus").iterdir()):
+        expected += [document.strip().split("\n") for document in path.read_text().split("\n\n")]
+    assert sentences(tmp_path / "s" / "train", tokenizer) == expected
+
+
+def test_workers_and_pieces_change_nothing(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path / "one", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=1))
+    build(tmp_path / "three", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=3))
+    assert content(tmp_path / "one") == content(tmp_path / "three")
+    monkeypatch.setattr(build_module, "PIECE_BYTES", 1 << 30)
+    build(tmp_path / "whole", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=1))
+    for side in ("train", "held_out"):
+        assert content(tmp_path / "one" / side) == content(tmp_path / "whole" / side)
+
+
+def test_held_out_documents_leave_training(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+    build(tmp_path / "all", corpus, tokenizer, NONE_HELD)
+    built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.3, workers=1))
+    assert built.held_out is not None
+    everything = sentences(tmp_path / "all" / "train", tokenizer)
+    train, held = (sentences(tmp_path / "s" / side, tokenizer) for side in ("train", "held_out"))
+    assert 8 < len(held) < 30  # 18 of 60 expected, standard deviation 3.5
+    assert sorted(train + held) == sorted(everything)
+    assert train == [document for document in everything if document in train]  # in order
+
+
+@pytest.mark.parametrize(("share", "held"), [(1e-9, 2), (0.999999, 3)])
+def test_both_sides_have_two_documents_at_least(tmp_path: Path, tokenizer: Tokenizer, share: float, held: int) -> None:
+    corpus = lines_corpus(tmp_path / "c.txt", "\n\n".join(f"{word} cat" for word in WORDS[:5]))
+    built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=share, workers=1))
+    assert built.held_out is not None
+    assert (built.train.num_documents, built.held_out.num_documents) == (5 - held, held)
+
+
+def test_equal_documents_stay_together(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    documents = [f"{first} {second}" for first in WORDS for second in WORDS]
+    corpus = lines_corpus(tmp_path / "c.txt", "\n\n".join(documents * 2))
+    built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.5, workers=1))
+    train, held = (sentences(tmp_path / "s" / side, tokenizer) for side in ("train", "held_out"))
+    assert not {document[0] for document in train} & {document[0] for document in held}
+    assert len(train) + len(held) == 800
+    assert built.held_out_in_train == 0
+
+
+def test_held_out_inputs(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    corpus = lines_corpus(tmp_path / "c.txt", "the cat\n\na dog\n")
+    (tmp_path / "h.txt").write_text("a tree\n\na dog\n\na mat\n")
+    built = build(
+        tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out_inputs=(str(tmp_path / "h.txt"),), workers=1)
+    )
+    assert sentences(tmp_path / "s" / "train", tokenizer) == [["the cat"], ["a dog"]]
+    assert sentences(tmp_path / "s" / "held_out", tokenizer) == [["a tree"], ["a dog"], ["a mat"]]
+    assert built.held_out_in_train == 1
+
+
+def test_one_document_cannot_be_shared(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    corpus = lines_corpus(tmp_path / "c.txt", "the cat\nsat\n")
+    with pytest.raises(ValueError, match="one document cannot be shared"):
+        build(tmp_path / "s", corpus, tokenizer)
+    assert build(tmp_path / "s", corpus, tokenizer, NONE_HELD).train.num_documents == 1
+
+
+def test_a_corpus_without_text_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    corpus = lines_corpus(tmp_path / "c.txt", "\u200b\n\n\u200b\n")
+    with pytest.raises(ValueError, match="no documents with text"):
+        build(tmp_path / "s", corpus, tokenizer, NONE_HELD)
+
+
+def test_an_interrupted_build_goes_on(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+    build(tmp_path / "unbroken", corpus, tokenizer)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4))
+    assert not (tmp_path / "s" / "train").exists()
+    reports: list[Progress] = []
+    build(tmp_path / "s", corpus, tokenizer, progress=reports.append)
+    assert reports[0].bytes_kept >= 3 * 4000
+    assert "going on with an unfinished build" in reports[0].note
+    assert (
+        reports[-1].bytes_done
+        == reports[-1].bytes_total
+        == sum(p.stat().st_size for p in (tmp_path / "corpus").iterdir())
+    )
+    assert content(tmp_path / "s") == content(tmp_path / "unbroken")
+    assert not [path for path in (tmp_path / "s").iterdir() if path.name.startswith(".unfinished")]
+
+
+def test_changed_inputs_begin_anew(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4))
+    with (tmp_path / "corpus" / "two.txt").open("a") as file:
+        file.write("\n\nit was far\n")
+    reports: list[Progress] = []
+    build(tmp_path / "s", corpus, tokenizer, NONE_HELD, progress=reports.append)
+    assert reports[0].bytes_kept == 0
+    assert "begun anew" in reports[0].note
+    assert sentences(tmp_path / "s" / "train", tokenizer)[-1] == ["it was far"]
+
+
+def test_a_finished_build_is_left_as_it_is(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+    built = build(tmp_path / "s", corpus, tokenizer)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s" / "train").iterdir()}
+    assert build(tmp_path / "s", corpus, tokenizer) == built
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s" / "train").iterdir()} == before
+
+
+def test_a_finished_build_of_something_else_is_never_overwritten(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
+) -> None:
+    build(tmp_path / "s", corpus, tokenizer)
+    before = content(tmp_path / "s")
+    other = Tokenizer.from_tokens([*tokenizer.tokens, "more"], lowercase=True)
+    for changed in ((corpus, other, PrepareSettings()), (corpus, tokenizer, PrepareSettings(held_out=0.5))):
+        with pytest.raises(ValueError, match="holds a finished store of other inputs"):
+            build(tmp_path / "s", *changed)
+    assert content(tmp_path / "s") == before
+
+
+def test_two_builds_do_not_meet_in_one_folder(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+    with files.folder_lock(tmp_path / "s"), pytest.raises(ValueError, match="another process is writing there"):
+        build(tmp_path / "s", corpus, tokenizer)
+
+
+def test_a_workers_error_is_the_builds(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "c.txt").write_bytes(b"the cat\n\nthe \xff dog\n")
+    with pytest.raises(ValueError, match=r"c.txt, byte 13: ff is not UTF-8"):
+        build(tmp_path / "s", CorpusSettings(inputs=(str(tmp_path / "c.txt"),)), tokenizer)
+    assert not (tmp_path / "s" / "train").exists()
+
+
+def test_a_killed_worker_is_told(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+    def kill_workers(_: Progress) -> None:
+        for pid in children(os.getpid()):
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises((ChildProcessError, BrokenPipeError), match="killed, most often for lack of memory"):
+        build(tmp_path / "s", corpus, tokenizer, PrepareSettings(workers=1), kill_workers)
+    build(tmp_path / "s", corpus, tokenizer)
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if int(fields[1]) == parent and "serve(" in (stat.parent / "cmdline").read_text():
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_full_disk_keeps_what_is_finished(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(build_module, "write_store", full)
+        with pytest.raises(OSError, match="no space left; finished parts are kept") as caught:
+            build(tmp_path / "s", corpus, tokenizer)
+    assert caught.value.errno == errno.ENOSPC
+    assert not (tmp_path / "s" / "train").exists()
+    reports: list[Progress] = []
+    build(tmp_path / "s", corpus, tokenizer, progress=reports.append)
+    assert reports[0].bytes_kept == reports[0].bytes_total  # nothing had to be made again
+
+
+def test_a_part_on_a_full_disk_leaves_nothing(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (piece, *_) = build_module.pieces(corpus, 4000)
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        parts.write_part(parts.PartTask(tmp_path / "parts", 0, corpus, piece), tokenizer)
+    assert list((tmp_path / "parts").iterdir()) == []
+
+
+KILLED_BUILD = """
+import sys
+from pathlib import Path
+from bertwright.corpus.documents import CorpusSettings
+from bertwright.tokenstore import build
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+build.PIECE_BYTES = 3000
+folder, corpus, vocabulary = sys.argv[1:]
+print("ready", flush=True)
+build.build(
+    Path(folder), CorpusSettings(inputs=(corpus,), sentences="line"), Tokenizer.load(vocabulary),
+    build.PrepareSettings(held_out=0.2, workers=2),
+)
+"""
+
+
+def test_kills_at_any_moment_change_nothing(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+    """24 times the building process is killed at a random moment of a build, until one goes through."""
+    tokenizer.save(tmp_path / "vocabulary")
+
+    def started(folder: str) -> subprocess.Popen[bytes]:
+        arguments = [str(tmp_path / folder), corpus.inputs[0], str(tmp_path / "vocabulary")]
+        process = subprocess.Popen([sys.executable, "-c", KILLED_BUILD, *arguments], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    began = time.monotonic()
+    assert started("unbroken").wait() == 0  # with the start of Python, so a little longer than a build
+    undisturbed = time.monotonic() - began
+    expected = content(tmp_path / "unbroken")
+
+    rng = random.Random(3)
+    kills = rounds = 0
+    while kills < 24:
+        folder = f"killed-{rounds}"
+        process = started(folder)
+        try:
+            process.wait(rng.uniform(0, undisturbed))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            kills += 1
+        if process.wait() == 0:
+            assert content(tmp_path / folder) == expected
+            rounds += 1
+    assert started(f"killed-{rounds}").wait() == 0
+    assert content(tmp_path / f"killed-{rounds}") == expected
+    assert sorted(path.name for path in (tmp_path / f"killed-{rounds}").iterdir()) == [
+        ".lock", "build.json", "held_out", "tokenizer", "train"
+    ]  # fmt: skip

@@ -1,0 +1,73 @@
+"""Checkpoints are whole or absent, and a damaged one is noticed."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertwright.training import checkpoint
+
+STATE = {"moments": torch.arange(1000.0), "steps": torch.tensor(7)}
+
+
+def write_model(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"weights" * 100)
+
+
+def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path) is None
+    for step in (5, 100, 20):
+        checkpoint.save(tmp_path, step, write_model, STATE, keep=2)
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000020", "step-00000100"]
+    newest = checkpoint.newest(tmp_path)
+    assert newest is not None
+    assert checkpoint.step_of(newest) == 100
+    loaded = checkpoint.load_optimizer(newest)
+    assert all(torch.equal(loaded[name], STATE[name]) for name in STATE)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: f.write_bytes(f.read_bytes()[:-1]), r"model.safetensors: 700 bytes expected, 699 bytes; delete"),
+        (lambda f: f.write_bytes(b"W" + f.read_bytes()[1:]), r"model.safetensors: its content was altered"),
+        (lambda f: f.unlink(), r"model.safetensors: 700 bytes expected, missing"),
+        (
+            lambda f: (f.parent / "state.json").unlink(),
+            r"state.json is missing; delete .* to go on from the one before",
+        ),
+    ],
+)
+def test_damage_is_named_with_a_way_out(tmp_path: Path, damage: object, message: str) -> None:
+    path = checkpoint.save(tmp_path, 1, write_model, STATE, keep=2)
+    damage(path / "model.safetensors")  # type: ignore[operator]
+    with pytest.raises(ValueError, match=message):
+        checkpoint.newest(tmp_path)
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, write_model, STATE, keep=1)
+
+    def full(folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(tmp_path, 2, full, STATE, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert checkpoint.newest(tmp_path) == tmp_path / "step-00000001"
+
+
+def test_the_system_s_own_refusal_to_write_is_reported(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))  # as a full disk would: writes beyond it fail
+    try:
+        with pytest.raises(OSError, match=r"[Tt]oo large"):
+            checkpoint.save(tmp_path, 3, write_model, STATE, keep=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

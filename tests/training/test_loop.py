@@ -1,0 +1,58 @@
+"""The loop: micro-batches add up to the step, and a step that is not finite is not taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bertwright.training.loop import Computed, DivergedError, steps
+from bertwright.training.optimizer import AdamW, OptimizerSettings
+
+SETTINGS = OptimizerSettings(learning_rate=0.1, bias_correction=True)
+
+
+class Line(nn.Module):
+    """y = w x, squared error, divided by the count of the whole step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[0.5]]))
+
+    def forward(self, batch: tuple[Tensor, Tensor, int]) -> Computed:
+        x, y, count = batch
+        total = ((x * self.weight[0, 0] - y) ** 2).sum()
+        return Computed(total / count, {"error": total, "seen": torch.tensor(float(len(x)))})
+
+
+def test_micro_batches_change_neither_the_step_nor_its_report() -> None:
+    x = torch.linspace(-1, 1, 12)
+    y = 3 * x
+    found = []
+    for size in (12, 5, 1):
+        line = Line()
+        parts = [(x[i : i + size], y[i : i + size], 12) for i in range(0, 12, size)]
+        optimizer = AdamW(dict(line.named_parameters()), SETTINGS)
+        reports = list(steps(line, [parts] * 5, optimizer, lambda step: 0.1 / (step + 1)))
+        found.append((line.weight.item(), [report.sums["error"] for report in reports]))
+        assert [report.step for report in reports] == [1, 2, 3, 4, 5]
+        assert [report.sums["seen"] for report in reports] == [12.0] * 5
+        assert [report.learning_rate for report in reports] == pytest.approx([0.1, 0.05, 0.1 / 3, 0.025, 0.02])
+    for weight, errors in found[1:]:
+        assert weight == pytest.approx(found[0][0], rel=1e-6)
+        assert errors == pytest.approx(found[0][1], rel=1e-6)
+    assert found[0][1][-1] < found[0][1][0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_stops_before_the_weights_move(bad: float) -> None:
+    line = Line()
+    good = (torch.ones(2), torch.ones(2), 2)
+    optimizer = AdamW(dict(line.named_parameters()), SETTINGS)
+    running = steps(line, [[good], [(torch.tensor([bad]), torch.ones(1), 1)]], optimizer, lambda _: 0.1)
+    next(running)
+    before = line.weight.item()
+    with pytest.raises(DivergedError, match=r"step 2: not finite: error = (nan|inf).*learning-rate"):
+        next(running)
+    assert line.weight.item() == before
+    assert optimizer.steps == 1

@@ -1,0 +1,107 @@
+"""AdamW against PyTorch's own, and what BERT does differently from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bertwright.training.optimizer import AdamW, OptimizerSettings
+
+SETTINGS = OptimizerSettings(clip_norm=1e9, bias_correction=True, weight_decay=0.1, epsilon=1e-8)
+
+
+def parameters() -> dict[str, nn.Parameter]:
+    numbers = torch.Generator().manual_seed(3)
+    return {
+        "weight": nn.Parameter(torch.randn(5, 3, generator=numbers)),
+        "bias": nn.Parameter(torch.randn(5, generator=numbers)),
+    }
+
+
+def give_gradients(named: dict[str, nn.Parameter], step: int) -> None:
+    numbers = torch.Generator().manual_seed(100 + step)
+    for parameter in named.values():
+        parameter.grad = torch.randn(parameter.shape, generator=numbers)
+
+
+def test_equal_to_torch_with_bias_correction() -> None:
+    ours, theirs = parameters(), parameters()
+    groups = [{"params": [theirs["weight"]], "weight_decay": 0.1}, {"params": [theirs["bias"]], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, lr=0.01, eps=1e-8)
+    optimizer = AdamW(ours, SETTINGS)
+    for step in range(20):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        optimizer.step(0.01, optimizer.gradient_norm())
+        reference.step()
+    for name, parameter in ours.items():
+        torch.testing.assert_close(parameter, theirs[name], rtol=1e-5, atol=1e-6)
+
+
+def test_without_bias_correction_the_first_step_is_worked_out_by_hand() -> None:
+    parameter = nn.Parameter(torch.tensor([[2.0]]))
+    parameter.grad = torch.tensor([[0.5]])
+    optimizer = AdamW({"w": parameter}, replace(SETTINGS, bias_correction=False, epsilon=1e-6))
+    optimizer.step(0.01, 0.5)
+    first, second = 0.1 * 0.5, 0.001 * 0.25
+    assert parameter.item() == pytest.approx(2.0 - 0.01 * (first / (math.sqrt(second) + 1e-6) + 0.1 * 2.0), rel=1e-6)
+    assert parameter.grad is None
+
+
+def test_clipping_scales_all_gradients_by_the_global_norm() -> None:
+    clipped, scaled = parameters(), parameters()
+    give_gradients(clipped, 0)
+    give_gradients(scaled, 0)
+    optimizer = AdamW(clipped, replace(SETTINGS, clip_norm=0.5))
+    norm = optimizer.gradient_norm()
+    expected = math.sqrt(sum(float((p.grad**2).sum()) for p in clipped.values() if p.grad is not None))
+    assert norm == pytest.approx(expected, rel=1e-6)
+    optimizer.step(0.01, norm)
+    reference = AdamW(scaled, SETTINGS)
+    for parameter in scaled.values():
+        assert parameter.grad is not None
+        parameter.grad *= 0.5 / norm
+    reference.step(0.01, 0.0)
+    for name in clipped:
+        torch.testing.assert_close(clipped[name], scaled[name])
+
+
+def test_a_parameter_without_a_gradient_stays_and_does_not_decay() -> None:
+    named = parameters()
+    before = named["weight"].detach().clone()
+    named["bias"].grad = torch.ones(5)
+    AdamW(named, SETTINGS).step(0.01, 1.0)
+    assert torch.equal(named["weight"], before)
+
+
+def test_state_comes_back_to_the_bit_and_another_model_s_is_refused() -> None:
+    straight, broken = parameters(), parameters()
+    first, second = AdamW(straight, SETTINGS), AdamW(broken, SETTINGS)
+    for step in range(3):
+        for named, optimizer in ((straight, first), (broken, second)):
+            give_gradients(named, step)
+            optimizer.step(0.01, 1.0)
+    resumed = AdamW(broken, SETTINGS)
+    resumed.load_state({name: tensor.clone() for name, tensor in second.state().items()})
+    for named, optimizer in ((straight, first), (broken, resumed)):
+        give_gradients(named, 3)
+        optimizer.step(0.01, 1.0)
+    assert all(torch.equal(straight[name], broken[name]) for name in straight)
+    with pytest.raises(ValueError, match="another model: 2 names differ"):
+        AdamW({"weight": straight["weight"]}, SETTINGS).load_state(first.state())
+    other = {"weight": nn.Parameter(torch.zeros(2, 2)), "bias": nn.Parameter(torch.zeros(5))}
+    with pytest.raises(ValueError, match=r"exp_avg.weight is \[5, 3\], \[2, 2\] expected"):
+        AdamW(other, SETTINGS).load_state(first.state())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"learning_rate": 0.0}, {"warmup_share": 1.0}, {"beta2": 1.0}, {"clip_norm": 0.0}, {"weight_decay": -1.0}],
+)
+def test_impossible_settings_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        replace(SETTINGS, **change)
