@@ -39,7 +39,11 @@ ROUNDS = 5
 
 def machine() -> str:
     """Processor, cores, versions and date."""
-    models = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open() if line.startswith("model name")]
+    models = [
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     versions = f"Python {platform.python_version()}, numpy {numpy.__version__}, torch {torch.__version__}"
     return f"{models[0]}, {len(models)} cores; {versions}; {datetime.date.today()}"
 

@@ -35,7 +35,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "corpora"
 TRAIN = (f"file={DATA / 'english_books'}", str(DATA / "english_wikipedia" / "train.txt"))
 HELD_OUT = str(DATA / "english_wikipedia" / "heldout.txt")
-LENGTH, BATCH, RATE, WARMUP = 128, 64, 1e-3, 0.05
+LENGTH, BATCH, RATE, WARMUP = 128, 16, 1e-3, 0.05
 
 
 def prepare(work: Path) -> None:
@@ -88,7 +88,7 @@ def theirs(work: Path, minutes: float, threads: int, compiled: bool) -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
-        if step % 20 == 0:
+        if step % 10 == 0:
             speed = step * BATCH * LENGTH / (time.perf_counter() - started)
             print(f"step {step}, {share:.1%} of the time, loss {loss.item():.3f}, {speed:,.0f} tokens/s", flush=True)
     seconds = time.perf_counter() - started

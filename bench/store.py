@@ -80,7 +80,11 @@ def main() -> None:
             seconds["tokenizers alone"].append(time.perf_counter() - began)
             assert ours == theirs, "the two stores differ"
 
-    models = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open() if line.startswith("model name")]
+    models = [
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     libraries = ", ".join(f"{name} {version(name)}" for name in ("nanotoken", "tokenizers", "numpy"))
     print(f"{models[0]}, {len(models)} cores; Python {platform.python_version()}, {libraries}; {datetime.date.today()}")
     print(f"{size / 1e6:.1f} MB, {ours.num_tokens:,} tokens, {settings.workers} workers; median of {ROUNDS} rounds\n")

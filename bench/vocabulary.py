@@ -160,7 +160,7 @@ def main(settings: Settings) -> None:
             name, seconds, counting if name in OURS else "", memory.partition(".")[0], f"{figures.tokens:,}",
             f"{figures.fertility:.4f}", f"{figures.unknown:.4%}", f"{figures.unused:,}",
         )  # fmt: skip
-    console = Console()
+    console = Console(width=max(120, Console().width))
     console.print(table)
     console.print(
         f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, tokenizers "

@@ -24,7 +24,7 @@ pretraining.objective pretraining.evaluation
 training.optimizer training.schedule training.device training.loop training.checkpoint training.journal
 interop.huggingface interop.google
 inference.masks inference.vectors inference.model
-runs.recipe runs.corpus runs.pretrain runs.use
+runs.screen runs.recipe runs.corpus runs.pretrain runs.use
 cli __main__
 """.split()
 

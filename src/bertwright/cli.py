@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
+import inspect
+import io
 import os
+import re
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from bertwright.settings import nearest, read_toml, unfinished
 
@@ -21,43 +29,82 @@ class Verb(NamedTuple):
     summary: str
 
 
+CORPUS, PRETRAIN, USE = "bertwright.runs.corpus", "bertwright.runs.pretrain", "bertwright.runs.use"
 VERBS = {
-    "survey": Verb(
-        "bertwright.runs.corpus", "SurveySettings", "survey", "what a corpus is like, and what in it will hurt"
-    ),
-    "vocabulary": Verb(
-        "bertwright.runs.corpus", "LearnSettings", "vocabulary", "learn a WordPiece vocabulary from text"
-    ),
-    "prepare": Verb("bertwright.runs.corpus", "StoreSettings", "prepare", "text and vocabulary to a token store"),
-    "pretrain": Verb(
-        "bertwright.runs.pretrain", "PretrainSettings", "pretrain", "masked-LM and next-sentence pre-training"
-    ),
-    "fill-mask": Verb("bertwright.runs.use", "FillMaskSettings", "fill_mask", "let a model fill [MASK] in a text"),
-    "embed": Verb("bertwright.runs.use", "EmbedSettings", "embed", "texts to vectors"),
-    "info": Verb("bertwright.runs.use", "InfoSettings", "info", "what a model, vocabulary, store or run folder holds"),
-    "convert": Verb(
-        "bertwright.runs.use", "ConvertSettings", "convert", "foreign checkpoints to a Hugging Face folder"
-    ),
+    "survey": Verb(CORPUS, "SurveySettings", "survey", "what a corpus is like, and what in it will hurt"),
+    "vocabulary": Verb(CORPUS, "LearnSettings", "learn_vocabulary", "learn a WordPiece vocabulary from text"),
+    "prepare": Verb(CORPUS, "StoreSettings", "prepare", "turn text into a token store, with that vocabulary"),
+    "pretrain": Verb(PRETRAIN, "PretrainSettings", "pretrain", "train a BERT on a token store, or go on training it"),
+    "fill-mask": Verb(USE, "FillMaskSettings", "fill_mask", "let a model fill [MASK] in a text"),
+    "embed": Verb(USE, "EmbedSettings", "embed", "turn texts into vectors"),
+    "info": Verb(USE, "InfoSettings", "info", "what a model, vocabulary, store or run folder holds"),
+    "convert": Verb(USE, "ConvertSettings", "convert", "write a foreign checkpoint as a Hugging Face folder"),
 }
 
 USAGE = """usage: bertwright VERB [--config FILE.toml] [options]
 
-From raw text to a pre-trained BERT. The verbs in the order in which a project meets them:
+From raw text to a pre-trained BERT. The verbs, in the order in which a project
+meets them:
 
 {verbs}
 
-`bertwright VERB --help` explains every setting of a verb, with its default and where it comes from.
---config reads settings from a TOML file (see recipes/); options given beside it win.
+`bertwright VERB --help` explains every setting of a verb, with its default and
+where it comes from. --config reads settings from a TOML file (see recipes/);
+options given beside it win. The settings in force are written beside a result,
+as settings.toml, and --config reads them again.
 """
+FROM_FILE = "Settings may also stand in a TOML file: --config FILE.toml; options given beside it win."
+
+READER_GONE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
+MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run one command; ends the process with 0, 1 (the work failed), 2 (misuse) or 130 (Ctrl-C)."""
-    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character shows "?" in its place
+            stream.reconfigure(errors="replace")
+    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every expected failure is one line on stderr."""
+    try:
+        code = obey(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as interrupt:
+        return failed(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
+    except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except OSError as error:
+        return failed(f"error: {told(error)}", 2 if isinstance(error, MISUSE) else 1)
+    except ValueError as error:
+        return failed(f"error: {error}", 2)
+    except RuntimeError as error:
+        if type(error) is RuntimeError:  # ours have names of their own; anything else is a defect and shows its trace
+            raise
+        return failed(f"error: {error}", 1)
+
+
+def failed(message: str, code: int) -> int:
+    print(f"bertwright: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def told(error: OSError) -> str:
+    """What the system says, and about which file; one that is being written goes by the name that it would get.
+
+    >>> told(PermissionError(13, "Permission denied", "models/.bert.part-4711"))
+    'models/bert: Permission denied'
+    """
+    file = re.sub(r"(^|/)\.([^/]+)\.part-\d+", r"\1\2", os.fsdecode(error.filename)) if error.filename else ""
+    return f"{file}: {error.strerror}" if file else error.strerror or str(error)
+
+
+def obey(arguments: list[str]) -> int:
+    """Carry out one command; 0, or 2 where the arguments are not what its settings ask for."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if arguments else 2
@@ -68,30 +115,13 @@ def run(arguments: list[str]) -> int:
         return 0
     name, *rest = arguments
     if name not in VERBS:
-        print(f'bertwright: error: no verb "{name}"; {nearest(name, VERBS)}', file=sys.stderr)
-        return 2
+        raise ValueError(f'no verb "{name}"; {nearest(name, VERBS)}')
+    module = importlib.import_module(VERBS[name].module)
     try:
-        carry_out(name, rest)
-    except KeyboardInterrupt:
-        print("\nbertwright: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"bertwright: error: {place}{error.strerror or error}", file=sys.stderr)
-        return (
-            2 if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError) else 1
-        )
-    except ValueError as error:
-        print(f"bertwright: error: {error}", file=sys.stderr)
-        return 2
-    except RuntimeError as error:
-        if type(error) is RuntimeError:  # ours have names of their own; anything else is a defect and shows its trace
-            raise
-        print(f"bertwright: error: {error}", file=sys.stderr)
-        return 1
+        settings = read_settings(getattr(module, VERBS[name].settings), name, rest)
+    except SystemExit as ended:  # tyro has shown its help (0), or what is wrong with the arguments (2)
+        return int(ended.code or 0)
+    getattr(module, VERBS[name].function)(settings)
     return 0
 
 
@@ -99,21 +129,15 @@ def usage() -> str:
     return USAGE.format(verbs="\n".join(f"  {name:<12} {verb.summary}" for name, verb in VERBS.items()))
 
 
-def carry_out(name: str, arguments: list[str]) -> None:
-    """Read a verb's settings from its arguments and do it."""
-    verb = VERBS[name]
-    module = importlib.import_module(verb.module)
-    function: Any = getattr(module, verb.function)
-    function(read_settings(getattr(module, verb.settings), name, arguments))
-
-
 def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
-    """The settings record that a TOML file, if --config names one, and the arguments make together."""
+    """The settings record that a TOML file, if --config names one, and the arguments make together.
+
+    Raises ValueError for a file or a record that refuses its values; SystemExit where tyro, which reads the arguments,
+    has told what is wrong with them, or shown the help.
+    """
     import tyro
 
     config, rest = _taken(arguments, "--config")
-    table = read_toml(Path(config)) if config else {}
-    where = config or "command line"
     if "--resume" in rest and (run_folder := _taken(rest, "--run")[0]):
         if config:
             raise ValueError("--resume goes on with the run's own settings; leave --config out")
@@ -121,14 +145,21 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
 
         default = saved_settings(Path(run_folder))
     else:
-        default = unfinished(cls, table, where, tyro.MISSING)
-    return tyro.cli(
-        cls,
-        args=rest,
-        default=default,
-        prog=f"bertwright {name}",
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-    )
+        default = unfinished(cls, read_toml(Path(config)) if config else {}, config or "command line", tyro.MISSING)
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.struct_rule(_flags)
+    try:
+        return tyro.cli(
+            cls,
+            args=rest,
+            default=default,
+            prog=f"bertwright {name}",
+            description=_filled(_flowing(cls.__doc__), FROM_FILE),
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+            registry=registry,
+        )
+    except _RefusedError as refused:
+        raise ValueError(str(refused)) from refused.__cause__
 
 
 def _taken(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -145,3 +176,96 @@ def _taken(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
                 raise ValueError(f"{flag} needs a value")
             return arguments[place + 1], arguments[:place] + arguments[place + 2 :]
     return None, arguments
+
+
+# --- settings records as flags: what tyro does not do by itself
+
+
+class _RefusedError(Exception):
+    """A record's own ValueError on its way past tyro, which would draw a box around it and wrap it."""
+
+
+def _flags(info: Any) -> Any:
+    """tyro's rule for our records: help texts flow, placeholders name the thing, refusals come out as they are."""
+    from tyro.constructors import StructConstructorSpec, StructFieldSpec
+
+    cls = info.type
+    if cls is not type(info.default) or not dataclasses.is_dataclass(info.default):
+        return None
+
+    def make(**values: Any) -> Any:
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise _RefusedError(str(error)) from error
+
+    kinds, texts = get_type_hints(cls, include_extras=True), field_texts(cls)
+    fields = []
+    for name in (field.name for field in dataclasses.fields(cls)):
+        kind, text, default = kinds[name], texts.get(name), getattr(info.default, name)
+        if dataclasses.is_dataclass(kind):
+            text = text or _flowing(kind.__doc__)
+        else:
+            kind = _shown(name, kind, default)
+        fields.append(StructFieldSpec(name, kind, default, text))
+    return StructConstructorSpec(make, tuple(fields))
+
+
+def field_texts(cls: type[Any]) -> dict[str, str]:
+    """What the string under each field of a record says, as flowing text."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: _flowing(below.value.value)
+        for field, below in pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
+
+
+def _shown(name: str, kind: Any, default: Any) -> Any:
+    """A field's type together with its placeholder in the help, and with how its default is told."""
+    from tyro import MISSING
+    from tyro.conf import arg
+
+    plain, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    placeholder = _placeholder(plain)
+    if marks:  # Positional: the value's own name says more than its type
+        placeholder = f"{name.upper().removesuffix('S')} ..." if _is_list(plain) else name.upper()
+    hint = "(required)" if default is MISSING else _default_told
+    return Annotated[(plain, *marks, arg(metavar=placeholder, help_behavior_hint=hint))]
+
+
+def _placeholder(kind: Any) -> str | None:
+    """What stands for a value in the help; None where tyro's own is good: a choice, a fixed number of values.
+
+    >>> _placeholder(int | None), _placeholder(tuple[str, ...]), _placeholder(tuple[float, float])
+    ('INT', 'STR ...', None)
+    """
+    if _is_list(kind):
+        return f"{_placeholder(get_args(kind)[0])} ..."
+    if get_origin(kind) in (Union, UnionType):
+        return next(map(_placeholder, get_args(kind)))
+    return kind.__name__.upper() if kind in (int, float, str, Path) else None
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis
+
+
+def _default_told(default: str) -> str:
+    return f"(default: {'unset' if default == 'None' else default or 'none'})"
+
+
+def _flowing(text: str | None) -> str:
+    """Text without the line breaks that its source has: the terminal's width decides where lines end."""
+    return " ".join((text or "").split())
+
+
+def _filled(*paragraphs: str) -> str:
+    """Paragraphs broken to the terminal's width, in line with tyro's boxes; it would join lines without an indent."""
+    lines = textwrap.TextWrapper(shutil.get_terminal_size().columns, "  ", "  ", break_on_hyphens=False)
+    return "\n".join(map(lines.fill, paragraphs))

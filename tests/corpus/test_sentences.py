@@ -74,6 +74,9 @@ One line without end⏎⏎⏎another
 "It's 'tis."¶ 'Tis so.
 ‘Is it, ma’am?’ asked Mr. Wickfield.¶ ‘Ill!’ replied he.
 He said [sic] so.[2]¶ She agreed.
+"Who is it?" I asked.¶ "Me."
+“Stop!” Mr. Hale cried.¶ “Why?” Holmes answered him.
+“Stop!”¶ He cried out.¶ “Why?”¶ Holmes went away.
 We waited and waited.¶ ¿Qué pasa?¶ Nada.
 Élan is good.¶ École is bad.
 """

@@ -60,6 +60,7 @@ def test_bias_gelu_is_torchs(shape: tuple[int, int], tanh: bool) -> None:
     assert_same(lambda x, b: kernels.bias_gelu(x, b, tanh), lambda x, b: twins.bias_gelu(x, b, tanh), *inputs)
 
 
+@needs_native  # torch's own is less exact far down the left tail
 def test_bias_gelu_is_exact_over_its_whole_range() -> None:
     x = torch.linspace(-14, 14, 100_001)[:, None].requires_grad_()
     y = kernels.bias_gelu(x, torch.zeros(1), tanh=False)

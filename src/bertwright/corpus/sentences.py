@@ -10,19 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-RULES_VERSION = (
-    1  # counts up with every change of what comes out: token stores remember under which rules they were made
-)
-
-LONGEST = (
-    10_000  # characters; text without a single sentence end (tables, base64) is cut here, at white space if there is
-)
+RULES_VERSION = 1  # counts up with every change of what comes out; a token store remembers its rules
+LONGEST = 10_000  # characters; text without any end (tables, base64) is cut here, at white space if there is some
 
 LOWER = "".join(letter for letter in map(chr, range(0x0590)) if letter.islower())  # Latin, Greek, Cyrillic, Armenian
-CLOSE = "\"'”’»)\\]}」』】》〉）*_"
 OPEN = "\"'“‘«(\\[{「『【《〈（*_"
-
+CLOSE = "\"'”’»)\\]}」』】》〉）*_"
 CLOSE_ONLY = "”’»)\\]}」』】》〉）"  # never opens anything, as a straight quote may
+SAID = (
+    "said|asked|cried|replied|answered|exclaimed|[ie]nquired|repeated|returned|demanded|muttered|murmured|whispered"
+    "|shouted|called|added|began|continued|interrupted|observed|remarked|thought"
+)
 
 # First one character class, so that the search skips to candidates at the speed of a scan; then what must surround it.
 _HEAD, _WIDE_HEAD = r"[.!?\n\r]", r"[.!?…\n\r。！？｡니]"
@@ -34,7 +32,8 @@ _ENDS = rf"""
                                                   # `.).).)…` would be read to its end from every one of its stops
     \s++
     (?! (?! \(\w{{1,3}}\) ) [{OPEN}]*+ (?: [–—-]++ [ ]?+ [{OPEN}]*+ )?+ [{LOWER}]   # lower case goes on
-      | [.,;:!?…{CLOSE_ONLY}] QUOTED )
+      | (?<=[!?]["”'’]\s) (?! (?: He | She | It | They | We | You ) \b ) (?: [A-Z][\w.]*+ [ ] ){{1,2}} (?: {SAID} ) \b
+      | [.,;:!?…{CLOSE_ONLY}] QUOTED )            # “Who?” Mr. Hale asked.
 """
 _WIDE_ENDS = rf"""
   | (?<=[。！？｡]) (?<![。！？｡!?…][。！？｡]) [。！？｡!?…]*+         # needs no space after it

@@ -221,34 +221,44 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
 
 
 def render(survey: Survey) -> RenderableType:
-    """The survey as a table for the terminal, its warnings below; readable on 100 columns."""
-    table = Table("", "value", "", "value", box=box.SIMPLE_HEAD, title="corpus survey", show_header=False)
-    table.columns[1].justify = table.columns[3].justify = "right"
+    """The figures as tables for the terminal, readable on 80 columns; what they mean is said by `warnings`."""
+    figures = Table(box=None, show_header=False, padding=(0, 2))
     cells = list(_figures(survey))
     half = (len(cells) + 1) // 2
     for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
-        table.add_row(f"[dim]{left[0]}", left[1], f"[dim]{right[0]}", right[1])
-    lengths = Table("", "mean", "least", "10 %", "median", "90 %", "99 %", "most", box=box.SIMPLE_HEAD)
-    for name, found in (
-        ("document, characters", survey.document_lengths),
-        ("document, sentences", survey.sentences_per_document),
-        ("sentence, characters", survey.sentence_lengths),
-    ):
-        numbers = (found.smallest, found.p10, found.median, found.p90, found.p99, found.largest)
-        lengths.add_row(f"[dim]{name}", f"{found.mean:,.1f}", *(f"{number:,}" for number in numbers))
-    for column in lengths.columns[1:]:
-        column.justify = "right"
-    parts: list[RenderableType] = [table, lengths]
+        figures.add_row(Text(left[0], "dim"), left[1], Text(right[0], "dim"), right[1])
+    figures.columns[1].justify = figures.columns[3].justify = "right"
+    parts: list[RenderableType] = [figures, _length_table(survey)]
     if survey.frequent_lines:
         frequent = Table("times", "most frequent repeated lines", box=box.SIMPLE_HEAD)
+        frequent.columns[0].justify = "right"
         for line, count in survey.frequent_lines[:5]:
             frequent.add_row(f"{count:,}", Text(line if len(line) <= 80 else line[:79] + "…"))
         parts.append(frequent)
-    said = warnings(survey)
-    parts.extend(Text(f"! {warning}", style="yellow") for warning in said)
-    if not said:
-        parts.append(Text("Nothing here will hurt pre-training.", style="green"))
     return Group(*parts)
+
+
+def _length_table(survey: Survey) -> Table:
+    """A column for each kind of length: numbers of any size fit, and each column reads as a distribution."""
+    kinds = {
+        "sentences in a document": survey.sentences_per_document,
+        "characters in a document": survey.document_lengths,
+        "characters in a sentence": survey.sentence_lengths,
+    }
+    table = Table("", *(name.replace(" in ", "\nin ") for name in kinds), box=box.SIMPLE_HEAD)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row(Text("mean", "dim"), *(f"{found.mean:,.1f}" for found in kinds.values()))
+    for name, figure in (
+        ("least", "smallest"),
+        ("10 %", "p10"),
+        ("median", "median"),
+        ("90 %", "p90"),
+        ("99 %", "p99"),
+        ("most", "largest"),
+    ):
+        table.add_row(Text(name, "dim"), *(f"{getattr(found, figure):,}" for found in kinds.values()))
+    return table
 
 
 def _figures(survey: Survey) -> Iterator[tuple[str, str]]:

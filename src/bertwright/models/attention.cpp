@@ -228,7 +228,8 @@ static void backward_head(const T* qkv, const T* out, const float* lse, const T*
         copy_rows(dout + token * H + head * D, H, rows, D, 1.0f, douts);
         for (int64_t i = 0; i < rows; i++) {
             Lanes dot{};
-            sweep(D, [&](int64_t c, auto load, auto) { dot += load(douts + i * D + c) * load(out + (token + i) * H + head * D + c); });
+            const T* o = out + (token + i) * H + head * D;
+            sweep(D, [&](int64_t c, auto load, auto) { dot += load(douts + i * D + c) * load(o + c); });
             delta[i] = sum(dot);
         }
         product<false>({queries, D, 1}, keys_t, rows, D, seen, D, scores, ld);

@@ -32,7 +32,8 @@ static void embed_norm(const Table<T> (&tables)[3], const float* weight, const f
     }
 }
 
-// The sum is made again from the tables rather than kept. dz (rows × columns) is scratch; dsums gets the norm's weight and bias.
+// The sum is made again from the tables rather than kept. dz becomes its gradient, rows × columns; dsums gets the
+// gradients of the norm's weight and bias.
 template <class T>
 static void embed_norm_backward(const Table<T> (&tables)[3], const Moments* kept, const float* weight, const T* dy,
                                 const Draw& draw, float* dz, float* dsums, int64_t rows, int64_t columns, int64_t threads) {

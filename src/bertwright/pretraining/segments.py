@@ -72,8 +72,9 @@ class ChunkPlan:
         `phase_keys` is each example's epoch as a key; `keep_sentences` is how many sentences must be left from the
         beginning to the document's end, in documents that have so many.
 
-        Chunk c of n begins (c + phase) / n of the way through its document, less half a room, and at least 0 and at
-        most one room before the end, so that the margins are seen as often as the middle and no chunk is cut short.
+        Chunk c of n begins (c + phase) / n of the way through its document, less half a room; at the earliest at its
+        start and at the latest one room before its end, so that both margins are seen too and no chunk is cut short.
+        From there it steps back to the start of the sentence.
         """
         documents = np.searchsorted(self.example_bounds, examples, side="right") - 1
         first = self.example_bounds[documents]

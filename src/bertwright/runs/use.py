@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,15 +11,19 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from tyro.conf import Positional
 
-from bertwright.corpus.documents import read
-from bertwright.corpus.inputs import CorpusSettings
+from bertwright.corpus.documents import Findings, read
+from bertwright.corpus.inputs import CorpusSettings, open_inputs
 from bertwright.files import read_json, whole_file
+from bertwright.inference.masks import Filled
 from bertwright.inference.model import Bert, load
 from bertwright.interop import google
 from bertwright.interop.huggingface import find_folder, load_config, load_model, save_model
 from bertwright.models.config import BertConfig
+from bertwright.runs.corpus import refuse_existing
+from bertwright.runs.screen import columns, facts, heading, reading, remark, say
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, placed
@@ -27,7 +31,8 @@ from bertwright.training.journal import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 EMBED_AT_ONCE = 4_096  # texts between two writes: enough to group them by length, little enough to hold
-SHOWN_TEXTS = 12  # more do not fit side by side on a screen
+MASK_WIDTH = 26  # terminal columns of one [MASK] and its candidates
+TEXT_WIDTH, COSINE_WIDTH = 36, 8  # terminal columns
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,10 @@ class FillMaskSettings:
     """Candidates shown for each [MASK]."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise ValueError('no text given; for example: bertwright fill-mask MODEL "Paris is the [MASK] of France."')
+
 
 @dataclass(frozen=True)
 class EmbedSettings:
@@ -50,13 +59,14 @@ class EmbedSettings:
     model: Positional[str]
     """Model folder, run folder, or hub name."""
     texts: Positional[tuple[str, ...]] = ()
-    """Texts to compare; for files use --inputs."""
+    """Texts to compare, two or more; one is enough with --output. For files use --inputs."""
     inputs: tuple[str, ...] = ()
-    """Files with texts: .txt (one a line), .jsonl, .csv, .tsv, .parquet, also compressed."""
+    """Files with texts: .txt (one a line; blank lines have no vector), .jsonl, .csv, .tsv, .parquet, also
+    compressed."""
     column: str = "text"
     """The field or column that holds the text in table inputs."""
     output: Path | None = None
-    """Write the vectors to this .npy file, N × H float32."""
+    """Write the vectors to this new .npy file, N × H float32."""
     pooling: Literal["mean", "cls", "max"] = "mean"
     """mean or max over all tokens, or the state of [CLS]."""
     normalize: bool = True
@@ -70,6 +80,10 @@ class EmbedSettings:
             raise ValueError("give either texts, or files with --inputs")
         if self.inputs and self.output is None:
             raise ValueError("vectors of files need a place: --output vectors.npy")
+        if len(self.texts) == 1 and self.output is None:
+            raise ValueError("one text has nothing to compare with: give another, or a place: --output vectors.npy")
+        if blank := [number for number, text in enumerate(self.texts, 1) if not text.strip()]:
+            raise ValueError(f"text {blank[0]} of {len(self.texts)} is empty")
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ class InfoSettings:
     folder: Positional[Path]
     """The folder to look into."""
     verify: bool = False
-    """Compare every byte of a store or of a run's newest checkpoint with its digest."""
+    """Compare every byte of a store, or of a run's newest checkpoint, with its digest."""
 
 
 @dataclass(frozen=True)
@@ -91,90 +105,93 @@ class ConvertSettings:
     output: Positional[Path]
     """Folder to be made."""
     lowercase: bool | None = None
-    """For Google's files, which do not say it: whether the vocabulary is uncased."""
+    """Whether the vocabulary is uncased. Needed for Google's files, which do not say it; for others it overrides what
+    they say."""
 
 
-def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> None:
-    """Print each text's candidates as a table."""
+def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> list[Filled]:
+    """Print each text, filled, with the candidates for each [MASK]. Raises ValueError for a text without one."""
     console = console or Console()
-    if not settings.texts:
-        raise ValueError('no text given; for example: bertwright fill-mask MODEL "Paris is the [MASK] of France."')
     with placed(settings.device) as place:
-        model = load(_model_folder(settings.model), place.device, place.dtype)
-        for text in settings.texts:
-            filled = model.fill_mask(text, settings.top_k)
-            table = Table(title=filled.text, title_justify="left", title_style="bold")
-            for number in range(len(filled.masks)):
-                table.add_column(f"[MASK] {number + 1}" if len(filled.masks) > 1 else "[MASK]".replace("[", r"\["))
-                table.add_column("probability", justify="right")
-            for row in zip(*filled.masks, strict=True):
-                table.add_row(*(cell for found in row for cell in (found.token, f"{found.probability:.1%}")))
+        model = load(model_folder(settings.model), place.device, place.dtype)
+        answers = [model.fill_mask(text, settings.top_k) for text in settings.texts]
+    for filled in answers:
+        heading(console, filled.text)
+        for table in _candidates(filled, side_by_side=max(1, console.width // MASK_WIDTH)):
             console.print(table)
+    return answers
 
 
 def embed(settings: EmbedSettings, console: Console | None = None) -> None:
-    """Write the vectors of files, or show how alike some texts are."""
+    """Write the vectors of texts or files to a file, in constant memory, or show how alike some texts are."""
     console = console or Console()
+    if settings.output is not None:
+        refuse_existing(settings.output)
     with placed(settings.device) as place:
-        model = load(_model_folder(settings.model), place.device, place.dtype)
-        texts = iter(settings.texts)
-        if settings.inputs:
-            corpus = CorpusSettings(settings.inputs, documents="line", column=settings.column)
-            texts = (document.text for document in read(corpus))
+        model = load(model_folder(settings.model), place.device, place.dtype)
         if settings.output is None:
-            console.print(_similarities(settings.texts, _vectors(model, list(texts), settings)))
-            return
-        parts = (_vectors(model, chunk, settings) for chunk in _chunks(texts, EMBED_AT_ONCE))
-        number = _write_rows(settings.output, parts, model.config.hidden_size)
-        console.print(f"{settings.output}: {number:,} vectors of {model.config.hidden_size} numbers")
+            _show_cosines(console, settings.texts, _vectors(model, settings.texts, settings))
+        else:
+            texts = _texts_of_files(settings, console) if settings.inputs else iter(settings.texts)
+            parts = (_vectors(model, chunk, settings) for chunk in _chunks(texts, EMBED_AT_ONCE))
+            number = _write_rows(settings.output, parts, model.config.hidden_size)
+            say(console, f"{settings.output}: {number:,} vectors of {model.config.hidden_size} numbers")
 
 
 def info(settings: InfoSettings, console: Console | None = None) -> None:
-    """Print what a folder holds."""
+    """Print what a folder holds. Raises ValueError for a folder that is none of ours, and for a damaged one."""
     console = console or Console()
     folder = settings.folder
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder")
-    if (folder / "settings.toml").is_file():
-        rows = _run_facts(folder, settings.verify)
-    elif (folder / "train" / "header.json").is_file():
-        rows = _store_facts(folder, settings.verify)
+        raise ValueError(f"{folder}: {'a file; name its folder' if folder.exists() else 'no such folder'}")
+    digests = True  # are there any, for --verify?
+    if (folder / "train" / "header.json").is_file():
+        what, rows = "token store", _store_facts(folder, settings.verify)
+    elif _is_run(folder):
+        what, rows = "pre-training run", _run_facts(folder, settings.verify)
     elif (folder / "config.json").is_file():
-        rows = _model_facts(folder)
+        what, rows, digests = "model", _model_facts(folder), False
     elif (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
-        rows = _vocabulary_facts(folder)
+        what, rows, digests = "vocabulary", _vocabulary_facts(folder), False
     else:
         raise ValueError(
-            f"{folder}: neither a run (settings.toml), a token store (train/header.json), a model (config.json) "
-            "nor a vocabulary (vocab.txt)"
+            f"{folder}: neither a run (settings.toml, checkpoints/), a finished token store (train/header.json), a "
+            "model (config.json) nor a vocabulary (vocab.txt)"
         )
-    table = Table(title=str(folder), title_justify="left", show_header=False)
-    for name, value in rows.items():
-        table.add_row(name, value)
-    console.print(table)
+    if settings.verify and not digests:
+        raise ValueError(f"{folder}: a {what} stores no digests to verify; leave --verify out")
+    heading(console, f"{folder}: {what}")
+    console.print(facts(rows))
 
 
 def convert(settings: ConvertSettings, console: Console | None = None) -> None:
-    """Read a checkpoint of any kind that we know and write it as a Hugging Face folder."""
+    """Read a checkpoint of any kind that we know and write it as a Hugging Face folder, whole or not at all.
+
+    Raises ValueError when the output is there already, and for a source that is not a whole BERT.
+    """
     console = console or Console()
+    refuse_existing(settings.output)
     source = Path(settings.source)
     if (source / google.CONFIG).is_file():
         loaded, tokenizer = google.load_checkpoint(source), Tokenizer.load(source / "vocab.txt", settings.lowercase)
     else:
-        folder = _model_folder(settings.source)
-        loaded, tokenizer = load_model(folder, heads="optional"), Tokenizer.load(folder)
+        folder = model_folder(settings.source)
+        loaded, tokenizer = load_model(folder, heads="optional"), Tokenizer.load(folder, settings.lowercase)
     save_model(settings.output, loaded.model, tokenizer)
-    console.print(f"{settings.output}: written, {loaded.model.config.num_parameters:,} parameters")
+    say(console, f"{settings.output}: written, {loaded.model.config.num_parameters:,} parameters")
     for head in loaded.missing_heads:
-        console.print(f"[yellow]the source has no {head} head: its weights here are random[/yellow]")
+        remark(console, f"the source has no {head} head: its weights here are random")
     if loaded.ignored:
-        console.print(f"[yellow]left out, as no part of pre-training: {', '.join(loaded.ignored)}[/yellow]")
+        remark(console, f"left out, as no part of pre-training: {', '.join(loaded.ignored)}")
 
 
-def _model_folder(name: str) -> Path:
-    """A model's folder; a run stands for its finished model, or for its newest checkpoint."""
+def model_folder(name: str) -> Path:
+    """A model's folder; a run stands for its finished model, or for its newest checkpoint.
+
+    Raises ValueError for a run without either, and where neither folder nor hub has the name.
+    """
     run = Path(name)
-    if not (run / "settings.toml").is_file():
+    if not _is_run(run):
         return find_folder(name)
     if (run / "model").is_dir():
         return run / "model"
@@ -184,45 +201,79 @@ def _model_folder(name: str) -> Path:
     return latest
 
 
+def _is_run(folder: Path) -> bool:
+    return (folder / "settings.toml").is_file() and (folder / "checkpoints").is_dir()
+
+
+def _candidates(filled: Filled, side_by_side: int) -> Iterator[Table]:
+    """One column of candidates for each [MASK]; as many masks in one table as fit."""
+    for first in range(0, len(filled.masks), side_by_side):
+        shown = filled.masks[first : first + side_by_side]
+        table = columns()
+        for number in range(first + 1, first + len(shown) + 1):
+            table.add_column(Text(f"[MASK] {number}" if len(filled.masks) > 1 else "[MASK]"))
+            table.add_column("probability", justify="right")
+        for row in zip(*shown, strict=True):
+            table.add_row(*(cell for found in row for cell in (Text(found.token), f"{found.probability:.1%}")))
+        yield table
+
+
+def _texts_of_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
+    """The texts of all files, with a live line of what has been read; what had no text is told at the end."""
+    corpus = CorpusSettings(settings.inputs, documents="line", column=settings.column)
+    findings, last = Findings(), 0
+    files = open_inputs(corpus)
+    unpacked = not any(file.compression or file.format == ".parquet" for file in files)
+    with reading(console, "embedding", sum(file.size for file in files) if unpacked else None) as advance:
+        for document in read(corpus, files, findings):
+            yield document.text
+            if findings.bytes_read > last:
+                advance(findings.bytes_read - last)
+                last = findings.bytes_read
+    if left_out := findings.null_values + findings.empty_documents:
+        remark(console, f"{left_out:,} rows without a text have no vector: row numbers differ from there on")
+
+
 def _chunks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
     while chunk := list(islice(texts, size)):
         yield chunk
 
 
-def _vectors(model: Bert, texts: list[str], settings: EmbedSettings) -> Any:
+def _vectors(model: Bert, texts: Sequence[str], settings: EmbedSettings) -> Any:
     return model.embed(texts, settings.pooling, settings.normalize, max_length=settings.max_length)
 
 
-def _write_rows(path: Path, parts: Iterator[Any], columns: int) -> int:
+def _write_rows(path: Path, parts: Iterable[Any], width: int) -> int:
     """Write blocks of rows as one .npy file in constant memory, whole or not at all; returns the number of rows."""
     rows = 0
     with whole_file(path) as part, part.open("wb") as file:
-        _write_head(file, rows, columns)
+        _write_head(file, rows, width)
         for block in parts:
             file.write(np.ascontiguousarray(block, dtype="<f4").tobytes())
             rows += len(block)
         file.seek(0)
-        _write_head(file, rows, columns)  # numpy leaves room in it, so that it keeps its size
+        _write_head(file, rows, width)  # numpy leaves room in it, so that it keeps its size
     return rows
 
 
-def _write_head(file: Any, rows: int, columns: int) -> None:
-    shape = {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)}
+def _write_head(file: Any, rows: int, width: int) -> None:
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
     np.lib.format.write_array_header_1_0(file, shape)
 
 
-def _similarities(texts: Sequence[str], vectors: Any) -> Table:
-    """Cosines between some texts."""
+def _show_cosines(console: Console, texts: Sequence[str], vectors: Any) -> None:
+    """Cosines between some texts; of many, as many columns as the terminal holds."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = (vectors / lengths) @ (vectors / lengths).T
-    table = Table(title=f"Cosines of {len(texts)} vectors of {vectors.shape[1]} numbers", title_justify="left")
-    table.add_column("")
-    table.add_column("text", overflow="fold")
-    for number in range(min(len(texts), SHOWN_TEXTS)):
-        table.add_column(str(number + 1), justify="right")
+    shown = min(len(texts), max(2, (console.width - TEXT_WIDTH) // COSINE_WIDTH))
+    heading(console, f"Cosines of {len(texts)} texts, vectors of {vectors.shape[1]} numbers")
+    table = columns("", "", *(str(number + 1) for number in range(shown)))
+    table.columns[1].justify, table.columns[1].overflow = "left", "fold"
     for number, text in enumerate(texts):
-        table.add_row(str(number + 1), text, *(f"{cosine:.3f}" for cosine in cosines[number, :SHOWN_TEXTS]))
-    return table
+        table.add_row(str(number + 1), Text(text), *(f"{cosine:.3f}" for cosine in cosines[number, :shown]))
+    console.print(table)
+    if shown < len(texts):
+        remark(console, f"only {shown} of {len(texts)} columns fit here; --output vectors.npy keeps all vectors")
 
 
 def _shape(config: BertConfig) -> str:
@@ -234,33 +285,31 @@ def _model_facts(folder: Path) -> dict[str, str]:
     config = load_config(folder)
     loaded = load_model(folder, heads="optional")
     return {
-        "what": "model",
         "shape": _shape(config),
         "positions": f"{config.max_positions:,}",
         "parameters": f"{config.num_parameters:,}",
         "heads not there": ", ".join(loaded.missing_heads) or "none",
-    } | {name: value for name, value in _vocabulary_facts(folder).items() if name != "what"}
+    } | _vocabulary_facts(folder)
 
 
 def _vocabulary_facts(folder: Path) -> dict[str, str]:
     tokenizer = Tokenizer.load(folder)
     return {
-        "what": "vocabulary",
-        "tokens": f"{tokenizer.vocab_size:,}, {'uncased' if tokenizer.lowercase else 'cased'}",
-        "digest": tokenizer.digest,
+        "vocabulary": f"{tokenizer.vocab_size:,} tokens, {'uncased' if tokenizer.lowercase else 'cased'}",
+        "digest of its ids": tokenizer.digest,
     }
 
 
 def _store_facts(folder: Path, verify: bool) -> dict[str, str]:
-    facts = {"what": "token store"}
+    rows = {}
     for part in ("train", "held_out"):
         if (folder / part).is_dir():
             store = TokenStore.open(folder / part, verify=verify)
-            facts[part] = (
+            rows[part.replace("_", " ")] = (
                 f"{store.num_documents:,} documents, {store.num_sentences:,} sentences, {store.num_tokens:,} tokens"
             )
     origin = store.header.origin
-    return facts | {
+    return rows | {
         "vocabulary": f"{origin.vocab_size:,} tokens, digest {origin.vocabulary}",
         "sentence rules": origin.rules,
         "checked": "every byte" if verify else "sizes and sampled blocks (--verify: every byte)",
@@ -271,13 +320,13 @@ def _run_facts(folder: Path, verify: bool) -> dict[str, str]:
     kept = checkpoint.checkpoints(folder / "checkpoints")
     if verify and kept:
         checkpoint.verify(kept[-1])
-    facts = {"what": "pre-training run", "state": "finished" if (folder / "model").is_dir() else "not finished"}
-    facts["checkpoints"] = ", ".join(path.name for path in kept) or "none yet"
+    rows = {"state": "finished" if (folder / "model").is_dir() else "not finished"}
+    rows["checkpoints"] = ", ".join(path.name for path in kept) or "none yet"
     if kept:
         config = load_config(kept[-1])
-        facts["model"] = f"{_shape(config)}, {config.num_parameters:,} parameters"
+        rows["model"] = f"{_shape(config)}, {config.num_parameters:,} parameters"
     for record in [record for record in read_metrics(folder) if record["kind"] == "held_out"][-1:]:
-        facts["held out"] = f"masked-LM loss {record['mlm_loss']:.3f} after step {record['step']:,}"
+        rows["held out"] = f"masked-LM loss {record['mlm_loss']:.3f} after step {record['step']:,}"
     if (folder / "report.json").is_file():
-        facts["seconds"] = f"{read_json(folder / 'report.json')['seconds_of_this_process']:,.0f}"
-    return facts
+        rows["seconds of its last process"] = f"{read_json(folder / 'report.json')['seconds_of_this_process']:,.0f}"
+    return rows

@@ -187,7 +187,7 @@ def _clear(folder: Path, keep: Path | None) -> str:
     """Delete the parts of other builds; say so if there were any."""
     others = [other for other in folder.glob(".unfinished-*") if other != keep]
     for other in others:
-        shutil.rmtree(other)
+        shutil.rmtree(other, ignore_errors=True)  # what a dying worker still adds goes the next time
     return (
         "begun anew: the inputs, the vocabulary or the rules have changed since the last, unfinished build"
         if others
@@ -291,7 +291,7 @@ def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareS
                 headers[side] = write_store(path, _chosen(plan, summaries, of_part), origin, corpus)
 
             _replaced(folder / side, write)
-    shutil.rmtree(plan.parts)
+    shutil.rmtree(plan.parts, ignore_errors=True)
     return Built(headers["train"], headers.get("held_out"), **counts)
 
 

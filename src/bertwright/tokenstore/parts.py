@@ -6,13 +6,15 @@ whole or not at all: with it the part is finished.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import io
 import signal
 import sys
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from bertwright.corpus.sentences import sentence_splitter
 from bertwright.tokenstore.store import Documents
 from bertwright.vocabulary.tokenizer import Tokenizer
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h: the signal that a process gets when its parent dies
 CHUNK_CHARACTERS = 4 << 20  # of text in one call of the tokenizer: enough to hide the call, little enough for memory
 
 
@@ -51,9 +54,12 @@ class PartSummary(NamedTuple):
 def serve(descriptor: int) -> None:
     """A worker process: receive a tokenizer, then tasks; answer each with None or with the error it ended in.
 
-    It ends when the other side closes the connection, which a killed process does too.
+    It ends when the other side closes the connection, which a killed process does too; on Linux it ends with it at
+    once, so that nobody writes on behind the back of the build that goes on.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the building process decides
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with Connection(descriptor) as connection:
         try:
             tokenizer: Tokenizer = connection.recv()
@@ -88,7 +94,7 @@ def write_part(task: PartTask, tokenizer: Tokenizer) -> None:
                 document_lengths[document_lengths > 0].astype(np.uint32),
             )
             for column in whole:
-                np.save(file, column, allow_pickle=False)
+                _append(file, column)
             chunks += 1
             kept_documents += len(whole.document_lengths)
             all_sentences += len(lengths)
@@ -158,6 +164,13 @@ def _sentence_chunks(documents: Iterable[Document], rule: str, digests: list[byt
             chunk, characters = _SentenceChunk([], []), 0
     if chunk.counts:
         yield chunk
+
+
+def _append(file: BinaryIO, column: np.ndarray) -> None:
+    """`numpy.save`, but by the file's own write: on a full disk numpy's raises an error that does not say so."""
+    buffer = io.BytesIO()
+    np.save(buffer, column, allow_pickle=False)
+    file.write(buffer.getbuffer())
 
 
 def _chunks_path(folder: Path, number: int) -> Path:

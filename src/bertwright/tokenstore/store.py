@@ -88,7 +88,7 @@ class TokenStore:
         """For `TokenStore.open`, which checks the files first."""
         self.folder = folder
         self.header = header
-        *tokens, self.sentence_starts, self.document_starts = (_mapped(folder / file.name) for file in header.files)
+        *tokens, self.sentence_starts, self.document_starts = (_mapped(folder, file) for file in header.files)
         self._shards: list[np.ndarray] = tokens
         self._shard_starts = np.cumsum([0, *(len(shard) for shard in tokens)])
 
@@ -160,7 +160,7 @@ def write_store(
     Wrap it in `files.whole_folder`, so that the store appears whole or not at all.
     """
     with ExitStack() as stack:
-        tokens = stack.enter_context(_TokenFiles(folder, origin.vocab_size, shard_tokens))
+        tokens = _TokenFiles(folder, origin.vocab_size, shard_tokens, stack)
         sentences = stack.enter_context(_ArrayFile(folder / "sentence_starts.npy", np.int64))
         boundaries = stack.enter_context(_ArrayFile(folder / "document_starts.npy", np.int64))
         sentences.append(np.zeros(1, np.int64))
@@ -228,20 +228,14 @@ class _ArrayFile:
 class _TokenFiles:
     """The token files of a store in writing: a new one begins where the next document would not fit."""
 
-    def __init__(self, folder: Path, vocab_size: int, capacity: int) -> None:
+    def __init__(self, folder: Path, vocab_size: int, capacity: int, stack: ExitStack) -> None:
+        """`stack` closes the files in the end."""
         self._folder = folder
         self._dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         self._capacity = capacity
+        self._stack = stack
         self.arrays: list[_ArrayFile] = []
-
-    def __enter__(self) -> _TokenFiles:
         self._begin_file()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.arrays[-1].__exit__(kind, error, trace)
 
     def append(self, tokens: np.ndarray, document_ends: np.ndarray) -> None:
         """Append whole documents: document i ends before `tokens[document_ends[i]]`."""
@@ -250,7 +244,6 @@ class _TokenFiles:
             room = self._capacity - self.arrays[-1].length
             fitting = int(np.searchsorted(document_ends, begin + room, side="right"))
             if fitting == done and self.arrays[-1].length:
-                self.arrays[-1].__exit__(None, None, None)
                 self._begin_file()
                 continue
             done = max(fitting, done + 1)  # a document larger than a whole file has one of its own
@@ -260,7 +253,7 @@ class _TokenFiles:
 
     def _begin_file(self) -> None:
         array = _ArrayFile(self._folder / f"tokens-{len(self.arrays):05}.npy", self._dtype)
-        self.arrays.append(array.__enter__())
+        self.arrays.append(self._stack.enter_context(array))
 
 
 def _read_header(folder: Path) -> StoreHeader:
@@ -305,6 +298,9 @@ def _sampled_digest(path: Path) -> str:
     return state.hexdigest()
 
 
-def _mapped(path: Path) -> np.ndarray:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+def _mapped(folder: Path, file: StoreFile) -> np.ndarray:
+    array = np.load(folder / file.name, mmap_mode="r", allow_pickle=False)
+    if array.shape != (file.length,):
+        place = folder / file.name
+        raise ValueError(f"{place}: shape {array.shape} found, ({file.length},) expected; prepare the corpus again")
     return np.asarray(array)  # a plain view: indexing numpy's memmap class costs far more than the read

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ctypes
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import normalizers, pre_tokenizers
 
 from bertwright import native
@@ -48,6 +49,15 @@ class WordCounts:
         """Occurrences of all words that were met."""
         return self.words.total() + self.too_long + self.pruned
 
+    def characters(self) -> Counter[str]:
+        """Occurrences of characters."""
+        codes, lengths = code_points(self.words)
+        occurrences = np.repeat(np.fromiter(self.words.values(), np.int64, len(self.words)), lengths)
+        distinct, places = np.unique(codes, return_inverse=True)
+        totals = np.zeros(len(distinct), dtype=np.int64)
+        np.add.at(totals, places, occurrences)
+        return Counter(dict(zip(map(chr, distinct.tolist()), totals.tolist(), strict=True)))
+
     def merge(self, other: WordCounts, max_words: int) -> None:
         """Add another part's counts, then hold to at most `max_words` distinct words."""
         self.words.update(other.words)
@@ -69,6 +79,12 @@ class WordCounts:
         before = self.words.total()
         self.words = Counter({word: count for word, count in self.words.items() if count > threshold})
         self.pruned += before - self.words.total()
+
+
+def code_points(words: Collection[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """The characters of all words, end to end, and the length of each word."""
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    return np.frombuffer("".join(words).encode("utf-32-le"), np.uint32), lengths
 
 
 class WordRules:
@@ -103,7 +119,7 @@ def count_words(
     *,
     lowercase: bool,
     strip_accents: bool | None = None,
-    max_words: int = 3_000_000,
+    max_words: int = 2_000_000,
     progress: Callable[[int], None] | None = None,
 ) -> WordCounts:
     """Count the words of texts. `progress` is told the UTF-8 bytes done since it was last told.

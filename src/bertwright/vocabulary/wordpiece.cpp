@@ -103,7 +103,7 @@ class Chunks {
 // ---------------------------------------------------------------- merges
 
 struct Pair {
-    uint32_t left, right;
+    uint32_t left = 0, right = 0;
     int64_t count = 0;
     double score = 0;
     int64_t place = -1;           // in the heap; -1: not a candidate
@@ -182,7 +182,9 @@ class Learner {
     uint32_t pair_of(uint32_t left, uint32_t right) {
         auto [place, is_new] = found_.try_emplace(uint64_t{left} << 32 | right, static_cast<uint32_t>(pairs_.size()));
         if (is_new) {
-            pairs_.push_back({left, right});
+            pairs_.emplace_back();
+            pairs_.back().left = left;
+            pairs_.back().right = right;
             symbols_[left].pairs.push_back(place->second);
             if (right != left) symbols_[right].pairs.push_back(place->second);
         }

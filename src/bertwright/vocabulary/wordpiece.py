@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +57,8 @@ class VocabularySettings:
     """Drop learned pieces that cutting up the corpus never uses (the tokenizer takes the longest match, so many steps
     on the way to a long piece are never seen), and learn others in their place."""
 
-    max_words: int = 3_000_000
-    """Distinct words held while counting, about 150 bytes each. Above, the rarest are dropped, and reported."""
+    max_words: int = 2_000_000
+    """Distinct words held at most; learning from so many takes 1.6 GB. Above, the rarest are dropped, and reported."""
 
     def __post_init__(self) -> None:
         for name in ("size", "min_frequency", "max_characters", "max_words"):
@@ -142,7 +141,7 @@ def alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
     """The characters that get tokens: printable ASCII, then others by frequency, both as far as normalization leaves
     them, up to the coverage or number set."""
     rules = WordRules(settings.lowercase, settings.strip_accents)
-    frequency = _character_frequency(counts)
+    frequency = counts.characters()
     ascii_left = [c for c in ASCII if list(rules.words([c])) == [[c]]]
     others = sorted((c for c in frequency if c not in ascii_left), key=lambda c: (-frequency[c], c))
     wanted = frequency.total() * settings.character_coverage
@@ -152,14 +151,6 @@ def alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
         covered += frequency[others[taken]]
         taken += 1
     return sorted([*ascii_left, *others[:taken]], key=lambda c: (-frequency[c], c))
-
-
-def _character_frequency(counts: WordCounts) -> Counter[str]:
-    frequency: Counter[str] = Counter()
-    for word, count in counts.words.items():
-        for character in word:
-            frequency[character] += count
-    return frequency
 
 
 def _character_tokens(characters: Sequence[str], settings: VocabularySettings) -> list[str]:
@@ -212,7 +203,7 @@ def report(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> Voc
     used = usage(tokens, counts)
     known = {token.removeprefix(CONTINUATION) for token in tokens}
     pieces = [token for token in tokens if token not in SPECIAL_TOKENS]
-    frequency = _character_frequency(counts)
+    frequency = counts.characters()
     covered = sum(count for character, count in frequency.items() if character in known)
     return VocabularyReport(
         tokens=len(tokens),

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The main job on real text that every Python installation carries: the language manual and the standard library's
+# docstrings. Raw text → survey → vocabulary → token store → pre-training → filled masks. About five minutes on two cores.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+WORK=${1:-demo-run}
+if [ -e "$WORK" ]; then
+    echo "$WORK is there already; delete it (rm -r $WORK) or name another folder: bash demo/run.sh FOLDER" >&2
+    exit 2
+fi
+
+step() { printf '\n\033[1m── %s\033[0m\n$ %s\n' "$1" "${*:2}"; "${@:2}"; }
+
+mkdir -p "$WORK"
+step "Raw text: the manual and the docstrings of this Python" python demo/corpus.py "$WORK/corpus.txt"
+step "What is it like?" bertwright survey "$WORK/corpus.txt"
+step "Learn its vocabulary" bertwright vocabulary "$WORK/corpus.txt" --size 8000 --output "$WORK/vocabulary"
+step "Turn it into token ids; keep a twentieth of the documents for measuring" \
+    bertwright prepare "$WORK/corpus.txt" --vocabulary "$WORK/vocabulary" --held-out 0.05 --store "$WORK/store"
+step "Pre-train a small BERT" bertwright pretrain --config recipes/demo.toml --store "$WORK/store" --run "$WORK/run"
+step "Let it fill masks" bertwright fill-mask "$WORK/run" --top-k 3 \
+    "Return True if the [MASK] is a directory." \
+    "Raise a [MASK] if the file does not exist." \
+    "Return a list of all the [MASK] in the given string."
+printf '\nThe loss over the steps, as a picture: %s\n' "$WORK/run/loss.png"
