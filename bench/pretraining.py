@@ -2,11 +2,11 @@
 
     python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2]
 
-Every contender is a process of its own, warmed up, and then asked for one step at a time in turn, so that a machine whose
-speed drifts drifts for all. The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at
-1.0, 15 % masked. The median step counts. Useful work is what the model needs: no padding, and the vocabulary projection at
-the masked positions only; utilisation is useful work a second over the best matrix product of this machine in the fastest
-number type that a contender may use, measured in the same rounds.
+Every contender is a process of its own, warmed up, and then asked for one step at a time in turn, so that a machine
+whose speed drifts drifts for all. The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay
+0.01, clipping at 1.0, 15 % masked. The median step counts. Useful work is what the model needs: no padding, and the
+vocabulary projection at the masked positions only; utilisation is useful work a second over the best matrix product
+of this machine in the fastest number type that a contender may use, measured in the same rounds.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def ours(work: Path, threads: int, steps: int) -> None:
         *[sys.executable, "-m", "bertwright", "pretrain", "--store", str(work / "store"), "--run", str(work / "ours")],
         *["--steps", str(steps), "--size", "mini", "--max-positions", str(LENGTH), "--batch-size", str(BATCH)],
         *["--long-share", "0", "--learning-rate", str(RATE), "--warmup-share", str(WARMUP), "--threads", str(threads)],
-        *["--evaluate-every", str(steps), "--save-every", "500"],
+        *["--evaluate-every", str(steps), "--save-every", "500", "--bias-correction"],
     ]
     subprocess.run(command, check=True)
 

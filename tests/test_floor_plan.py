@@ -14,17 +14,17 @@ ROOT = Path(bertwright.__file__).parent
 # In the order in which the data meets them. A change of this list is a change of the design: make it on purpose.
 PLAN = """
 files seeding native settings
-corpus.inputs corpus.decoding corpus.readers corpus.documents corpus.sentences corpus.survey
-vocabulary.tokenizer_files vocabulary.counting vocabulary.wordpiece vocabulary.tokenizer
+corpus.inputs corpus.decoding corpus.readers corpus.documents corpus.sentences corpus.counting corpus.survey
+vocabulary.tokenizer_files vocabulary.counting vocabulary.learning vocabulary.tokenizer vocabulary.wordpiece
 tokenstore.store tokenstore.parts tokenstore.build
 batching.batch batching.order
 pretraining.segments pretraining.masking pretraining.batches
 models.config models.dropout models.twins models.binding models.kernels models.attention models.encoder models.heads
 pretraining.objective pretraining.evaluation
 training.optimizer training.schedule training.device training.loop training.checkpoint training.journal
-interop.huggingface interop.google
+interop.checksum interop.bundle interop.huggingface interop.google
 inference.masks inference.vectors inference.model
-runs.screen runs.recipe runs.corpus runs.pretrain runs.use
+runs.recipe runs.screen runs.folders runs.corpus runs.opening runs.pretrain runs.use
 cli __main__
 """.split()
 

@@ -75,7 +75,7 @@ def run(arguments: list[str]) -> int:
         return code
     except KeyboardInterrupt as interrupt:
         return failed(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
-    except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
+    except (BrokenPipeError, SystemExit):  # the reader of our output has seen enough; rich then ends the program
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
     except OSError as error:
@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> int:
 
 
 def failed(message: str, code: int) -> int:
-    print(f"bertwright: {' '.join(message.split())}", file=sys.stderr)
+    print(f"bertwright: {' '.join(map(str.strip, message.splitlines()))}", file=sys.stderr)
     return code
 
 
@@ -141,7 +141,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
     if "--resume" in rest and (run_folder := _taken(rest, "--run")[0]):
         if config:
             raise ValueError("--resume goes on with the run's own settings; leave --config out")
-        from bertwright.runs.pretrain import saved_settings
+        from bertwright.runs.opening import saved_settings
 
         default = saved_settings(Path(run_folder))
     else:

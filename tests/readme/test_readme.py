@@ -1,7 +1,7 @@
 """The README is run: every command and code block in order, in an empty folder, as a reader would type them.
 
-A block ```console holds `$ command` lines, each followed by what it prints; ```python blocks run one after another in one
-interpreter. What is printed must contain what the README shows, numbers aside: they depend on machine and Python version.
+A block ```console holds `$ command` lines, each followed by what it prints; ```python blocks run one after another in
+one interpreter. What is printed must contain what the README shows, numbers aside: they depend on machine and Python.
 """
 
 from __future__ import annotations

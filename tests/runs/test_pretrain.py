@@ -26,7 +26,8 @@ from safetensors.torch import load_file
 import bertwright
 from bertwright.files import folder_lock
 from bertwright.pretraining.batches import DataSettings
-from bertwright.runs.pretrain import pretrain, saved_settings
+from bertwright.runs.opening import saved_settings
+from bertwright.runs.pretrain import pretrain
 from bertwright.runs.recipe import LongPhase, ModelSettings, PretrainSettings
 from bertwright.settings import write_settings
 from bertwright.training.journal import read_metrics
@@ -117,7 +118,7 @@ def test_the_last_steps_are_long(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", log_every=1)
     assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
     printed = carried_out(settings)
-    assert "Steps  9 to 12, length 64" in printed
+    assert "Steps 9 to 12, length 64" in printed
 
 
 @pytest.mark.parametrize("objective", ["mlm", "ltr"])
@@ -136,7 +137,7 @@ def test_training_goes_on_from_another_model(tmp_path: Path, make_settings: Make
     second = make_settings(tmp_path / "second", model=ModelSettings(init=str(tmp_path / "first" / "model")))
     carried_out(second)
     last = [record for record in read_metrics(first.run) if record["kind"] == "held_out"][-1]
-    start = [record for record in read_metrics(second.run) if record["kind"] == "held_out"][0]
+    start = next(record for record in read_metrics(second.run) if record["kind"] == "held_out")
     assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
 
 

@@ -63,9 +63,10 @@ def crossing(value: Argument) -> object:
         return ctypes.c_double(value)
     if value is None:
         return None
-    if isinstance(value[0], Tensor):
-        return (ctypes.c_void_p * len(value))(*(address(tensor) for tensor in value))
-    return (ctypes.c_double * len(value))(*value)
+    tensors = [item for item in value if isinstance(item, Tensor)]
+    if tensors:
+        return (ctypes.c_void_p * len(tensors))(*map(address, tensors))
+    return (ctypes.c_double * len(value))(*(item for item in value if isinstance(item, float)))
 
 
 def address(tensor: Tensor) -> ctypes.c_void_p:

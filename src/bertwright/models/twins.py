@@ -118,6 +118,6 @@ def attention(
         rows = (dropout.first_token + token[:, None, :]) * heads + torch.arange(heads, device=qkv.device)[:, None]
         mask = kept(dropout, site, rows.flatten(), max_seqlen).view_as(weights)
         weights = torch.where(mask, weights * dropout.scale, 0.0)
-    context = (weights @ value).transpose(1, 2)[real]  # T A D: sequences lie end to end in both
+    context: Tensor = (weights @ value).transpose(1, 2)[real]  # T A D: sequences lie end to end in both
     assert len(context) == tokens
     return context.to(qkv.dtype)

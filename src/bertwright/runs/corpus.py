@@ -13,6 +13,7 @@ from bertwright.corpus.inputs import CorpusSettings, open_inputs
 from bertwright.corpus.survey import Survey, render, warnings
 from bertwright.corpus.survey import survey as take_survey
 from bertwright.files import whole_folder, write_json
+from bertwright.runs.folders import refuse_existing, vocabulary_folder
 from bertwright.runs.screen import columns, counting, facts, heading, reading, remark, say
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import Built, PrepareSettings, Progress, build
@@ -69,7 +70,8 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
         refuse_existing(settings.json)
     with reading(console, "surveying", _size(settings.corpus)) as advance:
         found = take_survey(settings.corpus, advance)
-    heading(console, f"Survey of {' '.join(settings.corpus.inputs)}")
+    first, *others = settings.corpus.inputs
+    heading(console, f"Survey of {first}{f' and {len(others)} more' if others else ''}")
     console.print(render(found))
     told = warnings(found)
     for warning in told:
@@ -113,7 +115,7 @@ def prepare(settings: StoreSettings, console: Console | None = None) -> Built:
     Ctrl-C (KeyboardInterrupt) loses the parts in hand only: the same call goes on from the finished ones.
     """
     console = console or Console()
-    tokenizer = Tokenizer.load(find_vocabulary(settings.vocabulary))
+    tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
     noted: set[str] = set()
     with reading(console, "preparing", _size(settings.corpus)) as advance:
@@ -135,21 +137,6 @@ def prepare(settings: StoreSettings, console: Console | None = None) -> Built:
     heading(console, f"Token store {settings.store}, {time.perf_counter() - started:,.1f} s")
     _show_store(console, built)
     return built
-
-
-def find_vocabulary(name: str) -> Path:
-    """A vocabulary's folder or file as it is; anything else is looked for on the hub."""
-    if Path(name).exists():
-        return Path(name)
-    from bertwright.interop.huggingface import find_folder  # here: it imports torch, which takes seconds
-
-    return find_folder(name)
-
-
-def refuse_existing(path: Path) -> None:
-    """Raise ValueError where a result would take the place of something; before the work, not after it."""
-    if path.exists():
-        raise ValueError(f"{path}: is there already; name another, or delete it")
 
 
 def _size(corpus: CorpusSettings, unpacked: bool = False) -> int | None:

@@ -20,9 +20,9 @@ from bertwright.files import read_json, whole_file
 from bertwright.inference.masks import Filled
 from bertwright.inference.model import Bert, load
 from bertwright.interop import google
-from bertwright.interop.huggingface import find_folder, load_config, load_model, save_model
+from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
-from bertwright.runs.corpus import refuse_existing
+from bertwright.runs.folders import is_run, model_folder, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
@@ -147,7 +147,7 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
     digests = True  # are there any, for --verify?
     if (folder / "train" / "header.json").is_file():
         what, rows = "token store", _store_facts(folder, settings.verify)
-    elif _is_run(folder):
+    elif is_run(folder):
         what, rows = "pre-training run", _run_facts(folder, settings.verify)
     elif (folder / "config.json").is_file():
         what, rows, digests = "model", _model_facts(folder), False
@@ -183,26 +183,6 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
         remark(console, f"the source has no {head} head: its weights here are random")
     if loaded.ignored:
         remark(console, f"left out, as no part of pre-training: {', '.join(loaded.ignored)}")
-
-
-def model_folder(name: str) -> Path:
-    """A model's folder; a run stands for its finished model, or for its newest checkpoint.
-
-    Raises ValueError for a run without either, and where neither folder nor hub has the name.
-    """
-    run = Path(name)
-    if not _is_run(run):
-        return find_folder(name)
-    if (run / "model").is_dir():
-        return run / "model"
-    latest = checkpoint.newest(run / "checkpoints")
-    if latest is None:
-        raise ValueError(f"{run}: a run without a checkpoint yet")
-    return latest
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "settings.toml").is_file() and (folder / "checkpoints").is_dir()
 
 
 def _candidates(filled: Filled, side_by_side: int) -> Iterator[Table]:

@@ -54,7 +54,8 @@ class Place:
 
     def __str__(self) -> str:
         number_type = str(self.dtype).removeprefix("torch.")
-        on = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {self.threads} threads"
+        threads = f"{self.threads} thread" + "s" * (self.threads > 1)
+        on = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {threads}"
         return f"{on}, {number_type}" + (f", {self.ranks} ranks" if self.ranks > 1 else "")
 
 

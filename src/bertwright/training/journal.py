@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
 from bertwright.files import write_text
@@ -65,17 +65,16 @@ class Journal:
 
 
 def progress(console: Console) -> Progress:
-    """The live line of a long command: share done, the latest figures, time gone and time left."""
+    """The live line of a long command: share done, steps, the latest figures, time left; it fits 80 columns."""
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
         TextColumn("{task.fields[figures]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
         disable=not console.is_terminal,
+        transient=True,
     )
 
 

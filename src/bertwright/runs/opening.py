@@ -1,0 +1,133 @@
+"""How a pre-training run begins or goes on: all of it is opened and checked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertwright.files import read_json, sweep_parts, write_json
+from bertwright.interop import huggingface
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.pretraining.batches import PretrainingData
+from bertwright.runs.folders import model_folder
+from bertwright.runs.recipe import FREE, PretrainSettings
+from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
+from bertwright.tokenstore.store import TokenStore
+from bertwright.training import checkpoint
+from bertwright.training.device import Place
+from bertwright.training.optimizer import AdamW
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+def saved_settings(run: Path) -> PretrainSettings:
+    """The settings that a run folder's settings.toml holds, set to resume it."""
+    path = run / "settings.toml"
+    if not path.is_file():
+        raise ValueError(f"{run}: no run to resume there (settings.toml is missing); leave --resume out to start one")
+    return from_table(PretrainSettings, read_toml(path) | {"run": str(run), "resume": True}, str(path))
+
+
+def check_folder(settings: PretrainSettings) -> None:
+    """A new run needs a folder without one; a resumed run must be the one that the folder holds."""
+    path = settings.run / "settings.toml"
+    if not settings.resume:
+        if path.exists():
+            raise ValueError(f"{settings.run}: holds a run already; go on with --resume, or name another --run folder")
+        return
+    kept = to_table(saved_settings(settings.run))
+    for name, (before, now) in differences(kept, to_table(settings)).items():
+        if name.partition(".")[0] not in FREE:
+            raise ValueError(f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings")
+
+
+def begin(settings: PretrainSettings, corpus: str) -> None:
+    """Write down what is run, once all of it has been opened; hold a resumed run to the corpus that it began with."""
+    began_with = settings.run / "corpus.json"
+    if not settings.resume:
+        (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        write_json(began_with, {"digest": corpus})
+        write_settings(settings.run / "settings.toml", settings, "bertwright pretrain: the settings in force")
+    elif read_json(began_with)["digest"] != corpus:
+        raise ValueError(
+            f"{settings.store}: holds another text than the run began with; give it back its text, or start a new run "
+            f"from the newest checkpoint: --init {settings.run} --run FOLDER"
+        )
+    sweep_parts(settings.run)
+    sweep_parts(settings.run / "checkpoints")
+
+
+@dataclass
+class Opened:
+    """What a run's steps touch, as it is after the steps done so far."""
+
+    tokenizer: Tokenizer
+    model: BertForPretraining
+    optimizer: AdamW
+    train: TokenStore
+    data: list[PretrainingData]
+    """One for each phase."""
+    held_out: PretrainingData | None
+
+
+def open_run(settings: PretrainSettings, place: Place) -> Opened:
+    """Store, model and optimizer, from the newest checkpoint where there is one.
+
+    Raises ValueError for what is missing, damaged, or does not fit together; nothing has been written then.
+    """
+    if settings.store is None:
+        raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
+    tokenizer = Tokenizer.load(settings.store / "tokenizer")
+    train = TokenStore.open(settings.store / "train", tokenizer.digest)
+    data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
+    latest = checkpoint.newest(settings.run / "checkpoints")
+    model = _starting_model(settings, tokenizer, latest)
+    _check_lengths(settings, model.config)
+    model.encoder.compute_dtype = place.dtype
+    model.to(place.device).train()
+    optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)
+    if latest is not None:
+        optimizer.load_state(checkpoint.load_optimizer(latest))
+    return Opened(tokenizer, model, optimizer, train, data, _held_out(settings, tokenizer))
+
+
+def _held_out(settings: PretrainSettings, tokenizer: Tokenizer) -> PretrainingData | None:
+    """The held-out part of the store; a corpus prepared without one is trained on without evaluations."""
+    assert settings.store is not None
+    folder = settings.store / "held_out"
+    if not folder.is_dir():
+        return None
+    return PretrainingData(TokenStore.open(folder, tokenizer.digest), tokenizer, settings.phases[0].data)
+
+
+def _starting_model(settings: PretrainSettings, tokenizer: Tokenizer, latest: Path | None) -> BertForPretraining:
+    """The model at the run's newest checkpoint; else the one to start from; else one with random weights."""
+    if latest is None and settings.model.init is None:
+        config = settings.model.config(tokenizer.vocab_size, causal=settings.data.objective == "ltr")
+        return BertForPretraining(config, settings.data.seed)
+    folder = latest or model_folder(str(settings.model.init))
+    if Tokenizer.load(folder).digest != tokenizer.digest:
+        raise ValueError(
+            f"{folder}: its vocabulary is not the one that {settings.store} was prepared with; prepare the text again "
+            f"with --vocabulary {folder}"
+        )
+    loaded = huggingface.load_model(folder, heads="required" if latest else "optional")
+    if loaded.model.config.causal != (settings.data.objective == "ltr"):
+        raise ValueError(
+            f"{folder}: a {_direction(loaded.model.config)} model does not fit --objective {settings.data.objective}"
+        )
+    return loaded.model
+
+
+def _direction(config: BertConfig) -> str:
+    return "left-to-right" if config.causal else "bidirectional"
+
+
+def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
+    for phase in settings.phases:
+        if phase.data.max_length > config.max_positions:
+            raise ValueError(
+                f"sequences of {phase.data.max_length} tokens are asked for, but the model has {config.max_positions} "
+                "positions; raise --max-positions, lower --max-length or --long-length, or leave the long phase out "
+                "(--long-share 0)"
+            )

@@ -1,0 +1,498 @@
+"""The front door: commands as a user types them, what they print, what they leave, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple, get_type_hints
+
+import numpy as np
+import pytest
+
+import bertwright
+from bertwright.cli import VERBS, field_texts, run
+from bertwright.settings import read_toml
+
+PAIRS = [(first, second) for first in ("baker", "cook", "smith") for second in ("king", "queen", "monk")]
+TEXT = "\n\n".join(
+    f"The {first} met the {second} in town. It was {number} o'clock. They spoke of [bold] plans, and the {first} left."
+    for number, (first, second) in enumerate(PAIRS * 7)
+)
+TINY = "--size tiny --hidden-size 16 --num-heads 2 --max-positions 32 --max-length 24 --batch-size 4 --long-share 0"
+BRIEF = "--steps 4 --log-every 2 --evaluate-every 2 --evaluate-sequences 8 --save-every 2 --threads 1 --device cpu"
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def ran(command: str) -> Ran:
+    """Carry out a command line in this process, on a terminal of 80 columns that is none."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(shlex.split(command))
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def well(command: str) -> str:
+    """Carry out a command that must succeed; what it printed."""
+    done = ran(command)
+    assert (done.code, done.err) == (0, "")
+    return done.out
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.fixture(autouse=True)
+def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what a first project leaves: text, vocabulary, store and run, made by the commands themselves."""
+    place = tmp_path_factory.mktemp("project")
+    (place / "text.txt").write_text(TEXT, encoding="utf-8")
+    well(f"vocabulary {place}/text.txt --output {place}/vocabulary --size 200 --min-frequency 2")
+    well(f"prepare {place}/text.txt --vocabulary {place}/vocabulary --store {place}/store --workers 1 --held-out 0.1")
+    well(f"pretrain --store {place}/store --run {place}/run {TINY} {BRIEF}")
+    return place
+
+
+@pytest.fixture
+def at(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with that project beside it under short names."""
+    for name in ("text.txt", "vocabulary", "store", "run"):
+        (tmp_path / name).symlink_to(place / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- the commands
+
+
+def test_the_usage_names_every_verb() -> None:
+    shown = well("--help")
+    assert ran("") == (2, shown, "")
+    for name, verb in VERBS.items():
+        assert f"  {name:<12} {verb.summary}\n" in shown
+    assert max(map(len, shown.split("\n"))) <= 80
+
+
+def test_version() -> None:
+    assert well("--version").startswith("bertwright 0.")
+
+
+def flags(record: type) -> dict[str, str]:
+    """Every setting of a record and of those in it, with its text."""
+    found = {}
+    for name, kind in get_type_hints(record).items():
+        if dataclasses.is_dataclass(kind):
+            found |= flags(kind)  # type: ignore[arg-type]
+        else:
+            found[name] = field_texts(record)[name]  # every field must have one
+    return found
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_help_explains_every_setting(name: str) -> None:
+    shown = well(f"{name} --help")
+    words = " ".join(shown.replace("│", " ").split())
+    verb = VERBS[name]
+    for flag, text in flags(getattr(importlib.import_module(verb.module), verb.settings)).items():
+        positional = f" {flag.upper().removesuffix('S')} " in words
+        assert positional or f"--{flag.replace('_', '-')} " in words or f"--{flag.replace('_', '-')}, " in words
+        assert text in words
+    assert "--config FILE.toml" in words
+    assert "None}" not in shown.replace("{None,True,False}", "")
+    assert max(map(len, shown.split("\n"))) <= 80
+
+
+def test_survey(at: Path) -> None:
+    shown = well("survey text.txt --json figures.json")
+    assert shown.startswith("Survey of text.txt\n")
+    assert shown.count("words are little text") == 1
+    assert "…" not in shown
+    assert json.loads((at / "figures.json").read_text())["documents"] == 63
+
+
+def test_vocabulary(at: Path) -> None:
+    shown = well("vocabulary text.txt --output new --size 150 --min-frequency 2")
+    assert shown.startswith("Vocabulary new\n")
+    assert "words that are [UNK]" in shown
+    assert {path.name for path in (at / "new").iterdir()} >= {"vocab.txt", "tokenizer.json", "settings.toml"}
+    few = well("vocabulary text.txt --output few --size 9_000 --min-frequency 50")
+    assert "tokens in place of 9,000" in few
+
+
+def test_prepare_and_again(at: Path) -> None:
+    command = "prepare text.txt --vocabulary vocabulary --store new --workers 1 --held-out 0.1"
+    first = well(command)
+    assert "  train " in first
+    assert "  held out " in first
+    before = files(at / "new")
+    assert well(command).split("\n")[1:] == first.split("\n")[1:]  # but for the seconds
+    assert files(at / "new") == before
+
+
+def test_pretrain_and_resume(at: Path) -> None:
+    shown = well(f"pretrain --store store --run new {TINY} {BRIEF}")
+    assert 'bertwright fill-mask new/model "Some text with a [MASK] in it."' in shown
+    assert "finished already" in well("pretrain --run new --resume")
+    assert "finished already" in well("pretrain --resume --run=new --keep 1")
+
+
+def test_fill_mask(at: Path) -> None:
+    shown = well('fill-mask run "The [MASK] met :fire: [bold]the [MASK][/bold]." "[UNK] [MASK]" --top-k 3')
+    assert ":fire: [bold]the" in shown
+    assert "[UNK] " in shown
+    assert "[MASK] 1" in shown
+    assert percents(shown) == 9
+    many = well(f"fill-mask run '{'[MASK] ' * 7}'")
+    assert "[MASK] 7" in many
+    assert max(map(len, many.split("\n"))) <= 80
+
+
+def percents(shown: str) -> int:
+    return len(re.findall(r"\d%", shown))  # "%" alone is a token too
+
+
+def test_embed(at: Path) -> None:
+    shown = well('embed run "the baker" "the [red]cook" "the baker"')
+    assert "the [red]cook" in shown
+    assert shown.count("1.000") >= 5  # the diagonal, and the two equal texts
+    many = well(f"embed run {' '.join(map(str, range(30)))}")
+    assert max(map(len, many.split("\n"))) <= 80
+    assert "5 of 30 columns fit" in many
+
+
+def test_embed_files(at: Path) -> None:
+    (at / "lines.txt").write_text("the baker\n\nthe cook\n")
+    (at / "rows.jsonl").write_text('{"body": "the cook"}\n{"body": null}\n{"body": "a king"}\n')
+    assert "2 vectors of 16 numbers" in well("embed run --inputs lines.txt --output a.npy")
+    shown = well("embed run --inputs rows.jsonl --column body --output b.npy --pooling max --no-normalize")
+    assert "1 rows without a text have no vector" in shown
+    assert np.load(at / "a.npy").shape == np.load(at / "b.npy").shape == (2, 16)
+    well("embed run 'the cook' --output c.npy")
+    np.testing.assert_allclose(np.load(at / "c.npy")[0], np.load(at / "a.npy")[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("run", ["pre-training run", "finished", "step-00000004"]),
+        ("run/model", ["model", "L2 H16 A2", "uncased"]),
+        ("store", ["token store", "documents", "sampled blocks"]),
+        ("vocabulary", ["vocabulary", "tokens, uncased"]),
+        ("run --verify", ["pre-training run"]),
+        ("store --verify", ["token store", "every byte"]),
+    ],
+)
+def test_info(at: Path, folder: str, expected: list[str]) -> None:
+    shown = well(f"info {folder}")
+    assert shown.startswith(f"{folder.split()[0]}: {expected[0]}\n")
+    assert all(text in shown for text in expected)
+
+
+def test_convert(at: Path) -> None:
+    assert "new: written" in well("convert run new")
+    (at / "older").mkdir()
+    shutil.copytree(at / "run" / "model", at / "older" / "model")
+    well("convert older/model again")
+    assert files(at / "new") == files(at / "again")
+    text = "The [MASK] left."
+    assert bertwright.load(at / "new").fill_mask(text) == bertwright.load(at / "run/model").fill_mask(text)
+
+
+# --- settings from files
+
+
+def test_a_file_gives_settings_and_flags_win(at: Path) -> None:
+    (at / "a.toml").write_text(
+        'output = "one"\n[corpus]\ninputs = ["text.txt"]\n[vocabulary]\nsize = 130\nmin_frequency = 2\n'
+    )
+    well("vocabulary --config a.toml")
+    well("vocabulary --config=a.toml --output two --size 120")
+    assert len((at / "one/vocab.txt").read_text().splitlines()) == 130
+    assert len((at / "two/vocab.txt").read_text().splitlines()) == 120
+    assert read_toml(at / "two/settings.toml")["vocabulary"]["size"] == 120
+
+
+def test_the_settings_in_force_repeat_the_work(at: Path) -> None:
+    well("vocabulary --config vocabulary/settings.toml --output again")
+    assert (at / "again/vocab.txt").read_bytes() == (at / "vocabulary/vocab.txt").read_bytes()
+    well("prepare --config store/settings.toml --store again-store")
+    assert files(at / "again-store/train") == files(at / "store/train")
+
+
+def test_required_values_come_from_either_side(at: Path) -> None:
+    (at / "a.toml").write_text('model = "run"\ntop_k = 1\n')
+    assert percents(well("fill-mask --config a.toml run 'The [MASK].'")) == 1
+    (at / "b.toml").write_text('model = "run"\ntexts = ["The [MASK]."]\n')
+    assert percents(well("fill-mask --config b.toml")) == 5
+    (at / "c.toml").write_text('source = "run"\n')
+    assert "new: written" in well("convert --config c.toml run new")
+    (at / "d.toml").write_text('folder = "run"\n')
+    assert "pre-training run" in well("info --config d.toml")
+    (at / "e.toml").write_text('model = "run"\ntexts = ["a", "b"]\npooling = "cls"\n[device]\nthreads = 1\n')
+    assert "Cosines of 2 texts" in well("embed --config e.toml")
+    (at / "f.toml").write_text('[corpus]\ninputs = ["nowhere"]\ndocuments = "line"\n')
+    assert "Survey of text.txt" in well("survey --config f.toml text.txt")
+
+
+# --- misuse: one clear line, exit code 2, nothing left behind
+
+MISUSE = {
+    "unknown verb": ("survei text.txt", 'no verb "survei"; did you mean "survey"?'),
+    "empty file": ("survey empty.txt", "empty.txt: empty file (0 bytes)"),
+    "empty corpus": ("survey blank.txt", "no documents in blank.txt"),
+    "empty corpus, vocabulary": ("vocabulary blank.txt --output new", "no documents in blank.txt"),
+    "empty corpus, prepare": ("prepare blank.txt --vocabulary vocabulary --store new", "no documents with text in"),
+    "binary file": ("survey binary.txt", "binary.txt, byte 3: a NUL byte"),
+    "invalid UTF-8": ("vocabulary latin.txt --output new", "latin.txt, byte 3: e9 is not UTF-8 text"),
+    "invalid UTF-8, prepare": ("prepare latin.txt --vocabulary vocabulary --store new", "latin.txt, byte 3: e9 is not"),
+    "missing column": ("survey rows.jsonl --column body", "rows.jsonl, line 1: no column 'body'"),
+    "wrong compression": ("survey text.txt.gz", "text.txt.gz: not valid .gz data"),
+    "unknown suffix": ("survey text.docx", "text.docx: unknown suffix .docx"),
+    "no input": ("survey", "no input given: name at least one file"),
+    "no such input": ("survey nowhere.txt", "nowhere.txt: no such file or folder"),
+    "named twice": ("survey text.txt text.txt", "named twice"),
+    "vocabulary smaller than the alphabet": ("vocabulary text.txt --output new --size 20", "size is 20, but 5 special"),
+    "vocabulary is there": ("vocabulary text.txt --output vocabulary", "vocabulary: is there already"),
+    "figures are there": ("survey text.txt --json text.txt", "text.txt: is there already"),
+    "no such vocabulary": ("prepare text.txt --vocabulary nowhere --store new", "nowhere: no such folder"),
+    "store of other inputs": ("prepare blank.txt text.txt --vocabulary vocabulary --store other", "other inputs"),
+    "share": ("prepare text.txt --vocabulary vocabulary --store new --held-out 2", "held_out is 2.0; it is a share"),
+    "length 2": ("pretrain --store store --run new --max-length 2", "max_length is 2; mlm+nsp needs 5 at least"),
+    "more masks than tokens": (
+        "pretrain --store store --run new --max-length 16 --max-predictions 14",
+        "max_predictions is 14; an example of 16 tokens has 1 … 13 to predict",
+    ),
+    "too long for the model": (
+        f"pretrain --store store --run new {TINY} --max-length 64",
+        "sequences of 64 tokens are asked for, but the model has 32 positions",
+    ),
+    "no store": ("pretrain --run new", "no token store given: --store FOLDER"),
+    "not a store": ("pretrain --store vocabulary --run new", "vocabulary"),
+    "store of another vocabulary": (f"pretrain --store mixed --run new {TINY}", "vocabulary"),
+    "run is there": (f"pretrain --store store --run run {TINY}", "run: holds a run already; go on with --resume"),
+    "nothing to resume": ("pretrain --run new --resume", "new: no run to resume there"),
+    "resume with a file": ("pretrain --run run --resume --config a.toml", "leave --config out"),
+    "resume otherwise": ("pretrain --run run --resume --learning-rate 1", "learning_rate was 0.0001, now 1.0"),
+    "checkpoint of another size": ("fill-mask other-size 'a [MASK]'", "not of the shape that the configuration asks"),
+    "truncated weights": ("fill-mask truncated 'a [MASK]'", "truncated/model.safetensors: not a whole safetensors"),
+    "no such model": ("fill-mask nowhere 'a [MASK]'", "nowhere: no such folder"),
+    "no mask": ("fill-mask run 'a [MASK]' 'nothing'", "no [MASK] in 'nothing'"),
+    "no text": ("fill-mask run", "no text given; for example"),
+    "too many candidates": ("fill-mask run 'a [MASK]' --top-k 0", "top_k = 0"),
+    "nothing to embed": ("embed run", "give either texts, or files with --inputs"),
+    "one text": ("embed run lonely", "one text has nothing to compare with"),
+    "empty text": ("embed run a ''", "text 2 of 2 is empty"),
+    "no place for vectors": ("embed run --inputs text.txt", "vectors of files need a place"),
+    "vectors are there": ("embed run a b --output text.txt", "text.txt: is there already"),
+    "nothing in the file to embed": ("embed run --inputs blank.txt --output new.npy", "no documents in blank.txt"),
+    "length of windows": ("embed run a b --max-length 900", "max_length = 900: from 3 to the model's 32"),
+    "info on nothing": ("info nowhere", "nowhere: no such folder"),
+    "info on a file": ("info text.txt", "text.txt: a file; name its folder"),
+    "info on any folder": ("info .", "neither a run"),
+    "nothing to verify": ("info vocabulary --verify", "a vocabulary stores no digests"),
+    "output is there": ("convert run vocabulary", "vocabulary: is there already"),
+    "source is no model": ("convert vocabulary new", "vocabulary: no config.json"),
+    "unknown key": ("pretrain --config a.toml", 'a.toml: unknown setting "stepz"; did you mean "steps"?'),
+    "unknown nested key": ("pretrain --config b.toml", 'b.toml: data: unknown setting "max_lenght"; did you mean'),
+    "wrong kind of value": ("pretrain --config c.toml", "c.toml: steps: int is expected, 'many' found"),
+    "no such settings file": ("survey text.txt --config d.toml", "d.toml: No such file or directory"),
+    "a folder for a settings file": ("survey text.txt --config vocabulary", "vocabulary: Is a directory"),
+    "not TOML": ("survey text.txt --config text.txt", "text.txt: not valid TOML"),
+    "settings file not named": ("survey text.txt --config", "--config needs a value"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def bad(at: Path) -> Path:
+    """What goes wrong in practice, beside the project."""
+    (at / "empty.txt").write_text("")
+    (at / "blank.txt").write_text(" \n\n \n")
+    (at / "binary.txt").write_bytes(b"abc\0def")
+    (at / "latin.txt").write_bytes(b"caf\xe9 au lait.\n\nMore.\n")
+    (at / "rows.jsonl").write_text('{"text": "One."}\n')
+    (at / "text.txt.gz").write_text(TEXT)
+    (at / "text.docx").write_text(TEXT)
+    (at / "a.toml").write_text("stepz = 3\n")
+    (at / "b.toml").write_text("[data]\nmax_lenght = 3\n")
+    (at / "c.toml").write_text('steps = "many"\n')
+    for name in ("truncated", "other-size"):
+        shutil.copytree(at / "run/model", at / name)
+    weights = at / "truncated/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    config = at / "other-size/config.json"
+    config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 128'))
+    shutil.copytree(at / "store", at / "other")
+    shutil.copytree(at / "store", at / "mixed")
+    words = at / "mixed/tokenizer/tokenizer.json"
+    words.write_text(words.read_text().replace('"baker"', '"bakers"'))
+    return at
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse(bad: Path, name: str) -> None:
+    command, message = MISUSE[name]
+    before = files(bad)
+    done = ran(command)
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.startswith("bertwright: error: ")
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
+    after = files(bad)
+    assert {path: after.get(path) for path in before} == before
+    # What an interrupted `prepare` would go on from, and locks, are hidden; nothing is left that looks like a result.
+    assert [path for path in after if path not in before and path != "new" and "/." not in path] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("pretrain --run new --stepz 3", ["Unrecognized options: --stepz", "--steps INT"]),
+        ("pretrain --run new --steps many", ["--steps", "'many'"]),
+        ("pretrain --run new --size huge", ["'huge'", "--size", "'tiny'"]),
+        ("pretrain --run new --mask-mix 1 2", ["--mask-mix", "3 values"]),
+        ("pretrain --store store", ["--run PATH", "(required)"]),
+        ("fill-mask", ["MODEL", "(required)"]),
+        ("vocabulary text.txt", ["--output PATH", "(required)"]),
+    ],
+)
+def test_arguments_that_do_not_parse(at: Path, command: str, words: list[str]) -> None:
+    before = files(at)
+    done = ran(command)
+    assert (done.code, done.out) == (2, "")
+    assert all(word in done.err for word in words)
+    assert "Traceback" not in done.err
+    assert files(at) == before
+
+
+def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("Name or service not known\nand a long trace")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    done = ran("convert google-bert/nothing new")
+    assert done.code == 2
+    assert done.err.endswith("the Hugging Face hub did not give google-bert/nothing (Name or service not known)\n")
+    assert not (at / "new").exists()
+
+
+# --- what the system refuses
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vocabulary text.txt --output new",
+        "convert run new",
+        "embed run --inputs many.txt --output new",
+        "survey text.txt --json new",
+    ],
+)
+def test_a_full_disk_leaves_nothing(at: Path, command: str) -> None:
+    (at / "many.txt").write_text("\n".join(f"the cook {number}" for number in range(3_000)))
+    before = files(at)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limit[1]))  # as a full disk would: writes beyond it fail
+    try:
+        done = ran(command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert done.code == 1
+    assert done.err.startswith("bertwright: error: ")
+    assert done.err.count("\n") == 1
+    assert "part-" not in done.err
+    assert files(at) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("convert run text.txt/new", "text.txt"),
+        ("vocabulary text.txt --output text.txt/new", "text.txt"),
+        ("vocabulary text.txt --output /sys/new", "/sys/new: "),  # nobody may write there, not even root
+        ("survey text.txt --json /sys/new", "/sys/new: "),
+        ("prepare text.txt --vocabulary vocabulary --store text.txt", "text.txt: "),
+    ],
+)
+def test_a_place_that_cannot_be_written(at: Path, command: str, message: str) -> None:
+    done = ran(command)
+    assert done.code == 2
+    assert done.err.startswith(f"bertwright: error: {message}")
+    assert done.err.count("\n") == 1
+    assert "part-" not in done.err
+
+
+# --- in a process of its own
+
+
+def started(command: str, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bertwright", *shlex.split(command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_ctrl_c_while_preparing_keeps_what_is_done(at: Path) -> None:
+    (at / "long.txt").write_text("\n\n".join(f"{number} {TEXT}" for number in range(1_200)))
+    command = "prepare long.txt --vocabulary vocabulary --workers 1 --held-out 0.1 --store"
+    with started(f"{command} broken", start_new_session=True) as process:
+        until = time.monotonic() + 60
+        while not list((at / "broken").glob(".unfinished-*/*")):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the workers too
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err == "bertwright: interrupted: what is finished is kept; the same command goes on from there\n"
+    assert not (at / "broken/train").exists()
+    well(f"{command} broken")
+    well(f"{command} whole")
+    assert files(at / "broken/train") == files(at / "whole/train")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(at: Path) -> None:
+    with started("survey text.txt") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+def test_the_command_is_installed_and_prints_to_any_terminal(at: Path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [Path(sys.executable).with_name("bertwright"), "survey", "text.txt"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "documents" in done.stdout
+
+
+def test_the_corpus_stages_do_not_wait_for_torch() -> None:
+    code = "import bertwright, sys; bertwright.survey; bertwright.learn_vocabulary; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
