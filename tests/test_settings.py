@@ -47,6 +47,7 @@ def test_a_whole_number_is_a_float_where_one_is_wanted() -> None:
     [
         ({"folder": "x", "knid": "a"}, 't: unknown setting "knid"; did you mean "kind"?'),
         ({"folder": "x", "inner": {"shard": 1.0}}, 't: inner: unknown setting "shard"; did you mean "share"?'),
+        ({"folder": "x", "share": 1.0}, 't: unknown setting "share"; it belongs into the table [inner]'),
         ({"folder": "x", "kind": "c"}, "t: kind: one of 'a', 'b' is expected, 'c' found"),
         ({"folder": "x", "number": "3"}, "t: number: int is expected, '3' found"),
         ({"folder": "x", "number": True}, "t: number: int is expected, True found"),

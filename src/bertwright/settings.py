@@ -87,7 +87,9 @@ def _kinds(cls: type[Any], table: dict[str, Any], where: str) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
     for name in table:
         if name not in names:
-            raise ValueError(f'{where}: unknown setting "{name}"; {nearest(name, names)}')
+            homes = [home for home, kind in kinds.items() if name in getattr(kind, "__dataclass_fields__", ())]
+            way_out = f"it belongs into the table [{homes[0]}]" if homes else nearest(name, names)
+            raise ValueError(f'{where}: unknown setting "{name}"; {way_out}')
     return kinds
 
 
