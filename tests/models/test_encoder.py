@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -177,3 +178,23 @@ def test_initial_weights_are_a_normal_distribution_cut_at_two_standard_deviation
 def test_a_sequence_longer_than_the_positions_is_refused():
     with pytest.raises(ValueError, match=r"a sequence of 33 tokens; this model has 32 positions"):
         encoder()(pack(texts([33])[0]))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monkeypatch):
+    if not native:
+        monkeypatch.setattr("bertwright.native.library", lambda name: None)
+    batch = replace(pack(texts([7, 1, 12])[0]), dropout_seed=9, first_token=100)
+    rows = torch.tensor([0, 7, 8, 3, 15, 19])
+    model = encoder().train()
+    upstream = torch.randn(len(rows), 24, generator=torch.Generator().manual_seed(1))
+    found = []
+    for states in (lambda: model(batch)[rows], lambda: model(batch, rows)):
+        model.zero_grad()
+        (states() * upstream).sum().backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        found.append((states().detach(), gradients))
+    (all_states, all_gradients), (some_states, some_gradients) = found
+    torch.testing.assert_close(some_states, all_states, rtol=1e-5, atol=1e-6)
+    for name, gradient in all_gradients.items():
+        torch.testing.assert_close(some_gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)

@@ -26,14 +26,19 @@ class Draw(ctypes.Structure):
         ("threshold", ctypes.c_uint32),
         ("scale", ctypes.c_float),
         ("first_token", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
     )
+    given: Tensor | None = None  # what `rows` points into, which must live as long
 
 
 def draw(dropout: Dropout | None, site: int) -> Draw:
     """A threshold of 0 keeps everything."""
     if dropout is None:
-        return Draw(0, 0, 0, 1.0, 0)
-    return Draw(*dropout.key(site), dropout.threshold, dropout.scale, dropout.first_token)
+        return Draw(0, 0, 0, 1.0, 0, None)
+    rows = None if dropout.rows is None else address(dropout.rows)
+    drawn = Draw(*dropout.key(site), dropout.threshold, dropout.scale, dropout.first_token, rows)
+    drawn.given = dropout.rows
+    return drawn
 
 
 Argument = Tensor | Draw | int | float | None | Sequence[float] | Sequence[Tensor]

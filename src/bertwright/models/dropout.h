@@ -6,6 +6,8 @@ struct Draw {
     uint32_t key0, key1, threshold;
     float scale;
     int64_t first_token;
+    const int64_t* rows;  // which of the tokens are given; null for all of them in order
+    int64_t place(int64_t r) const { return first_token + (rows ? rows[r] : r); }
 };
 
 INLINE uint32_t mix(uint32_t x) {

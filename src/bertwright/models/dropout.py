@@ -21,6 +21,7 @@ class Dropout(NamedTuple):
     rate: float  # share of the elements that become 0; the others are scaled by 1 / (1 - rate)
     seed: int  # belongs to (run seed, step)
     first_token: int = 0  # place of the micro-batch's first token in the whole step
+    rows: Tensor | None = None  # R int64: which of the micro-batch's tokens are given, where it is not all of them
 
     @property
     def threshold(self) -> int:
@@ -31,6 +32,10 @@ class Dropout(NamedTuple):
     @property
     def scale(self) -> float:
         return 1.0 / (1.0 - self.rate)
+
+    def places(self, count: int, device: torch.device) -> Tensor:
+        """The given tokens' numbers in the whole step, `count` int64."""
+        return self.first_token + (torch.arange(count, device=device) if self.rows is None else self.rows)
 
     def key(self, site: int) -> tuple[int, int]:
         """Two 32-bit words for one site, by the SplitMix64 finaliser (Steele et al. 2014).

@@ -23,7 +23,7 @@ static void embed_norm(const Table<T> (&tables)[3], const float* weight, const f
         for (int64_t r = 0; r < rows; r++) {
             embedding_sum(tables, r, columns, s);
             Moments m = kept[r] = moments(s, columns, eps);
-            Row mask(draw, draw.first_token + r);
+            Row mask(draw, draw.place(r));
             sweep(columns, [&](int64_t c, auto load, auto store) {
                 Lanes v = (load(s + c) - m.mean) * m.rstd * load(weight + c) + load(norm_bias + c);
                 store(y + r * columns + c, draw.threshold ? mask.apply(v, c) : v);
@@ -46,7 +46,7 @@ static void embed_norm_backward(const Table<T> (&tables)[3], const Moments* kept
             embedding_sum(tables, r, columns, s);
             Moments m = kept[r];
             float* d = dz + r * columns;
-            Row mask(draw, draw.first_token + r);
+            Row mask(draw, draw.place(r));
             sweep(columns, [&](int64_t c, auto load, auto store) {
                 Lanes v = load(dy + r * columns + c);
                 store(d + c, draw.threshold ? mask.apply(v, c) : v);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from itertools import accumulate
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -63,14 +64,19 @@ class Layer(nn.Module):
         self.output = Linear(inner, width)
         self.output_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
+    def forward(self, hidden: Tensor, batch: Batch, rows: Tensor | None = None) -> Tensor:
+        """T × H → T × H; with `rows` (R int64) → R × H: only these tokens' states, for which all are attended to."""
         config, site = self.config, self.first_site
         on_weights = drawn(self, config.attention_dropout, batch)
         on_output = drawn(self, config.hidden_dropout, batch)
 
         qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
         context = attention(qkv, batch.cu_seqlens, batch.max_seqlen, on_weights, site, config.causal)  # T A D
-        mixed = self.attention_output.product(context.flatten(1))  # T H
+        context = context.flatten(1)  # T H
+        if rows is not None:  # from here on every token is on its own: R takes the place of T
+            context, hidden = context[rows], hidden[rows]
+            on_output = on_output and on_output._replace(rows=rows)
+        mixed = self.attention_output.product(context)  # T H
         norm = constants(self.attention_norm)
         attended = add_dropout_norm(mixed, self.attention_output.bias, hidden, norm, on_output, site + 1)
 
@@ -91,12 +97,16 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The last layer's states, T × H."""
+    def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
+        """The last layer's states, T × H; with `rows` (R int64), those of these tokens alone, R × H.
+
+        A state that nobody reads costs most of a layer. In pre-training one in six is read.
+        """
         hidden = self.embed(batch)
-        for layer in self.layers:
+        *layers, last = self.layers
+        for layer in layers:
             hidden = layer(hidden, batch)
-        return hidden
+        return cast(Tensor, last(hidden, batch, rows))
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' and every layer's states: L + 1 of T × H."""

@@ -18,14 +18,14 @@ from bertwright.models.kernels import bias_gelu
 
 
 class Pooler(nn.Module):
-    """tanh(dense([CLS])): one vector a sequence."""
+    """tanh(dense([CLS])): one vector a sequence, from the state of its first token."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        return torch.tanh(self.dense(hidden[batch.cu_seqlens[:-1]]))  # T H -> B H
+    def forward(self, first: Tensor) -> Tensor:
+        return torch.tanh(self.dense(first))  # B H -> B H
 
 
 class MaskedTokenHead(nn.Module):
@@ -80,5 +80,5 @@ class BertForPretraining(nn.Module):
         hidden = self.encoder(batch)
         return Predictions(
             tokens=self.masked_token.logits(hidden[positions], self.word_embeddings),
-            next_sentence=self.next_sentence(self.pooler(hidden, batch)).float(),
+            next_sentence=self.next_sentence(self.pooler(hidden[batch.cu_seqlens[:-1]])).float(),
         )

@@ -37,7 +37,7 @@ void dropout(int64_t type, const void* x, const Draw* draw, void* y, int64_t row
         using T = ELEMENT(t);
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t r = 0; r < rows; r++) {
-            Row mask(*draw, draw->first_token + r);
+            Row mask(*draw, draw->place(r));
             sweep(columns, [&](int64_t c, auto load, auto store) {
                 store((T*)y + r * columns + c, mask.apply(load((const T*)x + r * columns + c), c));
             });

@@ -31,7 +31,7 @@ static void add_dropout_norm(const T* x, const float* bias, const T* residual, c
         for (int64_t r = 0; r < rows; r++) {
             const T *xr = x + r * columns, *rr = residual + r * columns;
             T *zr = z + r * columns, *yr = y + r * columns;
-            Row mask(draw, draw.first_token + r);
+            Row mask(draw, draw.place(r));
             auto add = [&](bool drops) {
                 sweep(columns, [&](int64_t c, auto load, auto store) {
                     Lanes v = load(xr + c) + load(bias + c);
@@ -82,7 +82,7 @@ static void add_dropout_norm_backward(const T* z, const Moments* kept, const flo
             Moments m = kept[r];
             Means means = norm_means(columns, m, weight, dweight, dnorm_bias,
                 [&](int64_t c, auto load) { return load(dyr + c); }, [&](int64_t c, auto load) { return load(zr + c); });
-            Row mask(draw, draw.first_token + r);
+            Row mask(draw, draw.place(r));
             auto spread = [&](bool drops) {
                 sweep(columns, [&](int64_t c, auto load, auto store) {
                     Lanes zn = (load(zr + c) - m.mean) * m.rstd;

@@ -47,8 +47,7 @@ def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     """T … → T …; the columns are all that follows the first dimension."""
     if dropout is None or len(x) == 0:
         return x
-    rows = torch.arange(dropout.first_token, dropout.first_token + len(x), device=x.device)
-    mask = kept(dropout, site, rows, x[0].numel()).view_as(x)
+    mask = kept(dropout, site, dropout.places(len(x), x.device), x[0].numel()).view_as(x)
     return torch.where(mask, x * dropout.scale, 0.0)
 
 

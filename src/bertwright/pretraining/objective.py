@@ -36,9 +36,15 @@ class Losses(NamedTuple):
 
 
 def losses(model: BertForPretraining, batch: PretrainingBatch) -> Losses:
-    """Both losses of one micro-batch; logits exist at its M masked positions only, and never all at once."""
-    hidden = model.encoder(batch.batch)  # T H
-    states = model.masked_token(hidden[batch.mlm_positions])  # M H
+    """Both losses of one micro-batch.
+
+    The last layer ends at the states that are read, B of [CLS] and M masked ones; logits exist for the latter only, and
+    never all at once.
+    """
+    firsts = batch.batch.cu_seqlens[:-1].long() if len(batch.nsp_labels) else batch.mlm_positions[:0]
+    hidden = model.encoder(batch.batch, torch.cat([firsts, batch.mlm_positions]))  # B + M  H
+    first, masked = hidden.split([len(firsts), len(batch.mlm_positions)])
+    states = model.masked_token(masked)  # M H
     mlm_mean, mlm_correct = linear_cross_entropy(
         states, model.word_embeddings, model.masked_token.bias, batch.mlm_labels, scale=1 / max(batch.mlm_count, 1)
     )
@@ -46,7 +52,7 @@ def losses(model: BertForPretraining, batch: PretrainingBatch) -> Losses:
     if len(batch.nsp_labels) == 0:
         none = torch.zeros((), device=hidden.device)
         return Losses(mlm_mean, mlm_sum, mlm_correct, none, none)
-    answers = model.next_sentence(model.pooler(hidden, batch.batch)).float()  # B 2
+    answers = model.next_sentence(model.pooler(first)).float()  # B 2
     nsp_sum = F.cross_entropy(answers, batch.nsp_labels, reduction="sum")
     nsp_correct = (answers.argmax(-1) == batch.nsp_labels).sum()
     return Losses(mlm_mean + nsp_sum / batch.nsp_count, mlm_sum, mlm_correct, nsp_sum.detach(), nsp_correct)
