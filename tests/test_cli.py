@@ -276,6 +276,7 @@ MISUSE = {
     "named twice": ("survey text.txt text.txt", "named twice"),
     "vocabulary smaller than the alphabet": ("vocabulary text.txt --output new --size 20", "size is 20, but 5 special"),
     "vocabulary is there": ("vocabulary text.txt --output vocabulary", "vocabulary: is there already"),
+    "not UTF-8": (r"survey $'caf\\xe9.txt'", "not UTF-8; rename the file"),
     "figures are there": ("survey text.txt --json text.txt", "text.txt: is there already"),
     "no such vocabulary": ("prepare text.txt --vocabulary nowhere --store new", "nowhere: no such folder"),
     "store of other inputs": ("prepare blank.txt text.txt --vocabulary vocabulary --store other", "other inputs"),
@@ -458,15 +459,17 @@ def started(command: str, **options: object) -> subprocess.Popen[str]:
     )
 
 
-def test_ctrl_c_while_preparing_keeps_what_is_done(at: Path) -> None:
+@pytest.mark.parametrize("moment", [".unfinished-*", ".unfinished-*/*"], ids=["workers start", "a part is there"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_preparing_keeps_what_is_done(at: Path, number: signal.Signals, moment: str) -> None:
     (at / "long.txt").write_text("\n\n".join(f"{number} {TEXT}" for number in range(1_200)))
     command = "prepare long.txt --vocabulary vocabulary --workers 1 --held-out 0.1 --store"
     with started(f"{command} broken", start_new_session=True) as process:
         until = time.monotonic() + 60
-        while not list((at / "broken").glob(".unfinished-*/*")):
+        while not list((at / "broken").glob(moment)):
             assert time.monotonic() < until
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the workers too
+        os.killpg(process.pid, number)  # as a terminal does
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err == "bertwright: interrupted: what is finished is kept; the same command goes on from there\n"
@@ -483,6 +486,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(at: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+def test_a_closed_output_is_no_error(at: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -m bertwright survey text.txt >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_command_is_installed_and_prints_to_any_terminal(at: Path) -> None:

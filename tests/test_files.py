@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.files import digest_bytes, digest_file, folder_lock, read_json, whole_file, whole_folder, write_json
+from bertwright import files
+from bertwright.files import (
+    digest_bytes,
+    digest_file,
+    folder_lock,
+    read_json,
+    remove_folder,
+    sweep_parts,
+    whole_file,
+    whole_folder,
+    write_json,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -39,6 +50,21 @@ def test_a_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
         (part / "file").write_text("x")
         assert not (tmp_path / "a").exists()
     assert (tmp_path / "a" / "file").read_text() == "x"
+
+
+def test_a_folder_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_text("x")
+
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(files.shutil, "rmtree", killed)
+        remove_folder(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    sweep_parts(tmp_path)
+    assert names(tmp_path) == []
 
 
 def test_a_folder_is_held_by_one_process_and_freed_by_its_death(tmp_path: Path) -> None:

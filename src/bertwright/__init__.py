@@ -2,12 +2,15 @@
 
 A trained model is two calls:
 
-    model = bertwright.load("run")
+    model = bertwright.load("run/model")
     model.fill_mask("Paris is the [MASK] of France.")
 
 The stages that lead to one are functions of a settings record, the same as the verbs of the command line; they print
 what the verbs print, or nothing with `Console(quiet=True)` of `rich` as their second argument:
 
+    from pathlib import Path
+
+    import bertwright
     from bertwright import CorpusSettings, LearnSettings, PretrainSettings, StoreSettings, SurveySettings
 
     text = CorpusSettings(inputs=("books/", "wiki.txt"))

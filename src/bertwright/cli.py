@@ -10,6 +10,7 @@ import io
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 from itertools import pairwise
@@ -60,7 +61,8 @@ MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryEr
 
 
 def main() -> None:
-    """Run one command; ends the process with 0, 1 (the work failed), 2 (misuse) or 130 (Ctrl-C)."""
+    """Run one command; ends the process with 0, 1 (the work failed), 2 (misuse) or 130 (Ctrl-C, SIGTERM)."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half-written goes
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character shows "?" in its place
             stream.reconfigure(errors="replace")
@@ -71,7 +73,8 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every expected failure is one line on stderr."""
     try:
         code = obey(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None where the caller has closed it
+            sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:
         return failed(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
@@ -114,6 +117,9 @@ def obey(arguments: list[str]) -> int:
         print(f"bertwright {version('bertwright')}")
         return 0
     name, *rest = arguments
+    for argument in rest:  # settings.toml, which repeats the work, could not hold it
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise ValueError(f"{argument!r}: not UTF-8; rename the file, or name its folder or a glob")
     if name not in VERBS:
         raise ValueError(f'no verb "{name}"; {nearest(name, VERBS)}')
     module = importlib.import_module(VERBS[name].module)

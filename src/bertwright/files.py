@@ -15,9 +15,9 @@ from typing import Any
 READ_SIZE = 1 << 20  # bytes a read; large enough that system calls do not show
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut: a rename is durable only once its folder is flushed."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's content or a folder's names survive a power cut: a rename lasts once its folder is flushed."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -31,10 +31,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
         yield part
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
+        sync(part)
         part.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
@@ -48,15 +47,19 @@ def whole_folder(path: Path) -> Iterator[Path]:
     part.mkdir()
     try:
         yield part
-        for written in sorted(part.rglob("*")):
-            if written.is_file():
-                with written.open("rb") as file:
-                    os.fsync(file.fileno())
-        sync_folder(part)
+        for written in [*sorted(part.rglob("*")), part]:
+            sync(written)
         part.rename(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder so that it, too, is whole or absent: a kill leaves what `sweep_parts` deletes."""
+    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    path.rename(part)
+    shutil.rmtree(part)
 
 
 def sweep_parts(folder: Path) -> None:
@@ -78,13 +81,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file; a broken one raises ValueError with file, line and what was found there."""
+    """Parse a JSON file; a broken one raises ValueError with file, place and what was found there."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits, brackets too deep
+        raise ValueError(f"{path}: not readable as JSON ({error})") from None
 
 
 def digest_bytes(*parts: bytes) -> str:

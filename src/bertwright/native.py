@@ -7,6 +7,7 @@ so a machine without a compiler is slower and nothing else. `BERTWRIGHT_NATIVE=0
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import importlib.util
@@ -54,7 +55,7 @@ def library(name: str) -> ctypes.CDLL | None:
     (source,) = PACKAGE.rglob(f"{name}.cpp")
     try:
         return ctypes.CDLL(str(built(source, compiler)))
-    except (CompileError, OSError) as error:
+    except (CompileError, OSError, subprocess.CalledProcessError) as error:
         note(f"{source.name} could not be built ({error}); Python does its work, more slowly")
         return None
 
@@ -89,6 +90,7 @@ def built(source: Path, compiler: str) -> Path:
         workplace = tempfile.TemporaryDirectory(dir=folder, prefix=".build-")
     except OSError:  # a cache that cannot be written: this process compiles for itself
         folder = Path(tempfile.mkdtemp(prefix="bertwright-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         workplace = tempfile.TemporaryDirectory(dir=folder, prefix=".build-")
     with workplace as part:
         # Renaming is atomic: of processes that compile at once the last one wins, with the same content.

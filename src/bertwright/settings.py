@@ -104,8 +104,6 @@ def _convert(value: Any, kind: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return from_table(typing.cast(type[Any], kind), _checked_table(value, where), where)
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin is typing.Annotated:
-        return _convert(value, arguments[0], where)
     if origin in (typing.Union, types.UnionType):
         inner = next(argument for argument in arguments if argument is not type(None))
         return _convert(value, inner, where)

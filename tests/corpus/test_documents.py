@@ -2,9 +2,11 @@
 
 import bz2
 import csv
+import errno
 import gzip
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +132,31 @@ def test_folders_globs_and_order(tmp_path: Path) -> None:
     assert [(Path(file.path).name, file.documents) for file in found] == [("2.txt", "blank-line"), ("a.txt", "file")]
 
 
+def test_links_are_followed_and_each_folder_read_once(tmp_path: Path) -> None:
+    for name in ("corpus/a.txt", "elsewhere/b.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
+    (tmp_path / "corpus" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "corpus" / "again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "corpus")
+    assert texts(tmp_path / "corpus") == ["corpus/a.txt", "elsewhere/b.txt"]
+
+
+def test_a_folder_that_cannot_be_searched_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("A")
+    (tmp_path / "locked").mkdir()
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if path.endswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)  # tests may run as root, who may search any folder
+    with pytest.raises(PermissionError, match="locked"):
+        open_inputs(CorpusSettings((str(tmp_path),)))
+
+
 class FakeHub:
     """What HfFileSystem answers, from a folder on this machine."""
 
@@ -248,6 +275,7 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
         ("a.txt", b"caf\xe9 au lait", r"a\.txt, byte 3: e9 is not UTF-8 text; .*--on-bad-bytes replace"),
         ("a.txt", b"caf\xc3", r"a\.txt, byte 3: c3 is not UTF-8 text"),
         ("a.txt", "Text".encode("utf-16"), r"not text but UTF-16 .*iconv"),
+        ("a.txt", "Text".encode("utf-32"), r"not text but UTF-32 .*iconv"),
         ("a.txt", gzip.compress(b"a"), r"not text but gzip data \(name it \.gz\)"),
         ("a.pdf", b"x", r"unknown suffix \.pdf; known are \.txt, \.jsonl, \.csv, \.tsv, \.parquet"),
         ("a", b"x", r"unknown suffix \(none\)"),
@@ -265,6 +293,9 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
         ),
         ("a.jsonl", b'{"text": 3}', r"line 1: a string expected in 'text', int found"),
         ("a.jsonl", b'{"text": "a \\ud800 b"}', r"line 1: \\ud800 is half a surrogate pair"),
+        ("a.jsonl", b'{"text": "a", "id": ' + b"1" * 5000 + b"}", r"a\.jsonl, line 1: not valid JSON .*digits"),
+        ("a.csv", b"text,text\na,b\n", r"a\.csv, line 1: 'text' names several columns"),
+        ("a.csv", b"text,id\ra,1\r", r"a\.csv, line 1: .*carriage return"),
         ("a.csv", b"id,body\n1,a\n", r"a\.csv, line 1: no column 'text'; found are id, body"),
         ("a.csv", b'id,text\n1,"a\nb"\n2\n', r"a\.csv, line 4: 2 columns expected \(id, text\), 1 found"),
         ("a.csv", b'id,text\n1,"a\n2,b\n', r"a\.csv, line 3: .*is a quote left open"),
@@ -324,6 +355,10 @@ def test_missing_and_doubled_inputs(tmp_path: Path) -> None:
         CorpusSettings(())
     with pytest.raises(ValueError, match=r"nowhere\.txt: no such file or folder"):
         texts(tmp_path / "nowhere.txt")
+    with pytest.raises(ValueError, match="an input is empty"):
+        texts("file=")
+    with pytest.raises(ValueError, match=r"~nobody_here/a\.txt: no such file"):
+        texts("~nobody_here/a.txt")
     with pytest.raises(ValueError, match="no files there"):
         texts(tmp_path)
     with pytest.raises(ValueError, match="no file matches"):

@@ -234,6 +234,20 @@ def test_bfloat16_is_float32_rounded() -> None:
         torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.02)
 
 
+def test_the_twins_too_keep_the_number_type_of_a_state() -> None:
+    x, b, r, w, c = norm_inputs(40, 72)
+    x, r = x.bfloat16(), r.bfloat16()
+    for found, exact in (
+        (twins.bias_gelu(x, b, False), twins.bias_gelu(x.float(), b, False)),
+        (
+            twins.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 1),
+            twins.add_dropout_norm(x.float(), b, r.float(), Norm(w, c, 1e-12), DROPOUT, 1),
+        ),
+    ):
+        assert found.dtype == torch.bfloat16
+        assert torch.equal(found, exact.bfloat16())
+
+
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("shape", [(70_001,), (3, 5)])
 def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:

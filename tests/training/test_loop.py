@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from bertwright.training import loop
 from bertwright.training.loop import Computed, DivergedError, steps
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
@@ -42,6 +45,23 @@ def test_micro_batches_change_neither_the_step_nor_its_report() -> None:
         assert weight == pytest.approx(found[0][0], rel=1e-6)
         assert errors == pytest.approx(found[0][1], rel=1e-6)
     assert found[0][1][-1] < found[0][1][0]
+
+
+def test_a_step_s_time_holds_the_wait_for_data_and_nothing_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+
+    def slow_data() -> Iterator[list[tuple[Tensor, Tensor, int]]]:
+        for _ in range(3):
+            clock[0] += 1
+            yield [(torch.ones(2), torch.ones(2), 2)]
+
+    line = Line()
+    seconds = []
+    for report in steps(line, slow_data(), AdamW(dict(line.named_parameters()), SETTINGS), lambda _: 0.1):
+        seconds.append(report.seconds)
+        clock[0] += 100  # an evaluation, a checkpoint
+    assert seconds == [1, 1, 1]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

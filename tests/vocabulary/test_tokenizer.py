@@ -292,8 +292,26 @@ def test_broken_tokenizer_files(tmp_path):
     path.write_text("{")
     with pytest.raises(ValueError, match="not valid JSON"):
         Tokenizer.load(tmp_path)
-    path.write_text("[]")
-    with pytest.raises(ValueError, match=r"tokenizer.json: `tokenizers` cannot read it"):
+    for text in ("[]", '{"normalizer": "x"}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"tokenizer.json: `tokenizers` cannot read it"):
+            Tokenizer.load(tmp_path)
+    path.write_text('{"normalizer": {"type": "BertNormalizer"}}')
+    with pytest.raises(ValueError, match="BertNormalizer does not say lowercase, handle_chinese_chars"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[]", "an object .* expected, list found"),
+        ('{"do_lower_case": "yes"}', "do_lower_case is 'yes'; true or false"),
+    ],
+)
+def test_broken_tokenizer_settings(tmp_path, config, message):
+    Tokenizer.from_tokens(TOKENS, lowercase=True).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    with pytest.raises(ValueError, match=f"tokenizer_config.json: {message}"):
         Tokenizer.load(tmp_path)
 
 

@@ -27,6 +27,7 @@ MAGIC = {  # what plain text never starts with: every one of these would be a pu
     b"PAR1": "a Parquet file (name it .parquet)",
     b"PK\x03\x04": "a ZIP archive (unpack it)",
     b"%PDF": "a PDF (extract its text)",
+    b"\xff\xfe\0\0": "UTF-32 (convert it: iconv -f UTF-32 -t UTF-8)",  # before UTF-16, which begins likewise
     b"\xff\xfe": "UTF-16 (convert it: iconv -f UTF-16 -t UTF-8)",
     b"\xfe\xff": "UTF-16 (convert it: iconv -f UTF-16 -t UTF-8)",
 }

@@ -23,9 +23,9 @@ class CorpusSettings:
     """What the text is, and how it falls into documents and sentences."""
 
     inputs: Positional[tuple[str, ...]]
-    """Files, folders (searched recursively, hidden names left out), globs, or hf://datasets/NAME/... paths: .txt,
-    .jsonl, .csv, .tsv, .parquet, all but .parquet also as .gz, .zst or .bz2. `file=`, `line=` or `blank-line=` before
-    one input overrides --documents for that input, as in file=books/."""
+    """Files, folders (searched recursively, links followed, hidden names left out), globs, or hf://datasets/NAME/...
+    paths: .txt, .jsonl, .csv, .tsv, .parquet, all but .parquet also as .gz, .zst or .bz2. `file=`, `line=` or
+    `blank-line=` before one input overrides --documents for that input, as in file=books/."""
 
     documents: DocumentRule = "blank-line"
     """What one document is in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
@@ -69,7 +69,8 @@ def open_inputs(settings: CorpusSettings) -> list[InputFile]:
     """All files of the corpus: inputs in the order given, the files of each in sorted order.
 
     Raises ValueError for a path that does not exist, a folder or glob without files, an unknown suffix, an empty file,
-    and a file that is named twice (its documents would silently count double).
+    and a file that is named twice (its documents would silently count double); OSError for a folder that cannot be
+    searched.
     """
     found: list[InputFile] = []
     named: dict[str, str] = {}
@@ -108,7 +109,9 @@ def _checked(path: str, size: int, rule: DocumentRule) -> InputFile:
 
 
 def _local_files(place: str) -> Iterator[tuple[str, int]]:
-    path = Path(place).expanduser()
+    if not place:  # an unset variable in a script; Path would take it for the current folder
+        raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
+    path = Path(os.path.expanduser(place))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
     if path.is_dir():
         files = sorted(_visible_files(path))
     elif path.exists():
@@ -125,8 +128,18 @@ def _local_files(place: str) -> Iterator[tuple[str, int]]:
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    for where, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    """All files below a folder and behind its links, each folder once, however many links lead there."""
+
+    def refuse(error: OSError) -> None:
+        raise error  # os.walk would leave such a folder out in silence
+
+    seen: set[str] = set()
+    for where, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        if (real := os.path.realpath(where)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(where, name) for name in names if not name.startswith("."))
 
 

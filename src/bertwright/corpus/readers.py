@@ -133,7 +133,7 @@ def _json_lines(
             place = f"{file.path}, line {number}"
             try:
                 record = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than Python reads
                 raise ValueError(f"{place}: not valid JSON ({error})") from None
             if not isinstance(record, dict):
                 raise ValueError(f"{place}: a JSON object expected, {type(record).__name__} found")
@@ -181,6 +181,8 @@ def _table(
         header = next(rows, [])
         if settings.column not in header:
             raise ValueError(_no_column(f"{file.path}, line 1", settings.column, header))
+        if header.count(settings.column) > 1:
+            raise ValueError(f"{file.path}, line 1: {settings.column!r} names several columns; rename all but one")
         column, first = header.index(settings.column), rows.line_num + 1
         for row in rows:
             if row and len(row) != len(header):
@@ -194,7 +196,8 @@ def _table(
     try:
         yield from _kept(file, findings, values())
     except csv.Error as error:
-        raise ValueError(f"{file.path}, line {rows.line_num}: {error}; is a quote left open?") from None
+        way_out = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
+        raise ValueError(f"{file.path}, line {rows.line_num}: {error}; {way_out}") from None
 
 
 def _parquet(file: InputFile, settings: CorpusSettings, findings: Findings) -> Iterator[Document]:

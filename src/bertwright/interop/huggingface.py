@@ -183,8 +183,8 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
             raise ValueError(f"{folder / SHARDS}: no weight_map, which names the file of each parameter")
         tensors: dict[str, Tensor] = {}
-        for file in sorted(set(index["weight_map"].values())):
-            tensors |= read_safetensors(folder / Path(file).name)
+        for name in sorted({Path(str(file)).name for file in index["weight_map"].values()}):
+            tensors |= read_safetensors(folder / name)
         return folder / SHARDS, tensors
     if (folder / "pytorch_model.bin").is_file():
         raise ValueError(

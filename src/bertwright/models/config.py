@@ -129,7 +129,11 @@ class BertConfig:
         return self.encoder_parameters + self.pooler_parameters + self.head_parameters
 
     def forward_flops(
-        self, lengths: Sequence[int] | npt.NDArray[np.integer], predictions: int, pooled: bool, states: int | None = None
+        self,
+        lengths: Sequence[int] | npt.NDArray[np.integer],
+        predictions: int,
+        pooled: bool,
+        states: int | None = None,
     ) -> int:
         """Floating-point operations of one forward pass over sequences of these lengths, laid end to end.
 

@@ -1,5 +1,8 @@
 """Every native kernel once more in plain PyTorch: what it computes, for other devices and where no compiler is found.
 
+As there, arithmetic is float32 and a result has the number type of its input. (Weights are float32: PyTorch by itself
+would make the sum of a bfloat16 state and a bias, and from there on all of the model, float32.)
+
 T tokens, B sequences, H hidden size, F intermediate size, A heads, D head size, V vocabulary, M masked positions.
 """
 
@@ -52,20 +55,20 @@ def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
 
 
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
-    return F.gelu(x + bias, approximate="tanh" if tanh else "none")
+    return F.gelu(x.float() + bias.float(), approximate="tanh" if tanh else "none").to(x.dtype)
 
 
 def layer_norm(x: Tensor, norm: Norm) -> Tensor:
-    return F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+    return F.layer_norm(x.float(), norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
 def add_dropout_norm(x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, drop: Dropout | None, site: int) -> Tensor:
-    return layer_norm(residual + dropout(x + bias, drop, site), norm)
+    return layer_norm(residual.float() + dropout(x.float() + bias.float(), drop, site), norm).to(x.dtype)
 
 
 def embed_norm(ids: tuple[Tensor, ...], tables: Tables, norm: Norm, drop: Dropout | None, site: int) -> Tensor:
     word, position, token_type = (F.embedding(places, table) for places, table in zip(ids, tables, strict=True))
-    return dropout(layer_norm(word + position + token_type, norm), drop, site)
+    return dropout(layer_norm(word + position + token_type, norm), drop, site).to(tables.word.dtype)
 
 
 def cross_entropy_(

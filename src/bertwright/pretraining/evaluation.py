@@ -33,7 +33,7 @@ class Scores(NamedTuple):
 
 
 def scores(sums: dict[str, float]) -> Scores:
-    """Means from sums over any number of batches (`sums_of` names them)."""
+    """Means from sums over any number of batches (named as in `evaluate`; a count of 0 gives 0)."""
     mlm_loss = sums["mlm_sum"] / max(sums["mlm_count"], 1)
     return Scores(
         mlm_loss,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertwright.files import read_json, sweep_parts, write_json
+from bertwright.files import digest_bytes, read_json, sweep_parts, write_json
 from bertwright.interop import huggingface
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
@@ -32,7 +32,7 @@ def check_folder(settings: PretrainSettings) -> None:
     """A new run needs a folder without one; a resumed run must be the one that the folder holds."""
     path = settings.run / "settings.toml"
     if not settings.resume:
-        if path.exists():
+        if path.exists() or checkpoint.checkpoints(settings.run / "checkpoints"):
             raise ValueError(f"{settings.run}: holds a run already; go on with --resume, or name another --run folder")
         return
     kept = to_table(saved_settings(settings.run))
@@ -41,17 +41,21 @@ def check_folder(settings: PretrainSettings) -> None:
             raise ValueError(f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings")
 
 
-def begin(settings: PretrainSettings, corpus: str) -> None:
-    """Write down what is run, once all of it has been opened; hold a resumed run to the corpus that it began with."""
-    began_with = settings.run / "corpus.json"
+def begin(settings: PretrainSettings, opened: Opened) -> None:
+    """Write down what is run, once all of it has been opened; hold a resumed run to the store that it began with."""
+    began_with = settings.run / "store.json"
+    stores = [opened.train] if opened.held_out is None else [opened.train, opened.held_out.store]
+    digests = {
+        store.folder.name: digest_bytes(*(file.digest.encode() for file in store.header.files)) for store in stores
+    }
     if not settings.resume:
         (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
-        write_json(began_with, {"digest": corpus})
+        write_json(began_with, digests)
         write_settings(settings.run / "settings.toml", settings, "bertwright pretrain: the settings in force")
-    elif read_json(began_with)["digest"] != corpus:
+    elif read_json(began_with) != digests:
         raise ValueError(
-            f"{settings.store}: holds another text than the run began with; give it back its text, or start a new run "
-            f"from the newest checkpoint: --init {settings.run} --run FOLDER"
+            f"{settings.store}: holds another text, or the same in other sentences, than the run began with; give it "
+            f"back its text, or start a new run from the newest checkpoint: --init {settings.run} --run FOLDER"
         )
     sweep_parts(settings.run)
     sweep_parts(settings.run / "checkpoints")

@@ -7,6 +7,7 @@ RUN/report.json      what came out, in numbers
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -56,10 +57,11 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
         place.wait()
         run = _Run(**vars(open_run(settings, place)), settings=settings, place=place, console=console)
         if run.optimizer.steps >= settings.steps and (settings.run / "model").is_dir():
-            say(console, f"{settings.run}: finished already; the model is {settings.run / 'model'}")
+            if place.leads:
+                say(console, f"{settings.run}: finished already; the model is {settings.run / 'model'}")
             return settings.run / "model"
         if place.leads:
-            begin(settings, run.train.header.corpus)
+            begin(settings, run)
         return run.carry_out()
 
 
@@ -121,8 +123,9 @@ class _Run(Opened):
         started = time.perf_counter()
         ceiling = gemm_ceiling(place, self.model.config.hidden_size) * place.ranks
         if not place.leads:
-            for _ in self.reports([]):
-                pass
+            with _interruptible() as received:  # Ctrl-C reaches every rank; all must come to the same last step
+                for _ in self.reports(received):
+                    pass
             return settings.run
         self.announce(ceiling)
         journal = Journal(settings.run, self.optimizer.steps)
@@ -133,7 +136,7 @@ class _Run(Opened):
             self.save(journal)
             if received:
                 say(self.console, f"Interrupted at step {self.optimizer.steps:,}, which is saved. Go on with:")
-                say(self.console, f"  bertwright pretrain --run {settings.run} --resume")
+                say(self.console, f"  bertwright pretrain --run {shlex.quote(str(settings.run))} --resume")
                 return settings.run
         return self.finish(journal, time.perf_counter() - started)
 
@@ -223,10 +226,8 @@ class _Run(Opened):
         checkpoint.save(folder, self.optimizer.steps, write_model, self.optimizer.state(), self.settings.keep)
 
     def finish(self, journal: Journal, seconds: float) -> Path:
-        """Write the model, the plot and the report of a run that has done all its steps, and show what came out."""
+        """Write plot, report and model of a run that has done all its steps, and show what came out."""
         run, folder = self.settings.run, self.settings.run / "model"
-        if not folder.is_dir():
-            huggingface.save_model(folder, self.model, self.tokenizer)
         plot_losses(run, run / "loss.png")
         evaluations = [journal.evaluations[step] for step in sorted(journal.evaluations)]
         outcome = {
@@ -236,13 +237,18 @@ class _Run(Opened):
             "held_out_after": evaluations[-1] if evaluations else None,
         }
         write_json(run / "report.json", outcome)
+        if not folder.is_dir():  # last of all: its presence says that the run is finished
+            huggingface.save_model(folder, self.model, self.tokenizer)
         if evaluations:
             heading(self.console, "Held out")
             self.console.print(_before_and_after(evaluations[0], evaluations[-1]))
         left = {"model": f"{folder}", "loss plot": f"{run / 'loss.png'}", "all figures": f"{run / METRICS}"}
         for name, path in left.items():
             say(self.console, f"{name:<12} {path}")
-        say(self.console, f'try it       bertwright fill-mask {folder} "Some text with a [MASK] in it."')
+        say(
+            self.console,
+            f'try it       bertwright fill-mask {shlex.quote(str(folder))} "Some text with a [MASK] in it."',
+        )
         return folder
 
     def warn_standstill(self, entropy: float) -> None:

@@ -19,8 +19,8 @@ class ModelSettings:
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
     """Named size (paper: base and large; the smaller ones: Turc et al. 2019)."""
     init: str | None = None
-    """Model folder or hub name whose weights to start from, in place of random ones; its shape then counts, and the
-    store must have been prepared with its vocabulary."""
+    """Model folder or hub name whose weights to start from, in place of random ones; its shape, dropout
+    and activation then count, not those given here, and the store must have been prepared with its vocabulary."""
     hidden_size: int | None = None
     """Width, in place of the named size's."""
     num_layers: int | None = None
@@ -66,7 +66,7 @@ class LongPhase:
     long_share: float = 0.1
     """Share of all steps that the long phase has; 0 turns it off."""
     long_length: int = 512
-    """Its max-length, in tokens."""
+    """Its max-length, in tokens; its max-predictions is the default at that length."""
     long_batch_size: int | None = None
     """Its sequences a step; unset: the same number as before (paper)."""
 
@@ -140,8 +140,10 @@ class Phase:
 
 
 # May differ between a run and its resumption: they say where and how often, not what is computed.
+# A store may have been moved: what it holds is compared by digest.
 FREE = (
     "run",
+    "store",
     "resume",
     "micro_batch",
     "save_every",

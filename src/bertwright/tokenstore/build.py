@@ -96,8 +96,9 @@ def build(
 
     The stores are the same to the bit whatever the number of workers and of interruptions. A folder that is already
     finished is left as it is. Parts are known by their inputs' names, sizes and times of change.
-    Raises ValueError where the folder holds a finished build of something else or another process builds there,
-    and what reading and tokenizing raise; OSError where the disk is full: what is finished is kept.
+    Raises ValueError where the folder holds a finished build of something else, or files of someone else that would
+    have to go, or where another process builds there, and what reading and tokenizing raise; OSError where the disk is
+    full, and where a worker dies: what is finished is kept.
     """
     folder, settings = Path(folder), settings or PrepareSettings()
     held_corpus = replace(corpus, inputs=settings.held_out_inputs) if settings.held_out_inputs else None
@@ -107,6 +108,7 @@ def build(
         files.sweep_parts(folder)
         if (folder / "train").exists():
             return _finished(folder, plan, settings)
+        _refuse_foreign(folder)
         _make_parts(plan, tokenizer, settings.workers or len(os.sched_getaffinity(0)), progress)
         return _publish(folder, plan, tokenizer, settings)
 
@@ -151,8 +153,10 @@ def _space_told(folder: Path) -> Iterator[None]:
 
 def _finished(folder: Path, plan: _Plan, settings: PrepareSettings) -> Built:
     """The stores that a finished build left."""
+    if not (folder / "build.json").is_file():
+        raise ValueError(f"{folder}: holds train/ but no build.json, so this is no token store; name another folder")
     record = files.read_json(folder / "build.json")
-    if (record["plan"], record["held_out"]) != (plan.digest, settings.held_out):
+    if not isinstance(record, dict) or (record.get("plan"), record.get("held_out")) != (plan.digest, settings.held_out):
         raise ValueError(
             f"{folder}: holds a finished store of other inputs, vocabulary, rules or held-out share; "
             "delete the folder, or name another"
@@ -165,10 +169,19 @@ def _finished(folder: Path, plan: _Plan, settings: PrepareSettings) -> Built:
     return Built(headers[0], headers[1], **record["counts"])
 
 
+def _refuse_foreign(folder: Path) -> None:
+    """What a build replaces at its end must be an unfinished build's: someone may keep a corpus in held_out/."""
+    if any(folder.glob(".unfinished-*")):
+        return
+    for name in ("tokenizer", "held_out", "build.json"):
+        if (folder / name).exists():
+            raise ValueError(f"{folder / name}: is there already, left by no unfinished build; name another folder")
+
+
 def _make_parts(plan: _Plan, tokenizer: Tokenizer, workers: int, progress: Callable[[Progress], None]) -> None:
     """Have every part made that is not there yet."""
+    plan.parts.mkdir(exist_ok=True)  # first: at every moment it shows that this folder is a build's
     note = _clear(plan.parts.parent, keep=plan.parts)
-    plan.parts.mkdir(exist_ok=True)
     files.sweep_parts(plan.parts)
     total = sum(task.piece.size for task in plan.tasks)
     missing = [task for task in plan.tasks if not is_finished(plan.parts, task.number)]
@@ -205,7 +218,8 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
     """Worker processes, dead again on leaving.
 
     Plain processes and not a `multiprocessing` pool: its children import the user's script once more, and outlive a
-    parent that is killed. A connection that breaks tells these that the parent is gone.
+    parent that is killed. A connection that breaks tells these that the parent is gone. They are a group of their own,
+    which a terminal's Ctrl-C does not reach: the building process decides.
     """
     one_thread = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
     environment = os.environ | one_thread | {"TOKENIZERS_PARALLELISM": "false"}
@@ -217,10 +231,10 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
                 code = f"from bertwright.tokenstore.parts import serve; serve({theirs.fileno()})"
                 command = [sys.executable, "-c", code]
                 process = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+                    command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, process_group=0
                 )
             workers.append(_Worker(process, ours))
-            ours.send(tokenizer)
+            _send(workers[-1], tokenizer, "its start")
         yield workers
     finally:
         for worker in workers:
@@ -238,7 +252,7 @@ def _worked(tasks: Sequence[PartTask], tokenizer: Tokenizer, count: int) -> Iter
         while True:
             while idle and (task := next(waiting, None)) is not None:
                 worker = idle.pop()
-                worker.connection.send(task)
+                _send(worker, task, _named(task))
                 at_work[worker.connection] = worker, task
             if not at_work:
                 return
@@ -250,19 +264,33 @@ def _worked(tasks: Sequence[PartTask], tokenizer: Tokenizer, count: int) -> Iter
                 yield task
 
 
+def _send(worker: _Worker, message: Tokenizer | PartTask, at: str) -> None:
+    try:
+        worker.connection.send(message)
+    except (BrokenPipeError, ConnectionResetError):
+        raise _dead(worker, at) from None
+
+
 def _answer(worker: _Worker, task: PartTask) -> None:
     try:
         error = worker.connection.recv()
     except (EOFError, ConnectionResetError):
-        code = worker.process.wait()
-        reason = "killed, most often for lack of memory: use fewer workers" if code == -9 else "its message is above"
-        names = ", ".join(file.path for file in task.piece.files)
-        raise ChildProcessError(
-            f"a worker process died on {names} (exit code {code}: {reason}); finished parts are kept, "
-            "the same command goes on from there"
-        ) from None
+        raise _dead(worker, _named(task)) from None
     if error is not None:
         raise error
+
+
+def _dead(worker: _Worker, at: str) -> ChildProcessError:
+    code = worker.process.wait()
+    reason = "killed, most often for lack of memory: use fewer workers" if code == -9 else "its message is above"
+    return ChildProcessError(
+        f"a worker process died on {at} (exit code {code}: {reason}); finished parts are kept, "
+        "the same command goes on from there"
+    )
+
+
+def _named(task: PartTask) -> str:
+    return ", ".join(file.path for file in task.piece.files)
 
 
 def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareSettings) -> Built:

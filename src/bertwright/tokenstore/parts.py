@@ -57,7 +57,6 @@ def serve(descriptor: int) -> None:
     It ends when the other side closes the connection, which a killed process does too; on Linux it ends with it at
     once, so that nobody writes on behind the back of the build that goes on.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the building process decides
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with Connection(descriptor) as connection:

@@ -7,7 +7,6 @@ A checkpoint is a folder `step-00001000` with the model as a Hugging Face folder
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.files import digest_file, read_json, whole_folder, write_json
+from bertwright.files import digest_file, read_json, remove_folder, whole_folder, write_json
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -52,7 +51,7 @@ def save(
     except SafetensorError as error:  # it reports the system's errors as text
         raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
     for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+        remove_folder(old)
     return path
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
-from bertwright.files import write_text
+from bertwright.files import whole_file, write_text
 
 METRICS = "metrics.jsonl"
 
@@ -80,15 +80,15 @@ def progress(console: Console) -> Progress:
 
 def plot_losses(run: Path, path: Path) -> None:
     """Draw a run's masked-LM loss and next-sentence accuracy over its steps, training and held out, as a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     records = read_metrics(run)
-    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
     for panel, name, label in zip(
-        panels, ("mlm_loss", "nsp_accuracy"), ("masked-LM loss (nats)", "next-sentence accuracy"), strict=True
+        figure.subplots(1, 2),
+        ("mlm_loss", "nsp_accuracy"),
+        ("masked-LM loss (nats)", "next-sentence accuracy"),
+        strict=True,
     ):
         for kind, style in (
             ("train", {"alpha": 0.45, "linewidth": 1.0}),
@@ -103,7 +103,5 @@ def plot_losses(run: Path, path: Path) -> None:
         if panel.lines:
             panel.legend()
     figure.suptitle(run.name)
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
-    figure.savefig(part, dpi=130, format="png")
-    pyplot.close(figure)
-    part.replace(path)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=130, format="png")

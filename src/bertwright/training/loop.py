@@ -45,7 +45,7 @@ class Report(NamedTuple):
     """Before clipping."""
     learning_rate: float
     seconds: float
-    """Wall-clock time of this step, waiting for data included."""
+    """Wall-clock time of this step, waiting for data included; what the caller does between two steps is not."""
 
 
 class Objective(torch.nn.Module, Generic[M]):
@@ -77,9 +77,8 @@ def steps(
         _check_finite(optimizer.steps + 1, sums, norm)
         learning_rate = rate(optimizer.steps)
         optimizer.step(learning_rate, norm)
-        now = time.perf_counter()
-        yield Report(optimizer.steps, sums, norm, learning_rate, now - started)
-        started = now
+        yield Report(optimizer.steps, sums, norm, learning_rate, time.perf_counter() - started)
+        started = time.perf_counter()
 
 
 def _backward(objective: Callable[[M], Computed], micro_batches: Sequence[M]) -> dict[str, float]:

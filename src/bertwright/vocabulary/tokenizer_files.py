@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     elif not path.is_file():
         raise FileNotFoundError(f"{path}: no such file or folder")
     config_path = path.with_name("tokenizer_config.json")
-    config = read_json(config_path) if config_path.is_file() else {}
+    config = _checked_config(config_path, read_json(config_path)) if config_path.is_file() else {}
     if lowercase is not None:
         config["do_lower_case"] = lowercase
     if path.suffix == ".json":
@@ -58,15 +59,29 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     if "do_lower_case" not in config:
         raise ValueError(
             f"{path}: nothing says whether this vocabulary is lowercased; "
-            "give lowercase=True for an uncased one, lowercase=False for a cased one"
+            "give lowercase=True for an uncased one, lowercase=False for a cased one, or write "
+            f'{{"do_lower_case": true}} or false into {config_path.name} beside it'
         )
     normalizer: dict[str, Any] = {name: config.get(key, default) for key, name, default in NORMALIZER_KEYS}
     return bert_backend(read_vocab(path), **normalizer)
 
 
+def _checked_config(path: Path, config: Any) -> dict[str, Any]:
+    """What tokenizer_config.json holds, if it is an object whose normalizer settings are true, false or, where that
+    means something, null."""
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: an object with the tokenizer's settings expected, {type(config).__name__} found")
+    for key, _, default in NORMALIZER_KEYS:
+        if type(config.get(key, default)) not in (bool, type(default)):
+            raise ValueError(f"{path}: {key} is {config[key]!r}; true or false expected")
+    return config
+
+
 def read_vocab(path: Path) -> dict[str, int]:
     """Read a vocab.txt, one token a line in id order; ValueError names the line of what is wrong."""
     data = path.read_bytes()
+    if data.startswith(codecs.BOM_UTF8):
+        raise ValueError(f"{path}: begins with a byte order mark, which would be part of the first token; remove it")
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -90,7 +105,10 @@ def read_vocab(path: Path) -> dict[str, int]:
 def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     description = read_json(path)
     normalizer = description.get("normalizer") if isinstance(description, dict) else None
-    if normalizer is not None and normalizer.get("type") == "BertNormalizer":
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        normalizer.setdefault("strip_accents", None)
+        if absent := [name for _, name, _ in NORMALIZER_KEYS if name not in normalizer]:
+            raise ValueError(f"{path}: its BertNormalizer does not say {', '.join(absent)}")
         _settle_normalizer(path, normalizer, config)
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(description))

@@ -98,7 +98,10 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
     would mutilate.
     """
     if not counts.words:
-        raise ValueError("no words to learn from: the corpus is empty, or holds only white space")
+        raise ValueError(
+            f"no words to learn from: {counts.too_long:,} longer than {MAX_WORD_LENGTH} characters, {counts.pruned:,} "
+            "dropped to hold to max_words; whatever else the corpus has is white space"
+        )
     _refuse_mutilation(counts, settings)
     characters = alphabet(counts, settings)
     start = [*SPECIAL_TOKENS, *_character_tokens(characters, settings)]
