@@ -276,7 +276,7 @@ MISUSE = {
     "named twice": ("survey text.txt text.txt", "named twice"),
     "vocabulary smaller than the alphabet": ("vocabulary text.txt --output new --size 20", "size is 20, but 5 special"),
     "vocabulary is there": ("vocabulary text.txt --output vocabulary", "vocabulary: is there already"),
-    "not UTF-8": (r"survey $'caf\\xe9.txt'", "not UTF-8; rename the file"),
+    "not UTF-8": ("survey caf\udce9.txt", "not UTF-8; rename the file"),
     "figures are there": ("survey text.txt --json text.txt", "text.txt: is there already"),
     "no such vocabulary": ("prepare text.txt --vocabulary nowhere --store new", "nowhere: no such folder"),
     "store of other inputs": ("prepare blank.txt text.txt --vocabulary vocabulary --store other", "other inputs"),

@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
     except ValueError as error:
         return failed(f"error: {error}", 2)
     except RuntimeError as error:
-        if type(error) is RuntimeError:  # ours have names of their own; anything else is a defect and shows its trace
+        if not type(error).__module__.startswith("bertwright."):  # not ours: a defect, which shows its trace
             raise
         return failed(f"error: {error}", 1)
 

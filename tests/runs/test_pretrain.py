@@ -203,8 +203,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, make_settings: Make)
         wait_for(lambda: len(read_metrics(settings.run)) > 5)
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    step = int(re.search(r"Interrupted at step ([\d,]+), which is saved", printed)[1].replace(",", ""))  # type: ignore[index]
+    assert process.returncode == 130
+    step = int(re.search(r"interrupted: step ([\d,]+) is saved", printed)[1].replace(",", ""))  # type: ignore[index]
     assert f"bertwright pretrain --run {settings.run} --resume" in printed
     assert [path.name for path in (settings.run / "checkpoints").iterdir()] == [f"step-{step:08d}"]
 
@@ -267,11 +267,11 @@ def test_ctrl_c_reaches_all_processes_of_a_run(tmp_path: Path, make_settings: Ma
     write_settings(tmp_path / "recipe.toml", settings, "test")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         wait_for(lambda: len(read_metrics(settings.run)) > 5)
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=60)
-    step = int(re.search(r"Interrupted at step ([\d,]+), which is saved", printed)[1].replace(",", ""))  # type: ignore[index]
+    step = int(re.search(r"interrupted: step ([\d,]+) is saved", printed)[1].replace(",", ""))  # type: ignore[index]
     assert [path.name for path in (settings.run / "checkpoints").iterdir()] == [f"step-{step:08d}"]
 
 

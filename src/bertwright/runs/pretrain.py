@@ -43,10 +43,11 @@ STANDSTILL_STEPS = 400  # a loss this long without progress near the unigram ent
 
 
 def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
-    """Run or resume pre-training; returns the finished model's folder, or the run folder when it was interrupted.
+    """Run or resume pre-training; returns the finished model's folder (on ranks but the first, the run's).
 
-    Raises ValueError for settings, stores and checkpoints that do not fit, DivergedError for a loss that is not
-    finite, and OSError for a disk that fails; the newest checkpoint is whole in every case.
+    Ctrl-C and SIGTERM finish the step in hand and save it before they raise KeyboardInterrupt. Raises ValueError
+    for settings, stores and checkpoints that do not fit, DivergedError for a loss that is not finite, and OSError for
+    a disk that fails; the newest checkpoint is whole in every case.
     """
     console = console or Console()
     with ExitStack() as stack:
@@ -135,9 +136,10 @@ class _Run(Opened):
             self.follow(journal, live, ceiling, received)
             self.save(journal)
             if received:
-                say(self.console, f"Interrupted at step {self.optimizer.steps:,}, which is saved. Go on with:")
-                say(self.console, f"  bertwright pretrain --run {shlex.quote(str(settings.run))} --resume")
-                return settings.run
+                raise KeyboardInterrupt(
+                    f"step {self.optimizer.steps:,} is saved; go on with: "
+                    f"bertwright pretrain --run {shlex.quote(str(settings.run))} --resume"
+                )
         return self.finish(journal, time.perf_counter() - started)
 
     def follow(self, journal: Journal, live: Progress, ceiling: float, received: list[int]) -> None:
