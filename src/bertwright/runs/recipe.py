@@ -84,8 +84,8 @@ class PretrainSettings:
     store: Path | None = None
     """Token store that `bertwright prepare` wrote. Needed unless --resume finds it in the run's settings."""
     resume: bool = False
-    """Go on from the run's newest checkpoint with the settings that stand in the run folder: to the bit on CPU; on a GPU
-    attention draws its dropout from PyTorch's own generator."""
+    """Go on from the run's newest checkpoint with the settings that stand in the run folder: to the bit on CPU; on a
+    GPU attention draws its dropout from PyTorch's own generator."""
     steps: int = 1_000_000
     """Optimizer steps in all (paper: 1,000,000)."""
     micro_batch: int | None = None
