@@ -1,6 +1,6 @@
 """Both ways of learning a vocabulary, compared by masked-LM loss per character after the same training.
 
-    python bench/criteria.py WORK [--steps 500] [--threads 1]
+    python bench/criteria.py WORK [--steps 300] [--threads 1]
 
 Two vocabularies of 30,000 tokens from the same text, two stores, two BERT-minis trained with the same settings for the
 same number of steps. A loss per token would favour short tokens; so it is multiplied by the tokens per character of
@@ -37,7 +37,7 @@ def trained(work: Path, criterion: str, steps: int, threads: int) -> Path:
             *[*cli, "pretrain", "--store", str(folder / "store"), "--run", str(run), "--size", "mini"],
             *["--max-positions", "128", "--batch-size", "16", "--long-share", "0", "--steps", str(steps)],
             *["--learning-rate", "1e-3", "--warmup-share", "0.05", "--bias-correction", "--threads", str(threads)],
-            *["--evaluate-every", str(steps), "--evaluate-sequences", "2048"],
+            *["--evaluate-every", str(steps), "--evaluate-sequences", "1024"],
         ]
         subprocess.run(command, check=True)
     return run
@@ -46,7 +46,7 @@ def trained(work: Path, criterion: str, steps: int, threads: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     characters = sum(len("".join(document.text.split())) for document in read(CorpusSettings((HELD_OUT,))))

@@ -7,7 +7,7 @@ text="$DATA/corpora/korean_petitions"
 bertwright vocabulary "$text" --column content --no-lowercase --size 16000 --output "$WORK/vocabulary"
 bertwright prepare "$text" --column content --held-out 0.03 --vocabulary "$WORK/vocabulary" --store "$WORK/store"
 time bertwright pretrain --store "$WORK/store" --run "$WORK/run" --size mini --max-positions 128 --long-share 0 \
-    --steps 700 --batch-size 16 --learning-rate 1e-3 --warmup-share 0.05 --bias-correction --threads "$THREADS" \
-    --evaluate-every 350 --evaluate-sequences 256
+    --steps 500 --batch-size 16 --learning-rate 1e-3 --warmup-share 0.05 --bias-correction --threads "$THREADS" \
+    --evaluate-every 250 --evaluate-sequences 256
 bertwright fill-mask "$WORK/run" "국민의 [MASK] 을 지켜주세요." "아이들의 [MASK] 을 위해 청원합니다." \
     "대한민국의 [MASK] 으로서 부탁드립니다."

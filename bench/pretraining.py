@@ -30,7 +30,6 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     "MALLOC_TOP_PAD_": str(1 << 28),
 }
-WARMUP = 2
 
 Step = Callable[[], float]
 
@@ -190,15 +189,17 @@ class Child:
         self.process.wait()
 
 
-def compare(size: str, rounds: int, threads: int, bfloat16: bool) -> None:
+def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
     """Print one table."""
     from bertwright.models.config import BertConfig
 
-    children = {name: Child(size, threads, *how) for name, how in contenders(bfloat16).items()}
+    listed = contenders(bfloat16).items()
+    taking_part = {name: how for name, how in listed if not any(part in name for part in chosen.without)}
+    children = {name: Child(size, chosen.threads, *how) for name, how in taking_part.items()}
     for child in children.values():
-        for _ in range(WARMUP):
+        for _ in range(chosen.warmup):
             child.step(counted=False)
-    for _ in range(rounds):
+    for _ in range(chosen.rounds):
         for child in children.values():
             child.step(counted=True)
     for child in children.values():
@@ -224,6 +225,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["mini", "small", "base"])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--warmup", type=int, default=2, help="steps of each contender that are not counted")
+    parser.add_argument("--without", nargs="+", default=[], help="leave out contenders whose name contains this")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--serve", choices=("ours", "theirs", "ceiling"), help=argparse.SUPPRESS)
     parser.add_argument("--size", help=argparse.SUPPRESS)
@@ -245,7 +248,7 @@ def main() -> None:
         f"{platform.python_version()}; {arguments.rounds} rounds, {SEQUENCES} × {LENGTH} tokens"
     )
     for size in arguments.sizes:
-        compare(size, arguments.rounds, arguments.threads, bfloat16)
+        compare(size, arguments, bfloat16)
 
 
 if __name__ == "__main__":
