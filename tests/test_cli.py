@@ -449,12 +449,18 @@ def test_a_place_that_cannot_be_written(at: Path, command: str, message: str) ->
 # --- in a process of its own
 
 
+def hear_ctrl_c() -> None:
+    """What a shell starts in the background, as CI may be, ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def started(command: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "bertwright", *shlex.split(command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hear_ctrl_c,
         **options,  # type: ignore[call-overload]
     )
 
