@@ -14,7 +14,7 @@ step() { printf '\n\033[1m── %s\033[0m\n$ %s\n' "$1" "${*:2}"; "${@:2}"; }
 mkdir -p "$WORK"
 step "Raw text: the manual and the docstrings of this Python" python demo/corpus.py "$WORK/corpus.txt"
 step "What is it like?" bertwright survey "$WORK/corpus.txt"
-step "Learn its vocabulary" bertwright vocabulary "$WORK/corpus.txt" --size 8000 --output "$WORK/vocabulary"
+step "Learn its vocabulary" bertwright vocabulary "$WORK/corpus.txt" --size 6000 --output "$WORK/vocabulary"
 step "Turn it into token ids; keep a twentieth of the documents for measuring" \
     bertwright prepare "$WORK/corpus.txt" --vocabulary "$WORK/vocabulary" --held-out 0.05 --store "$WORK/store"
 step "Pre-train a small BERT" bertwright pretrain --config recipes/demo.toml --store "$WORK/store" --run "$WORK/run"

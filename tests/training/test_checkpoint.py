@@ -22,6 +22,7 @@ def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) is None
     for step in (5, 100, 20):
         checkpoint.save(tmp_path, step, write_model, STATE, keep=2)
+    (tmp_path / "step-00000999.copy").mkdir()  # a user's own, which is none of ours
     assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000020", "step-00000100"]
     newest = checkpoint.newest(tmp_path)
     assert newest is not None

@@ -50,13 +50,15 @@ def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> 
     training = model.training
     model.eval()
     total = dict.fromkeys(("mlm_sum", "mlm_correct", "mlm_count", "nsp_sum", "nsp_correct", "nsp_count"), 0.0)
-    for batch in batches:
-        part = losses(model, batch)
-        for name in ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct"):
-            total[name] += float(getattr(part, name))
-        total["mlm_count"] += len(batch.mlm_labels)
-        total["nsp_count"] += len(batch.nsp_labels)
-    model.train(training)
+    try:
+        for batch in batches:
+            part = losses(model, batch)
+            for name in ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct"):
+                total[name] += float(getattr(part, name))
+            total["mlm_count"] += len(batch.mlm_labels)
+            total["nsp_count"] += len(batch.nsp_labels)
+    finally:
+        model.train(training)
     return scores(total)
 
 

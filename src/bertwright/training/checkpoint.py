@@ -23,7 +23,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 def checkpoints(folder: Path) -> list[Path]:
     """Every checkpoint in a folder, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+    return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:

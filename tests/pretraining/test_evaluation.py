@@ -1,0 +1,89 @@
+"""Scores are means over all predictions, whatever the batches; the entropy is that of the tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.pretraining.batches import DataSettings, PretrainingData
+from bertwright.pretraining.evaluation import Standstill, evaluate, scores, unigram_entropy
+from bertwright.tokenstore.store import TokenStore
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def model(tokenizer: Tokenizer) -> BertForPretraining:
+    return BertForPretraining(
+        BertConfig(tokenizer.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=8)
+    )
+
+
+def test_scores_are_worked_out_by_hand() -> None:
+    sums = {"mlm_sum": 6.0, "mlm_correct": 1, "mlm_count": 4, "nsp_sum": 1.0, "nsp_correct": 3, "nsp_count": 5}
+    assert scores(sums) == (1.5, math.exp(1.5), 0.25, 0.2, 0.6)
+    assert scores(dict.fromkeys(sums, 0.0)) == (0.0, 1.0, 0.0, 0.0, 0.0)
+
+
+def test_an_evaluation_does_not_depend_on_its_batches(
+    model: BertForPretraining, mixed_store: TokenStore, tokenizer: Tokenizer
+) -> None:
+    data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=24))
+    model.train()
+    whole, parts = evaluate(model, data.step(0)), evaluate(model, data.step(0, micro_batch=5))
+    assert model.training
+    assert parts == pytest.approx(whole, rel=1e-5)
+    assert abs(whole.mlm_loss - math.log(tokenizer.vocab_size)) < 0.5  # an untrained model knows nothing
+
+
+def test_no_gradient_is_kept_and_the_mode_comes_back_after_a_failure(
+    model: BertForPretraining, mixed_store: TokenStore, tokenizer: Tokenizer
+) -> None:
+    data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=4))
+    (batch,) = data.step(0)
+    too_long = replace(batch, batch=replace(batch.batch, max_seqlen=10_000))
+    model.train()
+    with pytest.raises(ValueError, match="a sequence of 10000 tokens"):
+        evaluate(model, [batch, too_long])
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_entropy_of_token_frequencies(make_store: Callable[..., TokenStore]) -> None:
+    equal = make_store([[[5, 6, 7, 8]] * 10])
+    assert unigram_entropy(equal) == pytest.approx(math.log(4))
+    uneven = make_store([[[5, 5, 5, 6]]])
+    assert unigram_entropy(uneven) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+
+
+def test_it_is_the_loss_of_a_model_that_ignores_its_input(
+    mixed_store: TokenStore, tokenizer: Tokenizer, model: BertForPretraining
+) -> None:
+    counts = np.bincount(mixed_store.tokens(0, mixed_store.num_tokens), minlength=tokenizer.vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.masked_token.bias.copy_(torch.from_numpy(counts / counts.sum()).clamp(min=1e-9).log())
+    data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=64, batch_size=256))
+    assert evaluate(model, data.step(0)).mlm_loss == pytest.approx(unigram_entropy(mixed_store), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [[9.0, 8.0, 7.0, 6.5], [6.0, 6.0], [4.0, 4.0, 4.0, 4.0], [6.3, 6.2, 6.1, 6.0]],
+    ids=["falling", "too few", "far below", "slowly falling"],
+)
+def test_a_run_that_moves_is_left_alone(losses: list[float]) -> None:
+    watch = Standstill(entropy=6.0, window=2)
+    assert not any(watch.stands_still(loss) for loss in losses)
+
+
+def test_a_standstill_is_said_once() -> None:
+    watch = Standstill(entropy=6.0, window=3)
+    assert sum(watch.stands_still(6.02) for _ in range(50)) == 1
