@@ -234,7 +234,10 @@ class LinearCrossEntropy(torch.autograd.Function):
             correct += row_correct.sum()
             if trains:
                 torch.mm(logits, compute_weight, out=dhidden[rows])
-                dweight.addmm_(logits.T.to(weight.dtype), hidden[rows].to(weight.dtype))
+                if logits.dtype == dweight.dtype:
+                    dweight.addmm_(logits.T, hidden[rows])
+                else:  # the product in the fast type, the sum in the weight's, as everywhere in bf16 training
+                    dweight += torch.mm(logits.T, hidden[rows])
         if trains:
             ctx.save_for_backward(dhidden, dweight, dbias.to(bias.dtype))
         ctx.mark_non_differentiable(correct)
