@@ -104,7 +104,7 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
     [
         ('{"format_version": 99}', "store format 99 found, 1 is what this version"),
         ("[]", "store format None found"),
-        ('{"format_version": 1}', "not the header of a token store"),
+        ('{"format_version": 1}', "altered since the store was built; copy the store again"),
         ('{"format_version": 1, "more"', "line 1: not valid JSON"),
     ],
 )
@@ -112,6 +112,19 @@ def test_other_headers_are_refused(tmp_path: Path, header: str, message: str) ->
     (tmp_path / "header.json").write_text(header)
     with pytest.raises(ValueError, match=message):
         TokenStore.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_tokens": 13}, {"num_tokens": "many"}, {"files": []}, {"corpus": "other"}],
+    ids=lambda c: next(iter(c)),
+)
+def test_an_altered_header_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    written(tmp_path / "s", TEXT)
+    path = tmp_path / "s" / "header.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=r"header.json: altered since the store was built"):
+        TokenStore.open(tmp_path / "s")
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A store is a folder:
 
-    header.json              digests, counts, and for every file its size and digests
+    header.json              digests (its own too), counts, and for every file its size and digests
     tokens-00000.npy …       token ids, uint16 (uint32 for vocabularies above 65,536); no document crosses two files
     sentence_starts.npy      S + 1 int64, the token at which each sentence starts; the last entry is the token count
     document_starts.npy      D + 1 int64, the sentence at which each document starts; the last entry is S
@@ -13,6 +13,7 @@ The arrays are plain .npy files: `numpy.load(path, mmap_mode="r")` opens them wi
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ FORMAT_VERSION = 1
 SHARD_TOKENS = 1 << 28  # tokens a file: 512 MB of uint16, so that a large corpus is a few dozen files
 SAMPLE_BLOCKS = 64  # blocks of a file that `open` compares
 SAMPLE_BYTES = 4096
+WAY_OUT = "copy the store again from where it was built, or prepare the corpus again"
 
 
 class StoreFile(NamedTuple):
@@ -184,7 +186,8 @@ def write_store(
         num_documents=num_documents,
         files=tuple(array.described() for array in arrays),
     )
-    files.write_json(folder / "header.json", asdict(header) | {"files": [file._asdict() for file in header.files]})
+    described = asdict(header) | {"files": [file._asdict() for file in header.files]}
+    files.write_json(folder / "header.json", described | {"digest": _digest_of(described)})
     return header
 
 
@@ -267,24 +270,26 @@ def _read_header(folder: Path) -> StoreHeader:
             f"{path}: store format {version} found, {FORMAT_VERSION} is what this version of bertwright reads; "
             "prepare the corpus again"
         )
-    try:
-        origin = Origin(**value.pop("origin"))
-        return StoreHeader(origin=origin, files=tuple(StoreFile(**file) for file in value.pop("files")), **value)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not the header of a token store ({error}); prepare the corpus again") from None
+    if value.pop("digest", None) != _digest_of(value):
+        raise ValueError(f"{path}: altered since the store was built; {WAY_OUT}")
+    origin = Origin(**value.pop("origin"))
+    return StoreHeader(origin=origin, files=tuple(StoreFile(**file) for file in value.pop("files")), **value)
+
+
+def _digest_of(described: dict[str, Any]) -> str:
+    return files.digest_bytes(json.dumps(described, sort_keys=True).encode())
 
 
 def _check_file(path: Path, expected: StoreFile, verify: bool) -> None:
-    way_out = "copy the store again from where it was built, or prepare the corpus again"
     if not path.is_file():
-        raise ValueError(f"{path}: this file of the token store is missing; {way_out}")
+        raise ValueError(f"{path}: this file of the token store is missing; {WAY_OUT}")
     if (size := path.stat().st_size) != expected.bytes:
-        raise ValueError(f"{path}: {size:,} bytes found, {expected.bytes:,} expected (cut off or altered); {way_out}")
+        raise ValueError(f"{path}: {size:,} bytes found, {expected.bytes:,} expected (cut off or altered); {WAY_OUT}")
     found, noted = _sampled_digest(path), expected.sampled_digest
     if verify and found == noted:
         found, noted = files.digest_file(path), expected.digest
     if found != noted:
-        raise ValueError(f"{path}: altered since the store was built (digest {found}, {noted} expected); {way_out}")
+        raise ValueError(f"{path}: altered since the store was built (digest {found}, {noted} expected); {WAY_OUT}")
 
 
 def _sampled_digest(path: Path) -> str:
