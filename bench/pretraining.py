@@ -94,7 +94,7 @@ def theirs(size: str, compiled: bool, bfloat16: bool) -> Step:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(loss)
+        return float(loss.detach())
 
     return step
 
