@@ -1,11 +1,12 @@
-"""What stands on the encoder in pre-training: pooler, masked-token head, next-sentence head (section 3.1).
+"""What stands on the encoder: the heads of pre-training (section 3.1), and the one layer of each task (section 4).
 
-T tokens, B sequences, M predicted positions, H hidden size, V vocabulary size.
+T tokens, B sequences, M predicted positions, R states that a task reads, C outputs of its head, H hidden size,
+V vocabulary size.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 
 from bertwright.batching.batch import Batch
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import Encoder, Linear, initialize
-from bertwright.models.kernels import bias_gelu
+from bertwright.models.encoder import SITES_PER_LAYER, Encoder, Linear, drawn, initialize
+from bertwright.models.kernels import bias_gelu, dropout
 
 
 class Pooler(nn.Module):
@@ -82,3 +83,41 @@ class BertForPretraining(nn.Module):
             tokens=self.masked_token.logits(hidden[positions], self.word_embeddings),
             next_sentence=self.next_sentence(self.pooler(hidden[batch.cu_seqlens[:-1]])).float(),
         )
+
+
+class Head(NamedTuple):
+    """What a task reads from the encoder, and how many numbers it makes of each state that it reads."""
+
+    kind: Literal["sequence", "choice", "token", "span"]
+    """sequence, choice: one vector a sequence, the pooled [CLS]; token: each word's first token; span: every token."""
+    outputs: int
+    """C: labels, or 1 for a regression or a choice's score, or 2 for the start and the end of a span."""
+
+    @property
+    def pooled(self) -> bool:
+        return self.kind in ("sequence", "choice")
+
+
+class BertForTask(nn.Module):
+    """The encoder with one linear layer on it: what fine-tuning adds to BERT, for every kind of task (section 4)."""
+
+    def __init__(self, config: BertConfig, head: Head, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.head = head
+        self.encoder = Encoder(config)
+        self.pooler = Pooler(config) if head.pooled else None
+        self.classifier = Linear(config.hidden_size, head.outputs)
+        initialize(self, config.initializer_range, seed)
+
+    def forward(self, batch: Batch, rows: Tensor) -> Tensor:
+        """Logits R × C, float32, of the states at `rows` (R int64 into T)."""
+        states = self.encoder(batch, rows)  # R H
+        if self.pooler is not None:
+            states = self.pooler(states)
+        if self.head.kind != "span":  # Google's code drops nothing out there
+            drop = drawn(self, self.config.hidden_dropout, batch)
+            site = 1 + SITES_PER_LAYER * self.config.num_layers
+            states = dropout(states, drop and drop._replace(rows=rows), site)
+        logits: Tensor = self.classifier(states)
+        return logits.float()

@@ -1,0 +1,204 @@
+"""What all kinds of task share: examples become sequences, a head reads some of their states, its outputs are decoded.
+
+N examples; S sequences and T tokens that encode them; R states that the head reads; C outputs for each; K targets.
+An item is what a batch counts: one sequence, or the `width` sequences that are weighed against each other.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertwright.batching.batch import Batch, from_flat, places, starts
+from bertwright.files import write_text
+from bertwright.models.heads import Head
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+Ints = npt.NDArray[np.int64]
+Outputs = npt.NDArray[np.float32]
+
+E = TypeVar("E")  # an example, as it was read
+P = TypeVar("P")  # a prediction, as the user gets it
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Examples as token sequences laid end to end, with what the head reads and what it should say."""
+
+    input_ids: npt.NDArray[np.int32]
+    """T, token ids."""
+    token_type_ids: npt.NDArray[np.int8]
+    """T, 0 for segment A and 1 for segment B."""
+    lengths: Ints
+    """S, tokens of each sequence."""
+    example_of: Ints
+    """S, the example that each sequence encodes, or a part of it; ascending."""
+    rows: npt.NDArray[np.int32]
+    """R, the places, each within its own sequence and ascending there, whose states the head reads."""
+    row_counts: Ints
+    """S, how many rows each sequence has."""
+    targets: npt.NDArray[Any]
+    """K (or K × more), what the head should say; empty where nothing is known of it."""
+    target_counts: Ints
+    """Items, how many targets each one has; all 0 where `targets` is empty."""
+    width: int = 1
+    """Sequences of one item."""
+    truncated: int = 0
+    """Examples that lost tokens to `max_length`."""
+
+    @property
+    def items(self) -> int:
+        """How many items there are to make batches of."""
+        return len(self.lengths) // self.width
+
+    @cached_property
+    def starts(self) -> Ints:
+        """S + 1, where each sequence starts."""
+        return starts(self.lengths)
+
+    @cached_property
+    def row_starts(self) -> Ints:
+        """S + 1, where each sequence's rows start."""
+        return starts(self.row_counts)
+
+    @cached_property
+    def target_starts(self) -> Ints:
+        """Items + 1, where each item's targets start."""
+        return starts(self.target_counts)
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """Some items, ready for the model."""
+
+    batch: Batch
+    rows: Tensor
+    """R int64, places in the batch whose states the head reads."""
+    targets: Tensor
+    """What it should say; floating point for a regression, else int64."""
+    count: int
+    """Targets of the whole step, by which its loss is divided once."""
+
+    def to(self, device: torch.device) -> TaskBatch:
+        return replace(
+            self,
+            batch=self.batch.to(device),
+            rows=self.rows.to(device, non_blocking=True),
+            targets=self.targets.to(device, non_blocking=True),
+        )
+
+
+def take(encoded: Encoded, items: Ints, count: int | None = None) -> TaskBatch:
+    """These items as one packed batch; `count` as in `TaskBatch`, by default the number of their own targets."""
+    sequences = (items[:, None] * encoded.width + np.arange(encoded.width)).reshape(-1)
+    lengths = encoded.lengths[sequences]
+    tokens = gather(encoded.starts[sequences], lengths)
+    rows = encoded.rows[gather(encoded.row_starts[sequences], encoded.row_counts[sequences])]
+    row_offsets = np.repeat(starts(lengths)[:-1], encoded.row_counts[sequences])
+    targets = encoded.targets[gather(encoded.target_starts[items], encoded.target_counts[items])]
+    return TaskBatch(
+        from_flat(encoded.input_ids[tokens].astype(np.int64), encoded.token_type_ids[tokens].astype(np.int64), lengths),
+        torch.from_numpy(rows + row_offsets),
+        torch.from_numpy(targets),
+        len(targets) if count is None else count,
+    )
+
+
+def gather(first: Ints, lengths: Ints) -> Ints:
+    """Places of several runs, end to end, given where each starts.
+
+    >>> gather(np.array([10, 0]), np.array([2, 3])).tolist()
+    [10, 11, 0, 1, 2]
+    """
+    places_of_all: Ints = np.repeat(first, lengths) + places(lengths)
+    return places_of_all
+
+
+class Task(ABC, Generic[E, P]):
+    """One kind of task, whole: read, encode, loss, decode, score.
+
+    Each kind is a frozen dataclass. Its fields are what a user may set and what training discovers (labels, a
+    threshold), and all of them are kept in the model folder as `task.json`.
+    """
+
+    kind: ClassVar[str]
+    """Its name on the command line and in `task.json`."""
+    metric: str
+    """The score that chooses between checkpoints and between settings; the higher the better."""
+    max_length: int
+    """Longest sequence in tokens, [CLS] and [SEP] included."""
+
+    @property
+    @abstractmethod
+    def head(self) -> Head:
+        """What stands on the encoder. Raises ValueError before `fitted` where it depends on the labels."""
+
+    @abstractmethod
+    def read(self, path: str, labelled: bool = True) -> Iterator[E]:
+        """The examples of one file, in order; with `labelled` each must have its label.
+
+        Raises ValueError with file, line, value and way out for a row that is not as it should be.
+        """
+
+    @abstractmethod
+    def fitted(self, examples: Sequence[E]) -> Self:
+        """This task with what only the training examples can tell: its labels. Raises ValueError for one label only."""
+
+    @abstractmethod
+    def encode(self, examples: Sequence[E], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
+        """Examples as sequences; with `labelled`, with targets. Raises ValueError for a label that is not known."""
+
+    @abstractmethod
+    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        """Sum of the losses of all targets in the batch, of logits R × C float32; `smoothing` as in cross entropy."""
+
+    @abstractmethod
+    def decode(self, examples: Sequence[E], encoded: Encoded, outputs: Outputs) -> list[P]:
+        """One prediction an example, in order, from the head's outputs for all rows, R × C float32."""
+
+    @abstractmethod
+    def score(self, examples: Sequence[E], predictions: Sequence[P]) -> dict[str, float]:
+        """Official scores by name, shares from 0 to 1 (correlations from -1 to 1); `metric` is one of the names."""
+
+    @abstractmethod
+    def record(self, example: E, prediction: P) -> dict[str, Any]:
+        """One line of a predictions file: plain values by column name, the same columns for every example."""
+
+    def tuned(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
+        """This task with what the dev examples can tell (a threshold); most kinds have nothing of the sort."""
+        return self
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Name of each of the head's outputs, for `config.json`; empty where they have none."""
+        return ()
+
+
+TASK_FILE = "task.json"
+
+
+def write_task(folder: Path, task: Task[Any, Any]) -> None:
+    """Write a task beside the weights that were trained on it."""
+    write_text(folder / TASK_FILE, json.dumps({"kind": task.kind} | asdict(task), indent=2, ensure_ascii=False) + "\n")  # type: ignore[call-overload]
+
+
+def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:
+    """A task from what `task.json` holds, its kind left out."""
+    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    if odd := sorted(values.keys() - known):
+        raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise ValueError(f"{path}: not a whole task ({error})") from None
