@@ -31,11 +31,19 @@ class Verb(NamedTuple):
 
 
 CORPUS, PRETRAIN, USE = "bertwright.runs.corpus", "bertwright.runs.pretrain", "bertwright.runs.use"
+FINETUNE, EVALUATE = "bertwright.runs.finetune", "bertwright.runs.evaluate"
+GRID, PROBE, SUBMISSION = "bertwright.runs.grid", "bertwright.runs.probe", "bertwright.runs.submission"
 VERBS = {
     "survey": Verb(CORPUS, "SurveySettings", "survey", "what a corpus is like, and what in it will hurt"),
     "vocabulary": Verb(CORPUS, "LearnSettings", "learn_vocabulary", "learn a WordPiece vocabulary from text"),
     "prepare": Verb(CORPUS, "StoreSettings", "prepare", "turn text into a token store, with that vocabulary"),
     "pretrain": Verb(PRETRAIN, "PretrainSettings", "pretrain", "train a BERT on a token store, or go on training it"),
+    "finetune": Verb(FINETUNE, "FinetuneSettings", "finetune", "train a BERT on a task, or go on training it"),
+    "grid": Verb(GRID, "GridSettings", "grid", "fine-tune with many settings and seeds, and keep the best"),
+    "evaluate": Verb(EVALUATE, "EvaluateSettings", "evaluate", "score a fine-tuned model on labelled files"),
+    "predict": Verb(EVALUATE, "PredictSettings", "predict", "let a fine-tuned model label texts or files"),
+    "probe": Verb(PROBE, "ProbeSettings", "probe", "train a small head on a frozen BERT's features"),
+    "glue-submission": Verb(SUBMISSION, "SubmissionSettings", "submission", "write what the GLUE server takes"),
     "fill-mask": Verb(USE, "FillMaskSettings", "fill_mask", "let a model fill [MASK] in a text"),
     "embed": Verb(USE, "EmbedSettings", "embed", "turn texts into vectors"),
     "info": Verb(USE, "InfoSettings", "info", "what a model, vocabulary, store or run folder holds"),
@@ -44,7 +52,7 @@ VERBS = {
 
 USAGE = """usage: bertwright VERB [--config FILE.toml] [options]
 
-From raw text to a pre-trained BERT. The verbs, in the order in which a project
+From raw text to a BERT, pre-trained and fine-tuned. The verbs, in the order in which a project
 meets them:
 
 {verbs}
@@ -132,7 +140,7 @@ def obey(arguments: list[str]) -> int:
 
 
 def usage() -> str:
-    return USAGE.format(verbs="\n".join(f"  {name:<12} {verb.summary}" for name, verb in VERBS.items()))
+    return USAGE.format(verbs="\n".join(f"  {name:<15} {verb.summary}" for name, verb in VERBS.items()))
 
 
 def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
@@ -147,9 +155,9 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
     if "--resume" in rest and (run_folder := _taken(rest, "--run")[0]):
         if config:
             raise ValueError("--resume goes on with the run's own settings; leave --config out")
-        from bertwright.runs.opening import saved_settings
+        from bertwright.runs.resuming import saved_settings
 
-        default = saved_settings(Path(run_folder))
+        default = saved_settings(cls, Path(run_folder))
     else:
         default = unfinished(cls, read_toml(Path(config)) if config else {}, config or "command line", tyro.MISSING)
     registry = tyro.constructors.ConstructorRegistry()

@@ -12,14 +12,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from bertwright.batching.batch import pack
-from bertwright.interop.huggingface import (
-    find_folder,
-    foreign_names,
-    load_config,
-    load_model,
-    save_model,
-    to_foreign,
-)
+from bertwright.interop.huggingface import load_config, load_model, save_model, to_foreign
+from bertwright.interop.names import foreign_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -272,10 +266,15 @@ def test_truncated_weights(folder, share):
 
 
 def test_a_pickle_is_never_opened(folder):
+    """Whoever trusts it is told how to convert it."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    torch.save(tensors, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch /tmp/opened'\ntR.")
-    with pytest.raises(ValueError, match=r"pickle.*never opened here.*save_pretrained"):
+    with pytest.raises(ValueError, match=r"pickle.*never opened here.*convert it once: python -c") as told:
         load_model(folder)
+    exec(str(told.value).split('python -c "')[1].removesuffix('"'), {})
+    assert same(load_model(folder).model, random_model())
 
 
 def test_folders_that_hold_no_model(tmp_path, folder):
@@ -292,38 +291,12 @@ def test_folders_that_hold_no_model(tmp_path, folder):
         load_config(folder)
 
 
-def test_names_that_are_no_folder(tmp_path, monkeypatch):
-    assert find_folder(tmp_path) == tmp_path
-    with pytest.raises(ValueError, match="no such folder; give a model folder, or a hub name"):
-        find_folder(tmp_path / "nothing")
-
-    def offline(*_args, **_kwargs):
-        raise ConnectionError("no route to host\nmany more lines")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
-    for name in ("google-bert/bert-base-uncased", "hf://google-bert/bert-base-uncased"):
-        with pytest.raises(ValueError, match=r"hub did not give google-bert/bert-base-uncased \(no route to host\)"):
-            find_folder(name)
-
-
-def test_a_hub_name_is_downloaded_without_pickles(tmp_path, monkeypatch):
-    asked = {}
-
-    def download(name, allow_patterns):
-        asked[name] = allow_patterns
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert find_folder("hf://org/name") == tmp_path
-    assert not any(pattern.endswith(".bin") or pattern == "*" for pattern in asked["org/name"])
-
-
 def test_nothing_is_overwritten_and_nothing_half_written(folder, tokenizer, monkeypatch):
     with pytest.raises(ValueError, match="is there already"):
         save_model(folder, random_model(), tokenizer)
     with pytest.raises(ValueError, match="the tokenizer has 43 tokens, the model 42"):
         save_model(folder.with_name("other"), random_model(vocab_size=42), tokenizer)
-    monkeypatch.setattr("bertwright.interop.huggingface.save_file", full_disk)
+    monkeypatch.setattr("bertwright.interop.weights.save_file", full_disk)
     with pytest.raises(OSError, match=r"model\.safetensors: not written \(No space left on device"):
         save_model(folder.with_name("other"), random_model(), tokenizer)
     assert [path.name for path in folder.parent.iterdir()] == ["model"]

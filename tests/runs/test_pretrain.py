@@ -27,9 +27,9 @@ import bertwright
 from bertwright.corpus.inputs import CorpusSettings
 from bertwright.files import folder_lock
 from bertwright.pretraining.batches import DataSettings
-from bertwright.runs.opening import saved_settings
 from bertwright.runs.pretrain import pretrain
 from bertwright.runs.recipe import LongPhase, ModelSettings, PretrainSettings
+from bertwright.runs.resuming import saved_settings
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.training.journal import read_metrics
@@ -89,7 +89,7 @@ def test_the_run_folder_holds_what_is_promised(tmp_path: Path, make_settings: Ma
         "step-00000008",
         "step-00000012",
     ]
-    assert saved_settings(settings.run) == replace(settings, resume=True)
+    assert saved_settings(PretrainSettings, settings.run) == replace(settings, resume=True)
     train = [record for record in read_metrics(settings.run) if record["kind"] == "train"]
     assert [record["step"] for record in train] == [3, 6, 9, 12]
     assert all(record["tokens_per_second"] > 0 and 0 < record["utilisation"] < 2 for record in train)
@@ -238,7 +238,7 @@ def test_a_run_killed_at_its_end_still_gets_its_report(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("bertwright.runs.pretrain.plot_losses", killed)
+        patched.setattr("bertwright.runs.pretrain.plot_metrics", killed)
         pretrain(settings, Console(file=StringIO()))
     carried_out(replace(settings, resume=True))
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}

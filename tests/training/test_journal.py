@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.training.journal import Journal, plot_losses, read_metrics
+from bertwright.training.journal import Journal, plot_metrics, read_metrics
 
 
 def test_a_resumed_run_forgets_what_lies_beyond_its_checkpoint(tmp_path: Path) -> None:
@@ -41,5 +41,5 @@ def test_the_plot_is_a_png(tmp_path: Path) -> None:
     journal.write("train", 1, {"mlm_loss": 2.0, "nsp_accuracy": 0.5})
     journal.write("held_out", 1, {"mlm_loss": 2.5, "nsp_accuracy": 0.5})
     journal.close()
-    plot_losses(tmp_path, tmp_path / "loss.png")
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    plot_metrics(tmp_path, tmp_path / "loss.png", (("mlm_loss", "loss"), ("nsp_accuracy", "accuracy")))
+    assert (tmp_path / "loss.png", (("mlm_loss", "loss"), ("nsp_accuracy", "accuracy"))).read_bytes().startswith(b"\x89PNG")

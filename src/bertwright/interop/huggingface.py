@@ -1,62 +1,31 @@
 """Hugging Face model folders, both ways: `config.json`, `model.safetensors` and the tokenizer's files.
 
-No pickle is ever opened. `transformers` opens what `save_model` writes, and both give the same numbers.
+`transformers` opens what is written here, and both give the same numbers: models with the heads of pre-training, and
+models with the one layer of a task.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.files import read_json, whole_file, whole_folder, write_json
+from bertwright.files import read_json, whole_folder, write_json
+from bertwright.interop.folders import CONFIG, WEIGHTS
+from bertwright.interop.heads import ARCHITECTURES, HeadRecord, head_fields, head_from
+from bertwright.interop.names import canonical, foreign_names, is_of_a_head
+from bertwright.interop.weights import check_shapes, few, read_weights, report, write_weights
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import initialize
-from bertwright.models.heads import BertForPretraining
+from bertwright.models.heads import BertForPretraining, BertForTask, Head
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-WEIGHTS = "model.safetensors"
-SHARDS = "model.safetensors.index.json"
-DOWNLOADED = [
-    WEIGHTS,
-    "model-*.safetensors",
-    SHARDS,
-    "config.json",
-    "vocab.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-]
+Model = BertForPretraining | BertForTask
 
-Names = tuple[tuple[str, tuple[str, ...]], ...]
-# Our module, and theirs; several of theirs are one of ours, laid end to end along the first dimension.
-# Parameters keep their last word, `weight` or `bias`. Import and export both read this table; nothing else is known.
-EMBEDDING_NAMES: Names = (
-    ("encoder.embeddings.word", ("bert.embeddings.word_embeddings",)),
-    ("encoder.embeddings.position", ("bert.embeddings.position_embeddings",)),
-    ("encoder.embeddings.token_type", ("bert.embeddings.token_type_embeddings",)),
-    ("encoder.embeddings.norm", ("bert.embeddings.LayerNorm",)),
-)
-LAYER_NAMES: Names = (
-    ("qkv", ("attention.self.query", "attention.self.key", "attention.self.value")),
-    ("attention_output", ("attention.output.dense",)),
-    ("attention_norm", ("attention.output.LayerNorm",)),
-    ("intermediate", ("intermediate.dense",)),
-    ("output", ("output.dense",)),
-    ("output_norm", ("output.LayerNorm",)),
-)
-HEAD_NAMES: Names = (
-    ("pooler.dense", ("bert.pooler.dense",)),
-    ("masked_token.dense", ("cls.predictions.transform.dense",)),
-    ("masked_token.norm", ("cls.predictions.transform.LayerNorm",)),
-    ("masked_token", ("cls.predictions",)),
-    ("next_sentence", ("cls.seq_relationship",)),
-)
 HEADS = ("pooler", "masked_token", "next_sentence")  # what a folder may lack where heads are optional
 
 # Their field of config.json, ours, and their default, which holds where the file does not say.
@@ -97,33 +66,28 @@ class Loaded(NamedTuple):
     """Foreign parameters of heads that are no part of pre-training, such as a classifier."""
 
 
-def find_folder(name: str | Path) -> Path:
-    """A local folder as it is; `org/name` or `hf://org/name` downloaded into the Hugging Face cache, or found there.
+class Started(NamedTuple):
+    """A task's model before its first step."""
 
-    Raises ValueError when it is neither.
-    """
-    folder = Path(name)
-    if folder.is_dir():
-        return folder
-    on_hub = str(name).removeprefix("hf://").strip("/")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", on_hub):
-        raise ValueError(f"{name}: no such folder; give a model folder, or a hub name such as hf://org/name")
-    from huggingface_hub import snapshot_download  # here: half a second to import, and most loads are local
+    model: BertForTask
+    fresh: tuple[str, ...]
+    """What the folder did not give and holds random numbers: the classifier, and the pooler where it had none."""
 
-    try:
-        return Path(snapshot_download(on_hub, allow_patterns=DOWNLOADED))
-    except Exception as error:  # the hub client raises its own errors, those of its HTTP library, and OSError
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{name}: no such folder here, and the Hugging Face hub did not give {on_hub} ({reason})"
-        ) from error
+
+class Filled(NamedTuple):
+    """What a folder did not give to a model, and what the model did not take."""
+
+    fresh: tuple[str, ...]
+    """Modules that hold random numbers."""
+    ignored: tuple[str, ...]
+    """Foreign parameters of other heads."""
 
 
 def load_config(folder: Path) -> BertConfig:
     """Read `config.json`. Raises ValueError for what this encoder does not compute, naming field and value."""
-    path = folder / "config.json"
+    path = folder / CONFIG
     if not path.is_file():
-        raise ValueError(f"{folder}: no config.json, so this is not a model folder")
+        raise ValueError(f"{folder}: no {CONFIG}, so this is not a model folder")
     return config_from(read_json(path), path)
 
 
@@ -174,63 +138,90 @@ def load_model(folder: Path, heads: Literal["required", "optional"] = "required"
     return loaded
 
 
-def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """All tensors of a folder by their foreign names, and the file to name in messages."""
-    if (folder / WEIGHTS).is_file():
-        return folder / WEIGHTS, read_safetensors(folder / WEIGHTS)
-    if (folder / SHARDS).is_file():
-        index = read_json(folder / SHARDS)
-        if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
-            raise ValueError(f"{folder / SHARDS}: no weight_map, which names the file of each parameter")
-        tensors: dict[str, Tensor] = {}
-        for name in sorted({Path(str(file)).name for file in index["weight_map"].values()}):
-            tensors |= read_safetensors(folder / name)
-        return folder / SHARDS, tensors
-    if (folder / "pytorch_model.bin").is_file():
-        raise ValueError(
-            f"{folder}: only pytorch_model.bin, a pickle, which can run any code and is never opened here; where you "
-            f'trust it, convert it once: python -c "from transformers import BertForPreTraining as M; '
-            f"M.from_pretrained('{folder}').save_pretrained('{folder}')\""
-        )
-    raise ValueError(f"{folder}: no {WEIGHTS} and no {SHARDS}")
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: missing, though {SHARDS} names it") from None
-    except SafetensorError as error:
-        raise ValueError(f"{path}: not a whole safetensors file ({error}); copy or download it again") from None
-
-
 def assemble(config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> Loaded:
-    """The model of `config` with the numbers of foreign tensors; `path` is where they come from, for messages."""
-    given = canonical(foreign)
-    with torch.device("meta"):  # shapes without numbers: nothing is drawn that would be overwritten at once
+    """The pre-training model of `config` with the numbers of foreign tensors; `path` is where they come from."""
+    with torch.device("meta"):
         model = BertForPretraining(config)
-    parameters = dict(model.named_parameters())
-    theirs = {name: foreign_names(name) for name in parameters}
+    filled = fill(model, foreign, path, optional=HEADS)
+    return Loaded(model.eval(), filled.fresh, filled.ignored)
+
+
+def start_task_model(folder: Path, head: Head, seed: int, **changes: Any) -> Started:
+    """A task's model before training: encoder and pooler from any BERT folder, the classifier random from `seed`.
+
+    `changes`: fields of the configuration by name, such as `hidden_dropout`. Raises ValueError as `load_model` does.
+    """
+    config = replace(load_config(folder), **changes)
+    path, tensors = read_weights(folder)
+    with torch.device("meta"):
+        model = BertForTask(config, head)
+    filled = fill(model, tensors, path, optional=("pooler",), drawn=("classifier",), seed=seed)
+    return Started(model, filled.fresh)
+
+
+def load_task_model(folder: Path) -> BertForTask:
+    """Read a whole task model in float32, ready for inference: one of ours, or of `ARCHITECTURES`.
+
+    Raises ValueError for a folder without a task's head, and as `load_model` does.
+    """
+    config, described = load_config(folder), load_head(folder)
+    if described is None:
+        raise ValueError(
+            f"{folder / CONFIG}: names no task model ({', '.join(a.name for a in ARCHITECTURES.values())}); "
+            "`bertwright finetune` makes one of it"
+        )
+    path, tensors = read_weights(folder)
+    with torch.device("meta"):
+        model = BertForTask(config, described.head)
+    fill(model, tensors, path)
+    return model.eval()
+
+
+def load_head(folder: Path) -> HeadRecord | None:
+    """What `config.json` says of a task's head; None where it names no task model. Raises ValueError as `head_from`."""
+    load_config(folder)  # it is there, and it is a BERT's
+    return head_from(read_json(folder / CONFIG), folder / CONFIG)
+
+
+def fill(
+    model: Model,
+    foreign: Mapping[str, Tensor],
+    path: Path,
+    optional: tuple[str, ...] = (),
+    drawn: tuple[str, ...] = (),
+    seed: int = 0,
+) -> Filled:
+    """Give a model on the meta device the numbers of foreign tensors, which come from `path`.
+
+    `drawn`: modules that get random numbers of `seed` whatever is given; `optional`: those that do where nothing is.
+    Raises ValueError for other parameters that are missing, for unexpected ones, and for those of another shape.
+    """
+    given = canonical(foreign)
     check_tied(given, path)
+    parameters = dict(model.named_parameters())
+    theirs = all_names(model)
+    lacking = tuple(m for m in optional if not any(t in given for n in theirs if n.startswith(m) for t in theirs[n]))
+    fresh = tuple(module for module, _ in model.named_children() if module in lacking + drawn)
+    wanted = {name: names for name, names in theirs.items() if not name.startswith(fresh)}
 
-    missing_heads = tuple(
-        head for head in HEADS if not any(t in given for n in parameters if n.startswith(head) for t in theirs[n])
-    )
-    wanted = {name: names for name, names in theirs.items() if not name.startswith(missing_heads)}
-    known = {name for names in wanted.values() for name in names}
-    missing = [name for names in wanted.values() for name in names if name not in given]
-    unexpected = sorted(name for name in given.keys() - known)
-    ignored = tuple(name for name in unexpected if not name.startswith(("bert.", "cls.")))
-    report(path, "missing", missing)
-    report(path, "unexpected", [name for name in unexpected if name not in ignored])
-
+    unknown = sorted(given.keys() - {name for names in wanted.values() for name in names})
+    ignored = tuple(filter(is_of_a_head, unknown))
+    report(path, "missing", [name for names in wanted.values() for name in names if name not in given])
+    report(path, "unexpected", [name for name in unknown if name not in ignored])
     check_shapes({t: (given[t], parameters[name], len(names)) for name, names in wanted.items() for t in names}, path)
+
     state = {name: joined([given[t] for t in names]) for name, names in wanted.items()}
     model.load_state_dict(state, strict=False, assign=True)
-    for head in missing_heads:
-        model.get_submodule(head).to_empty(device="cpu")
-    initialize(model, config.initializer_range, seed=0, only=missing_heads)
-    return Loaded(model.eval(), missing_heads, ignored)
+    for module in fresh:
+        model.get_submodule(module).to_empty(device="cpu")
+    initialize(model, model.config.initializer_range, seed, only=fresh)
+    return Filled(fresh, ignored)
+
+
+def all_names(model: Model) -> dict[str, tuple[str, ...]]:
+    """For each of our parameters, in order, what `transformers` calls it."""
+    classifier = ARCHITECTURES[model.head.kind].classifier if isinstance(model, BertForTask) else ""
+    return {name: foreign_names(name, classifier) for name, _ in model.named_parameters()}
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -240,36 +231,6 @@ def joined(parts: list[Tensor]) -> Tensor:
     differently on unaligned memory: a loaded model would not be equal to the saved one to the bit.
     """
     return torch.cat([part.float() for part in parts])
-
-
-def foreign_names(name: str) -> tuple[str, ...]:
-    """What `transformers` calls one of our parameters; several names stand for a concatenation.
-
-    >>> foreign_names("encoder.layers.3.qkv.bias")[1:]
-    ('bert.encoder.layer.3.attention.self.key.bias', 'bert.encoder.layer.3.attention.self.value.bias')
-    """
-    module, _, kind = name.rpartition(".")
-    prefix = ""
-    table = dict(EMBEDDING_NAMES + HEAD_NAMES)
-    if layer := re.fullmatch(r"encoder\.layers\.(\d+)\.(\w+)", module):
-        module, prefix, table = layer[2], f"bert.encoder.layer.{layer[1]}.", dict(LAYER_NAMES)
-    return tuple(f"{prefix}{theirs}.{kind}" for theirs in table[module])
-
-
-def canonical(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Foreign tensors under the names of `BertForPreTraining`, whichever architecture or year wrote them."""
-    prefixed = any(name.startswith("bert.") for name in foreign)
-    given: dict[str, Tensor] = {}
-    for name, tensor in foreign.items():
-        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if not prefixed and name.startswith(("embeddings.", "encoder.", "pooler.")):
-            name = f"bert.{name}"
-        if not name.endswith(".position_ids"):  # a buffer 0, 1, 2 … of earlier versions
-            given[name] = tensor
-    if "cls.predictions.decoder.bias" in given:
-        bias = given.pop("cls.predictions.decoder.bias")
-        given.setdefault("cls.predictions.bias", bias)
-    return given
 
 
 def check_tied(given: dict[str, Tensor], path: Path) -> None:
@@ -282,53 +243,40 @@ def check_tied(given: dict[str, Tensor], path: Path) -> None:
         )
 
 
-def check_shapes(pieces: Mapping[str, tuple[Tensor, Tensor, int]], path: Path) -> None:
-    """`pieces`: for each foreign name its tensor, our parameter, and how many pieces that one is made of."""
-    misshapen = []
-    for name, (tensor, parameter, parts) in pieces.items():
-        shape = (parameter.shape[0] // parts, *parameter.shape[1:])
-        if tuple(tensor.shape) != shape:
-            misshapen.append(f"{name} {tuple(tensor.shape)} instead of {shape}")
-    report(path, "not of the shape that the configuration asks for", misshapen)
-    quantized = [f"{name} {tensor.dtype}" for name, (tensor, _, _) in pieces.items() if not tensor.is_floating_point()]
-    report(path, "not floating-point numbers", quantized)
-
-
-def report(path: Path, what: str, names: list[str]) -> None:
-    if names:
-        count = "1 parameter is" if len(names) == 1 else f"{len(names)} parameters are"
-        raise ValueError(f"{path}: {count} {what}: {few(names)}")
-
-
-def few(names: Iterable[str]) -> str:
-    """The first names of a list that may be long."""
-    names = list(names)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def to_foreign(model: BertForPretraining) -> dict[str, Tensor]:
+def to_foreign(model: Model) -> dict[str, Tensor]:
     """All parameters under the names of `transformers`, float32 on the CPU; the tied decoder is not repeated."""
     foreign: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        names = foreign_names(name)
-        foreign |= zip(names, parameter.detach().float().cpu().chunk(len(names)), strict=True)
+    parameters = dict(model.named_parameters())
+    for name, names in all_names(model).items():
+        foreign |= zip(names, parameters[name].detach().float().cpu().chunk(len(names)), strict=True)
     return foreign
 
 
 def write_model(folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:
     """Write a model's files into a folder that exists; each file is whole or absent."""
+    _write(folder, model, tokenizer, config_fields(model.config))
+
+
+def write_task_model(
+    folder: Path, model: BertForTask, tokenizer: Tokenizer, labels: tuple[str, ...], regression: bool
+) -> None:
+    """The same for a task's model; `labels` and `regression` as in `HeadRecord`.
+
+    Raises ValueError where the labels are not one name for each output of the head.
+    """
+    described = head_fields(HeadRecord(model.head, labels, regression), folder)
+    _write(folder, model, tokenizer, config_fields(model.config) | described)
+
+
+def _write(folder: Path, model: Model, tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
     if tokenizer.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model {model.config.vocab_size}; "
             "they do not belong together"
         )
-    write_json(folder / "config.json", config_fields(model.config))
+    write_json(folder / CONFIG, fields)
     tokenizer.save(folder, max_length=model.config.max_positions)
-    with whole_file(folder / WEIGHTS) as part:
-        try:
-            save_file(to_foreign(model), part, metadata={"format": "pt"})
-        except SafetensorError as error:  # what the library makes of a full disk
-            raise OSError(f"{folder / WEIGHTS}: not written ({error})") from None
+    write_weights(folder / WEIGHTS, to_foreign(model))
 
 
 def save_model(folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:

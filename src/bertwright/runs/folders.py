@@ -1,34 +1,12 @@
-"""What a name on the command line stands for: a folder here, what a run left, or a name on the hub."""
+"""What a name on the command line stands for, and where a result may go."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# What imports torch is imported on use: it takes seconds, and the stages before pre-training do without.
+from bertwright.interop.folders import is_run, model_folder
 
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder holds a pre-training run."""
-    return (folder / "settings.toml").is_file() and (folder / "checkpoints").is_dir()
-
-
-def model_folder(name: str) -> Path:
-    """A model's folder; a run stands for its finished model, or for its newest checkpoint.
-
-    Raises ValueError for a run without either, and where neither folder nor hub has the name.
-    """
-    from bertwright.interop.huggingface import find_folder
-    from bertwright.training import checkpoint
-
-    run = Path(name)
-    if not is_run(run):
-        return find_folder(name)
-    if (run / "model").is_dir():
-        return run / "model"
-    latest = checkpoint.newest(run / "checkpoints")
-    if latest is None:
-        raise ValueError(f"{run}: a run without a checkpoint yet")
-    return latest
+__all__ = ["is_run", "model_folder", "refuse_existing", "vocabulary_folder"]
 
 
 def vocabulary_folder(name: str) -> Path:

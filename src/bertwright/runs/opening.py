@@ -11,34 +11,13 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import PretrainingData
 from bertwright.runs.folders import model_folder
-from bertwright.runs.recipe import FREE, PretrainSettings
-from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
+from bertwright.runs.recipe import PretrainSettings
+from bertwright.settings import write_settings
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import Place
 from bertwright.training.optimizer import AdamW
 from bertwright.vocabulary.tokenizer import Tokenizer
-
-
-def saved_settings(run: Path) -> PretrainSettings:
-    """The settings that a run folder's settings.toml holds, set to resume it."""
-    path = run / "settings.toml"
-    if not path.is_file():
-        raise ValueError(f"{run}: no run to resume there (settings.toml is missing); leave --resume out to start one")
-    return from_table(PretrainSettings, read_toml(path) | {"run": str(run), "resume": True}, str(path))
-
-
-def check_folder(settings: PretrainSettings) -> None:
-    """A new run needs a folder without one; a resumed run must be the one that the folder holds."""
-    path = settings.run / "settings.toml"
-    if not settings.resume:
-        if path.exists() or checkpoint.checkpoints(settings.run / "checkpoints"):
-            raise ValueError(f"{settings.run}: holds a run already; go on with --resume, or name another --run folder")
-        return
-    kept = to_table(saved_settings(settings.run))
-    for name, (before, now) in differences(kept, to_table(settings)).items():
-        if name.partition(".")[0] not in FREE:
-            raise ValueError(f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings")
 
 
 def begin(settings: PretrainSettings, opened: Opened) -> None:

@@ -8,37 +8,37 @@ RUN/report.json      what came out, in numbers
 from __future__ import annotations
 
 import shlex
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from torch.nn.parallel import DistributedDataParallel
 
 from bertwright.files import folder_lock, write_json
 from bertwright.interop import huggingface
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.batches import PretrainingBatch, prefetch
+from bertwright.pretraining.batches import PretrainingBatch
 from bertwright.pretraining.evaluation import Standstill, evaluate, scores, unigram_entropy
 from bertwright.pretraining.objective import losses
-from bertwright.runs.opening import Opened, begin, check_folder, open_run
-from bertwright.runs.recipe import PretrainSettings
+from bertwright.runs.opening import Opened, begin, open_run
+from bertwright.runs.recipe import FREE, PretrainSettings
+from bertwright.runs.resuming import check_folder
 from bertwright.runs.screen import columns, facts, heading, remark, say
 from bertwright.training import checkpoint, schedule
 from bertwright.training.device import Place, gemm_ceiling, placed
-from bertwright.training.journal import METRICS, Journal, plot_losses, progress
-from bertwright.training.loop import Computed, Objective, Report, steps
+from bertwright.training.interrupt import interruptible, steps_until
+from bertwright.training.journal import METRICS, Journal, plot_metrics, progress
+from bertwright.training.loop import Computed, Objective, Report
 
 TOKENS_A_PASS = {"cpu": 4_096, "cuda": 65_536}  # what a forward pass takes where the user does not say
+PANELS = (("mlm_loss", "masked-LM loss (nats)"), ("nsp_accuracy", "next-sentence accuracy"))
 STANDSTILL_STEPS = 400  # a loss this long without progress near the unigram entropy is worth a word
 
 
@@ -54,7 +54,7 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
         place = stack.enter_context(placed(settings.device))
         if place.leads:
             stack.enter_context(folder_lock(settings.run))
-            check_folder(settings)
+            check_folder(settings, FREE)
         place.wait()
         run = _Run(**vars(open_run(settings, place)), settings=settings, place=place, console=console)
         if run.optimizer.steps >= settings.steps and (settings.run / "model").is_dir():
@@ -64,27 +64,6 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
         if place.leads:
             begin(settings, run)
         return run.carry_out()
-
-
-@contextmanager
-def _interruptible() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM fill the list that this gives, so that the step in hand is finished and saved.
-
-    A second Ctrl-C ends the program at once.
-    """
-    received: list[int] = []
-
-    def note(number: int, _frame: object) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Window:
@@ -124,13 +103,13 @@ class _Run(Opened):
         started = time.perf_counter()
         ceiling = gemm_ceiling(place, self.model.config.hidden_size) * place.ranks
         if not place.leads:
-            with _interruptible() as received:  # Ctrl-C reaches every rank; all must come to the same last step
+            with interruptible() as received:  # Ctrl-C reaches every rank; all must come to the same last step
                 for _ in self.reports(received):
                     pass
             return settings.run
         self.announce(ceiling)
         journal = Journal(settings.run, self.optimizer.steps)
-        with closing(journal), progress(self.console) as live, _interruptible() as received:
+        with closing(journal), progress(self.console) as live, interruptible() as received:
             if self.optimizer.steps == 0:
                 self.evaluate(journal)
             self.follow(journal, live, ceiling, received)
@@ -168,22 +147,16 @@ class _Run(Opened):
 
     def reports(self, received: list[int]) -> Iterator[Report]:
         """The steps still to be done, on every rank; ends early, on all ranks alike, once a signal was received."""
-        objective: Any = Objective(self.model, partial(compute, self.model))
-        if self.place.ranks > 1:
-            objective = DistributedDataParallel(
-                objective, find_unused_parameters=self.settings.data.objective != "mlm+nsp"
-            )
+        objective: Objective[PretrainingBatch] = Objective(self.model, partial(compute, self.model))
         rate = partial(
             schedule.linear,
             peak=self.settings.optimizer.learning_rate,
             warmup=self.settings.warmup_steps,
             total=self.settings.steps,
         )
-        with closing(prefetch(self.batches(self.optimizer.steps))) as batches:
-            for report in steps(objective, batches, self.optimizer, rate):
-                yield report
-                if _on_any_rank(bool(received), self.place):
-                    return
+        batches = self.batches(self.optimizer.steps)
+        all_used = self.settings.data.objective == "mlm+nsp"
+        return steps_until(received, objective, batches, self.optimizer, rate, self.place, all_used)
 
     def batches(self, first: int) -> Iterator[list[PretrainingBatch]]:
         """This rank's micro-batches of step `first` and all after it, on the device."""
@@ -230,7 +203,7 @@ class _Run(Opened):
     def finish(self, journal: Journal, seconds: float) -> Path:
         """Write plot, report and model of a run that has done all its steps, and show what came out."""
         run, folder = self.settings.run, self.settings.run / "model"
-        plot_losses(run, run / "loss.png")
+        plot_metrics(run, run / "loss.png", PANELS)
         evaluations = [journal.evaluations[step] for step in sorted(journal.evaluations)]
         outcome = {
             "steps": self.optimizer.steps,
@@ -293,15 +266,6 @@ def _before_and_after(before: dict[str, Any], after: dict[str, Any]) -> Table:
     for label, name, form in rows if after["nsp_loss"] else rows[:-1]:
         table.add_row(label, form.format(before[name]), form.format(after[name]))
     return table
-
-
-def _on_any_rank(flag: bool, place: Place) -> bool:
-    """Whether the flag is up on some rank: ranks must stop at the same step."""
-    if place.ranks == 1:
-        return flag
-    raised = torch.tensor(float(flag), device=place.device)
-    dist.all_reduce(raised)
-    return bool(raised > 0)
 
 
 def _brief(figures: dict[str, float]) -> str:

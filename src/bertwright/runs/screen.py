@@ -67,8 +67,8 @@ def reading(console: Console, what: str, size: int | None) -> Iterator[Advance]:
 
 
 @contextmanager
-def counting(console: Console, what: str, size: int) -> Iterator[Advance]:
-    """A live line in numbers done of all."""
+def counting(console: Console, what: str, size: int | None) -> Iterator[Advance]:
+    """A live line in numbers done of all; `size` is their total, None where it cannot be known."""
     with _live(console, what, size, (MofNCompleteColumn(),)) as advance:
         yield advance
 

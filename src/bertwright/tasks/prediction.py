@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,31 @@ def predict(model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples
         return []
     encoded = task.encode(examples, tokenizer, labelled=False)
     return task.decode(examples, encoded, outputs(model, encoded))
+
+
+class Scored(NamedTuple):
+    """A model's predictions of labelled examples, and what they are worth."""
+
+    scores: dict[str, float]
+    predictions: list[Any]
+    task: Task[Any, Any]
+    """The task they were made with: with the threshold chosen on these examples, if that was asked for."""
+
+
+def scored(
+    model: BertForTask,
+    task: Task[E, P],
+    examples: Sequence[E],
+    encoded: Encoded,
+    tune: bool = False,
+    advance: Callable[[int], None] | None = None,
+) -> Scored:
+    """Predict examples and score them; `tune` first chooses what the task chooses on dev (section 4.3: τ)."""
+    found = outputs(model, encoded, advance)
+    predictions = task.decode(examples, encoded, found)
+    if tune and (tuned := task.tuned(examples, predictions)) != task:
+        task, predictions = tuned, tuned.decode(examples, encoded, found)
+    return Scored(task.score(examples, predictions), predictions, task)
 
 
 @torch.inference_mode()

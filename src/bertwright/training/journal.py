@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +37,20 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 class Journal:
     """Writes a run's records. A resumed run first forgets what lies beyond its checkpoint, so no step stands twice."""
 
-    def __init__(self, run: Path, first_step: int) -> None:
+    def __init__(self, run: Path, first_step: int, evaluation: str = "held_out") -> None:
+        """`evaluation`: the kind of record that `evaluations` collects by step."""
         kept = [record for record in read_metrics(run) if record["step"] <= first_step]
-        self.evaluations = {record["step"]: record for record in kept if record["kind"] == "held_out"}
+        self.evaluation = evaluation
+        self.evaluations = {record["step"]: record for record in kept if record["kind"] == evaluation}
         write_text(run / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
         self.file = (run / METRICS).open("a", encoding="utf-8", buffering=1)
         self.board = SummaryWriter(str(run / "tensorboard"), purge_step=first_step + 1)
 
     def write(self, kind: str, step: int, values: dict[str, float]) -> None:
-        """One record: what it tells ("train", "held_out"), the steps done, and its numbers by name."""
+        """One record: what it tells ("train", "held_out", "dev"), the steps done, and its numbers by name."""
         record = {"kind": kind, "step": step} | values
         self.file.write(json.dumps(record) + "\n")
-        if kind == "held_out":
+        if kind == self.evaluation:
             self.evaluations[step] = record
         for name, value in values.items():
             self.board.add_scalar(f"{kind}/{name}", value, step)
@@ -78,22 +80,15 @@ def progress(console: Console) -> Progress:
     )
 
 
-def plot_losses(run: Path, path: Path) -> None:
-    """Draw a run's masked-LM loss and next-sentence accuracy over its steps, training and held out, as a PNG."""
+def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> None:
+    """Draw a run's figures over its steps as a PNG: for each panel, the figure's name and what its axis says."""
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     records = read_metrics(run)
     figure = Figure(figsize=(11, 4.2), layout="constrained")
-    for panel, name, label in zip(
-        figure.subplots(1, 2),
-        ("mlm_loss", "nsp_accuracy"),
-        ("masked-LM loss (nats)", "next-sentence accuracy"),
-        strict=True,
-    ):
-        for kind, style in (
-            ("train", {"alpha": 0.45, "linewidth": 1.0}),
-            ("held_out", {"marker": "o", "markersize": 4}),
-        ):
+    for panel, (name, label) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        for kind in dict.fromkeys(record["kind"] for record in records):
+            style = {"alpha": 0.45, "linewidth": 1.0} if kind == "train" else {"marker": "o", "markersize": 4}
             points = [(record["step"], record[name]) for record in records if record["kind"] == kind and name in record]
             if points:
                 panel.plot(*zip(*points, strict=True), label=kind.replace("_", " "), **style)

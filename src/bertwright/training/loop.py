@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bertwright.training.optimizer import AdamW
 
 M = TypeVar("M")
+Rate = Callable[[int], float]  # the learning rate of a step, counted from 0
 
 
 class DivergedError(RuntimeError):
@@ -64,7 +65,7 @@ def steps(
     objective: Callable[[M], Computed],
     batches: Iterable[Sequence[M]],
     optimizer: AdamW,
-    rate: Callable[[int], float],
+    rate: Rate,
 ) -> Iterator[Report]:
     """Run one optimizer step for each list of micro-batches; goes on from `optimizer.steps`.
 

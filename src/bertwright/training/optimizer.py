@@ -46,9 +46,16 @@ class OptimizerSettings:
 class AdamW:
     """AdamW over named parameters; its whole state is two tensors a parameter and the number of steps."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        settings: OptimizerSettings,
+        factors: Mapping[str, float] | None = None,
+    ) -> None:
+        """`factors`: what each parameter's rate is multiplied by, 1 for those that it does not name."""
         self.parameters = dict(parameters)
         self.settings = settings
+        self.factors = dict(factors or {})
         self.steps = 0
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
@@ -66,7 +73,7 @@ class AdamW:
             if parameter.grad is None:
                 continue
             update = AdamStep(
-                lr=learning_rate,
+                lr=learning_rate * self.factors.get(name, 1.0),
                 beta1=settings.beta1,
                 beta2=settings.beta2,
                 eps=settings.epsilon,

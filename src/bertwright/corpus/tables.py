@@ -1,0 +1,285 @@
+"""Rows of .csv, .tsv, .jsonl and .parquet files, column by column, in constant memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+from bertwright.corpus.decoding import Findings, decoded
+from bertwright.corpus.inputs import CorpusSettings, InputFile, open_inputs
+from bertwright.settings import nearest
+
+LIMIT = 1 << 28  # characters in one line or field; beyond it the file is hardly what it is taken for
+TABLE_ROWS = 1024  # rows of a Parquet file held at a time
+SHOWN = 40  # characters of a column's name in a message; a file without a header has whole texts for names
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+OnBadBytes = Literal["error", "replace"]
+Row = tuple[int, tuple[Any, ...]]  # the line (of a Parquet file the row, from 1) where it starts; values as asked for
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table are read, and how it is written."""
+
+    texts: tuple[str, ...]
+    """Columns that hold strings, or nothing."""
+    values: tuple[str, ...] = ()
+    """Columns that may also hold numbers, truth values and lists, in files that have them (.jsonl, .parquet)."""
+    header: bool = True
+    """Does a first line name the columns (.csv, .tsv, .txt)? If not, they are called "1", "2" and so on."""
+    quotes: bool | None = None
+    """May fields stand in quotes, with tabs, commas and line ends inside? None: in .csv yes; in .tsv and .txt no, there
+    a quote is a plain character, as IANA has it and as GLUE and NSMC are written."""
+    way_out: str = ""
+    """What a message about a column that is not there advises; "" for the name nearest to it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns asked for, in the order in which their values come."""
+        return self.texts + self.values
+
+
+class Span(NamedTuple):
+    """The part of a file to read: bytes start … end (None: to its end), of which the first stands on line `line`."""
+
+    start: int = 0
+    end: int | None = None
+    line: int = 1
+
+
+def read_rows(path: str, columns: Columns) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """All rows that a path names (a file, a folder, a glob, hf://…), each with its place: "file, line 3".
+
+    For data in which every row counts: a null, bytes that are not UTF-8 and a file without rows raise ValueError.
+    """
+    for file in open_inputs(CorpusSettings((path,))):
+        unit = "row" if file.format == ".parquet" else "line"
+        findings = Findings()
+        number = 0
+        for number, values in rows(file, columns, "replace", findings):  # what is replaced is refused right here
+            place = f"{file.path}, {unit} {number}"
+            if findings.first_bad:
+                raise ValueError(f"{findings.first_bad}; mend the file, it must be UTF-8 throughout")
+            if None in values:
+                raise ValueError(f"{place}: no value (null) in {columns.names[values.index(None)]!r}; fill it in")
+            yield place, values
+        if not number:
+            raise ValueError(f"{file.path}: no rows")
+
+
+def plain(value: Any, column: str, place: str) -> str:
+    """A label as text, however the file holds it: 1 is "1", 0.5 is "0.5", true is "true".
+
+    >>> plain(1, "label", "a.jsonl, line 1"), plain(True, "label", "a.jsonl, line 2")
+    ('1', 'true')
+    """
+    text = value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | int | float) else None
+    if text is None:
+        raise ValueError(f"{place}: a string or a number expected in {column!r}, {type(value).__name__} found")
+    if not text or text.isspace() or text == "NaN":  # NaN: how pandas writes a missing value
+        raise ValueError(f"{place}: no value in {column!r}; fill it in, or take the row out")
+    return text
+
+
+def rows(
+    file: InputFile, columns: Columns, on_bad_bytes: OnBadBytes, findings: Findings, span: Span | None = None
+) -> Iterator[Row]:
+    """The rows of one file, or of a span of it that starts and ends between rows; a null is None.
+
+    Blank lines are no rows, but in a table of one column, where they are empty values.
+    Raises ValueError for a column that is not there or is there twice, for a row with a column too many or too few,
+    and for a value that is no string in `columns.texts`.
+    """
+    if file.format == ".parquet":
+        return _parquet(file, columns, findings)
+    start, end, line = span or Span()
+    numbered = lines(file, decoded(file, on_bad_bytes, findings, start, end), line, LIMIT)
+    if file.format == ".jsonl":
+        return _json_lines(file, columns, on_bad_bytes, findings, numbered)
+    return _delimited(file, columns, numbered)
+
+
+# --- text in blocks → lines
+
+
+def runs(blocks: Iterable[str], last_end: Callable[[str], int], limit: int, too_long: str) -> Iterator[str]:
+    """Cut a stream of blocks where `last_end` says; a unit longer than a block is collected piece by piece.
+
+    Raises ValueError, saying `too_long`, for a unit of more than `limit` characters.
+    """
+    held: list[str] = []
+    size = 0
+    for block in blocks:
+        end = last_end(block)
+        if end:
+            yield "".join([*held, block[:end]])
+            held, size = [], 0
+        held.append(block[end:])
+        size += len(block) - end
+        if size > limit:
+            raise ValueError(too_long)
+    if size:
+        yield "".join(held)
+
+
+def lines(file: InputFile, blocks: Iterable[str], number: int, limit: int) -> Iterator[tuple[int, str]]:
+    """Lines without their \\n, numbered from `number`."""
+    too_long = f"{file.path}: a line of more than {limit:,} characters; is this the right format? Break it into lines"
+    for run in runs(blocks, lambda block: block.rfind("\n") + 1, limit, f"{too_long} first"):
+        found = run.split("\n")  # not splitlines, which also breaks at \x0b, \x1c, U+2028 and more
+        if not found[-1]:
+            found.pop()
+        yield from enumerate(found, number)
+        number += len(found)
+
+
+# --- lines → rows
+
+
+def _json_lines(
+    file: InputFile, columns: Columns, on_bad_bytes: OnBadBytes, findings: Findings, numbered: Iterable[tuple[int, str]]
+) -> Iterator[Row]:
+    names = columns.names
+
+    def record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            given = [name for name, _ in pairs]
+            for name in names:
+                if given.count(name) > 1:
+                    raise ValueError(f"{name!r} comes twice")
+        return found
+
+    decode = json.JSONDecoder(object_pairs_hook=record).decode
+    for number, line in numbered:
+        if not line or line.isspace():
+            continue
+        place = f"{file.path}, line {number}"
+        try:
+            found = decode(line)
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than Python reads
+            raise ValueError(f"{place}: not valid JSON ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"{place}: a JSON object expected, {type(found).__name__} found")
+        try:
+            values = tuple([found[name] for name in names])
+        except KeyError as error:
+            raise _no_column(place, error.args[0], list(found), columns) from None
+        for name, value in zip(columns.texts, values, strict=False):
+            if not isinstance(value, str) and value is not None:
+                raise ValueError(f"{place}: a string expected in {name!r}, {type(value).__name__} found")
+        # A JSON string can spell half a surrogate pair, which no encoding of Unicode can hold.
+        yield number, _whole_pairs(values, place, on_bad_bytes, findings) if "\\u" in line else values
+
+
+def _whole_pairs(values: Any, place: str, on_bad_bytes: OnBadBytes, findings: Findings) -> Any:
+    """The same values with every half of a surrogate pair replaced, if that was asked for."""
+    if isinstance(values, tuple | list):
+        return type(values)(_whole_pairs(value, place, on_bad_bytes, findings) for value in values)
+    if not isinstance(values, str) or not (half := SURROGATE.search(values)):
+        return values
+    where = f"{place}: \\u{ord(half[0]):04x} is half a surrogate pair"
+    if on_bad_bytes == "error":
+        raise ValueError(f"{where}; mend the file, or read it as U+FFFD with --on-bad-bytes replace")
+    whole, count = SURROGATE.subn("\ufffd", values)
+    findings.bad_sequences += count
+    findings.first_bad = findings.first_bad or where
+    return whole
+
+
+def _delimited(file: InputFile, columns: Columns, numbered: Iterable[tuple[int, str]]) -> Iterator[Row]:
+    quotes = file.format == ".csv" if columns.quotes is None else columns.quotes
+    csv.field_size_limit(LIMIT)  # the module's own limit of 131,072 characters is less than a long article
+    table = csv.reader(
+        (f"{line}\n" for _, line in numbered),
+        delimiter="," if file.format == ".csv" else "\t",
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+        strict=True,
+    )
+
+    def records() -> Iterator[tuple[int, list[str]]]:
+        line = 1
+        for fields in table:
+            yield line, fields
+            line = table.line_num + 1  # fields in quotes may hold line ends
+
+    found = records()
+    try:
+        first = next(found, (1, []))
+        if columns.header:
+            header = first[1]
+        else:
+            header = [str(number) for number in range(1, len(first[1]) + 1)]
+            found = chain([first], found)
+        chosen = _places(header, columns, quotes, f"{file.path}, line 1")
+        for line, fields in found:
+            if len(fields) == len(header):
+                yield line, tuple([fields[place] for place in chosen])
+            elif len(header) == 1 and not fields:
+                yield line, ("",) * len(chosen)
+            elif fields:
+                expected = f"{len(header)} columns expected ({', '.join(header) if columns.header else 'as in line 1'})"
+                advice = "" if quotes or '"' not in "".join(fields) else "; are fields in quotes? Set quotes to true"
+                raise ValueError(f"{file.path}, line {line}: {expected}, {len(fields)} found{advice}")
+    except csv.Error as error:
+        way_out = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
+        raise ValueError(f"{file.path}, line {table.line_num}: {error}; {way_out}") from None
+
+
+def _places(header: list[str], columns: Columns, quotes: bool, place: str) -> list[int]:
+    """Where in a row each column stands that is asked for."""
+    for name in columns.names:
+        if name not in header:
+            hint = ""
+            if not columns.header:
+                hint = "; without a header columns are numbers"
+            elif name.isdigit():
+                hint = "; columns by number need header = false"
+            elif not quotes and f'"{name}"' in header:
+                hint = "; are fields in quotes? Set quotes to true"
+            raise _no_column(place, name, header, columns, hint)
+        if header.count(name) > 1:
+            raise ValueError(f"{place}: {name!r} names several columns; rename all but one")
+    return [header.index(name) for name in columns.names]
+
+
+def _no_column(place: str, name: str, found: list[str], columns: Columns, hint: str = "") -> ValueError:
+    if columns.way_out or not found:
+        advice = f"found are {', '.join(found) or 'none'}" + (f" ({columns.way_out})" if columns.way_out else "")
+    else:
+        advice = nearest(name, (other if len(other) <= SHOWN else f"{other[:SHOWN]}…" for other in found))
+    return ValueError(f"{place}: no column {name!r}; {advice}{hint}")
+
+
+# --- Parquet
+
+
+def _parquet(file: InputFile, columns: Columns, findings: Findings) -> Iterator[Row]:
+    import polars  # costs 0.2 s and threads, which workers on text files need not pay
+
+    names = list(columns.names)
+    try:
+        table = polars.scan_parquet(file.local())
+        found = table.collect_schema()
+        for name in names:
+            if name not in found:
+                raise _no_column(file.path, name, found.names(), columns)
+            if name in columns.texts and found[name] not in (polars.String, polars.Null):
+                raise ValueError(f"{file.path}: strings expected in {name!r}, {found[name]} found")
+        first = 1
+        for batch in table.select(list(dict.fromkeys(names))).collect_batches(chunk_size=TABLE_ROWS):
+            given = zip(*(batch[name].to_list() for name in names), strict=True)
+            for number, values in enumerate(given, first):
+                findings.bytes_read += sum(len(value) for value in values if isinstance(value, str))
+                yield number, values
+            first += len(batch)
+    except polars.exceptions.PolarsError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{file.path}: not a readable Parquet file ({reason})") from None

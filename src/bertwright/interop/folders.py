@@ -1,0 +1,66 @@
+"""Where a model is: in a folder here, in what a run left, or on the Hugging Face hub; and what its files are called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"
+DOWNLOADED = [
+    CONFIG,
+    WEIGHTS,
+    "model-*.safetensors",
+    SHARDS,
+    "task.json",
+    "vocab.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
+
+# What takes long to import is imported on use: the stages before pre-training ask for folders too.
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run of pre-training or fine-tuning."""
+    return (folder / "settings.toml").is_file() and (folder / "checkpoints").is_dir()
+
+
+def model_folder(name: str | Path) -> Path:
+    """The folder of a model, by what a user may call it.
+
+    A model folder is itself. A run stands for its finished model, or for its newest checkpoint. `org/name` and
+    `hf://org/name` are downloaded into the Hugging Face cache, or found there. Raises ValueError for a run that has no
+    checkpoint yet, and where neither folder nor hub has the name.
+    """
+    folder = Path(name)
+    if is_run(folder):
+        return _of_run(folder)
+    return folder if folder.is_dir() else _downloaded(str(name))
+
+
+def _of_run(run: Path) -> Path:
+    from bertwright.training import checkpoint
+
+    if (run / "model").is_dir():
+        return run / "model"
+    newest = checkpoint.newest(run / "checkpoints")
+    if newest is None:
+        raise ValueError(f"{run}: a run without a checkpoint yet")
+    return newest
+
+
+def _downloaded(name: str) -> Path:
+    on_hub = name.removeprefix("hf://").strip("/")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", on_hub):
+        raise ValueError(f"{name}: no such folder; give a model folder, or a hub name such as hf://org/name")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(on_hub, allow_patterns=DOWNLOADED))
+    except Exception as error:  # the hub client raises its own errors, those of its HTTP library, and OSError
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"{name}: no such folder here, and the Hugging Face hub did not give {on_hub} ({reason})"
+        ) from error

@@ -1,0 +1,73 @@
+"""What `transformers` calls the parameters of a BERT: one ordered table, read in both directions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+Names = tuple[tuple[str, tuple[str, ...]], ...]
+# Our module, and theirs; several of theirs are one of ours, laid end to end along the first dimension.
+# Parameters keep their last word, `weight` or `bias`. Import and export both read this table; nothing else is known.
+EMBEDDING_NAMES: Names = (
+    ("encoder.embeddings.word", ("bert.embeddings.word_embeddings",)),
+    ("encoder.embeddings.position", ("bert.embeddings.position_embeddings",)),
+    ("encoder.embeddings.token_type", ("bert.embeddings.token_type_embeddings",)),
+    ("encoder.embeddings.norm", ("bert.embeddings.LayerNorm",)),
+)
+LAYER_NAMES: Names = (
+    ("qkv", ("attention.self.query", "attention.self.key", "attention.self.value")),
+    ("attention_output", ("attention.output.dense",)),
+    ("attention_norm", ("attention.output.LayerNorm",)),
+    ("intermediate", ("intermediate.dense",)),
+    ("output", ("output.dense",)),
+    ("output_norm", ("output.LayerNorm",)),
+)
+HEAD_NAMES: Names = (
+    ("pooler.dense", ("bert.pooler.dense",)),
+    ("masked_token.dense", ("cls.predictions.transform.dense",)),
+    ("masked_token.norm", ("cls.predictions.transform.LayerNorm",)),
+    ("masked_token", ("cls.predictions",)),
+    ("next_sentence", ("cls.seq_relationship",)),
+)
+
+
+def foreign_names(name: str, classifier: str = "classifier") -> tuple[str, ...]:
+    """What `transformers` calls one of our parameters; several names stand for a concatenation.
+
+    >>> foreign_names("encoder.layers.3.qkv.bias")[1:]
+    ('bert.encoder.layer.3.attention.self.key.bias', 'bert.encoder.layer.3.attention.self.value.bias')
+    """
+    module, _, kind = name.rpartition(".")
+    prefix = ""
+    table = dict((*EMBEDDING_NAMES, *HEAD_NAMES, ("classifier", (classifier,))))
+    if layer := re.fullmatch(r"encoder\.layers\.(\d+)\.(\w+)", module):
+        module, prefix, table = layer[2], f"bert.encoder.layer.{layer[1]}.", dict(LAYER_NAMES)
+    return tuple(f"{prefix}{theirs}.{kind}" for theirs in table[module])
+
+
+def is_of_a_head(foreign: str) -> bool:
+    """Whether a foreign parameter is none of the encoder's, but of some head, known here or not.
+
+    >>> is_of_a_head("classifier.weight"), is_of_a_head("bert.pooler.dense.bias"), is_of_a_head("bert.pooler.extra")
+    (True, True, False)
+    """
+    module = foreign.rpartition(".")[0]
+    return not foreign.startswith(("bert.", "cls.")) or any(module in theirs for _, theirs in HEAD_NAMES)
+
+
+def canonical(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Foreign tensors under the names of the `BertFor…` classes, whichever architecture or year wrote them."""
+    prefixed = any(name.startswith("bert.") for name in foreign)
+    given: dict[str, Tensor] = {}
+    for name, tensor in foreign.items():
+        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        if not prefixed and name.startswith(("embeddings.", "encoder.", "pooler.")):
+            name = f"bert.{name}"
+        if not name.endswith(".position_ids"):  # a buffer 0, 1, 2 … of earlier versions
+            given[name] = tensor
+    if "cls.predictions.decoder.bias" in given:
+        bias = given.pop("cls.predictions.decoder.bias")
+        given.setdefault("cls.predictions.bias", bias)
+    return given

@@ -1,0 +1,246 @@
+"""What a fine-tuned model is worth on labelled examples, and what it says about others."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import Positional
+
+from bertwright.files import whole_file, write_json
+from bertwright.inference.model import Bert, load
+from bertwright.models.heads import BertForTask
+from bertwright.runs.finetune import score_table, shown
+from bertwright.runs.folders import model_folder, refuse_existing
+from bertwright.runs.screen import Advance, columns, counting, heading, say
+from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.multiple_choice import MultipleChoice
+from bertwright.tasks.prediction import predict as tasks_predict
+from bertwright.tasks.prediction import scored
+from bertwright.tasks.presets import AnyTask, Overrides
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.tagging import Tagging, conll_text
+from bertwright.training.device import DeviceSettings, placed
+
+AT_ONCE = 2_048  # examples between two writes: enough to group them by length, little enough to hold
+OUTPUTS = (".jsonl", ".tsv", ".csv", ".json", ".conll")
+SHOWN_LABELS = 30  # rows of the table of labels
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Score a fine-tuned model on labelled files with the official metric of its task."""
+
+    model: Positional[str]
+    """Folder of a fine-tuned model, its run folder, or a hub name."""
+    inputs: Positional[tuple[str, ...]]
+    """Labelled files, in the form of the training files."""
+    output: Path | None = None
+    """Write the scores to this new JSON file, too."""
+    overrides: Overrides = field(default_factory=Overrides)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """Let a fine-tuned model label a few texts on the screen, or files of any size, streamed to --output."""
+
+    model: Positional[str]
+    """Folder of a fine-tuned model, its run folder, or a hub name."""
+    texts: Positional[tuple[str, ...]] = ()
+    """Texts to label or tag; for question answering a question and its context; for multiple choice a prompt and its
+    endings."""
+    inputs: tuple[str, ...] = ()
+    """Files in the form of the training files; labels in them are not looked at."""
+    output: Path | None = None
+    """New file for the predictions, one record an example, in order: .jsonl, .tsv or .csv; .conll for tags; .json for
+    the official form of SQuAD answers."""
+    overrides: Overrides = field(default_factory=Overrides)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        if bool(self.texts) == bool(self.inputs):
+            raise ValueError("give either texts, or files with --inputs")
+        if self.inputs and self.output is None:
+            raise ValueError("predictions of files need a place: --output predictions.jsonl")
+        if self.output is not None and self.texts:
+            raise ValueError("--output is for files; predictions of texts are shown")
+        if self.output is not None and self.output.suffix not in OUTPUTS:
+            raise ValueError(f"{self.output}: predictions are written as {', '.join(OUTPUTS)}")
+
+
+def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict[str, float]:
+    """Print the scores of all files together; returns them by name.
+
+    Raises ValueError for a model without a task, and for examples that are not as they should be.
+    """
+    console = console or Console()
+    if settings.output is not None:
+        refuse_existing(settings.output)
+    with placed(settings.device) as place:
+        model, task, network = _opened(settings.model, settings.overrides, place)
+        examples = [example for path in settings.inputs for example in task.read(path)]
+        if not examples:
+            raise ValueError(f"{settings.inputs[0]}: no examples in it")
+        encoded = task.encode(examples, model.tokenizer)
+        with counting(console, "evaluating", encoded.items) as advance:
+            found = scored(network, task, examples, encoded, advance=advance)
+    heading(console, f"{settings.model} on {len(examples):,} examples")
+    console.print(score_table({"score": found.scores}, task.metric))
+    for table in _by_label(task, examples, found.predictions):
+        console.print(table)
+    if settings.output is not None:
+        write_json(settings.output, found.scores)
+        say(console, f"{settings.output}: scores written")
+    return found.scores
+
+
+def predict(settings: PredictSettings, console: Console | None = None) -> None:
+    """Show predictions of texts, or write those of files, in constant memory, whole or not at all."""
+    console = console or Console()
+    if settings.output is not None:
+        refuse_existing(settings.output)
+    with placed(settings.device) as place:
+        model, task, _ = _opened(settings.model, settings.overrides, place)
+        if settings.output is None:
+            _show(console, model, task, settings.texts)
+            return
+        started = time.perf_counter()
+        _check_form(settings.output, task)
+        examples = (example for path in settings.inputs for example in task.read(path, labelled=False))
+        with counting(console, "predicting", None) as advance, whole_file(settings.output) as part:
+            with part.open("w", encoding="utf-8", newline="") as file:
+                number = _write(file, settings.output.suffix, task, _predictions(model, task, examples, advance))
+            if not number:
+                raise ValueError(f"{settings.inputs[0]}: no examples in it")
+        seconds = time.perf_counter() - started
+        say(console, f"{settings.output}: {number:,} predictions, {number / seconds:,.0f} a second")
+
+
+def _opened(name: str, overrides: Overrides, place: Any) -> tuple[Bert, AnyTask, BertForTask]:
+    """A fine-tuned model, its task as the user wants it read, and its network. ValueError for one without a task."""
+    folder = model_folder(name)
+    model = load(folder, place.device, place.dtype)
+    if model.task is None or not isinstance(model.model, BertForTask):
+        raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
+    return model, overrides.applied(model.task), model.model
+
+
+def _predictions(model: Bert, task: AnyTask, examples: Iterator[Any], advance: Advance) -> Iterator[tuple[Any, Any]]:
+    """Examples with their predictions, in order, chunk by chunk."""
+    assert isinstance(model.model, BertForTask)
+    while chunk := list(islice(examples, AT_ONCE)):
+        yield from zip(chunk, tasks_predict(model.model, task, model.tokenizer, chunk), strict=True)
+        advance(len(chunk))
+
+
+# --- files
+
+
+def _check_form(output: Path, task: AnyTask) -> None:
+    """Some forms are for one kind of task alone."""
+    for suffix, cls in ((".json", QuestionAnswering), (".conll", Tagging)):
+        if output.suffix == suffix and not isinstance(task, cls):
+            raise ValueError(
+                f"{output}: {suffix} is the form of {cls.kind}; for {task.kind} name a .jsonl or .tsv file"
+            )
+
+
+def _write(file: TextIO, suffix: str, task: AnyTask, pairs: Iterator[tuple[Any, Any]]) -> int:
+    """Write one record an example; returns their number."""
+    number = 0
+    if suffix == ".json":
+        answers = {example.id: prediction.text for example, prediction in pairs}
+        json.dump(answers, file, ensure_ascii=False)
+        return len(answers)
+    table = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
+    for number, (example, prediction) in enumerate(pairs, 1):
+        if suffix == ".conll":
+            file.write(conll_text([prediction]))
+            continue
+        record = task.record(example, prediction)
+        if suffix == ".jsonl":
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            continue
+        if number == 1:
+            table.writerow(record)
+        table.writerow(map(_cell, record.values()))
+    return number
+
+
+def _cell(value: Any) -> Any:
+    """A value in one field of a table: numbers short, lists as JSON.
+
+    >>> _cell(0.123456789), _cell(["B-PER", "O"])
+    (0.123457, '["B-PER", "O"]')
+    """
+    if isinstance(value, float):
+        return round(value, 6)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | tuple) else value
+
+
+# --- the screen
+
+
+def _show(console: Console, model: Bert, task: AnyTask, texts: Sequence[str]) -> None:
+    """Predictions of texts given on the command line, as its kind of task shows them."""
+    if isinstance(task, QuestionAnswering):
+        if len(texts) != 2:
+            raise ValueError("question answering takes two texts: the question, then the context")
+        answer = model.answer(*texts)
+        table = columns("answer", "characters", "probability")
+        for candidate in answer.candidates:
+            place = f"{candidate.start}-{candidate.end}" if candidate.text else ""
+            table.add_row(Text(candidate.text or "(no answer)"), place, f"{candidate.probability:.1%}")
+        heading(console, answer.text or "(no answer)")
+    elif isinstance(task, MultipleChoice):
+        if len(texts) < 3:
+            raise ValueError("multiple choice takes a prompt and two endings or more")
+        chosen = model.choose(texts[0], texts[1:])
+        table = columns("ending", "probability")
+        for ending, probability in zip(texts[1:], chosen.probabilities, strict=True):
+            table.add_row(Text(ending), f"{probability:.1%}")
+        heading(console, texts[1 + chosen.choice])
+    elif isinstance(task, Tagging):
+        table = columns("text", "label", "characters", "probability")
+        for tagged in model.tag(list(texts)):
+            found = tagged.entities or zip(tagged.words, tagged.tags, tagged.probabilities, strict=True)
+            for one in found:
+                text, label, probability = (one.text, one.label, one.probability) if tagged.entities else one
+                place = f"{one.start}-{one.end}" if tagged.entities else ""
+                table.add_row(Text(text), Text(label), place, f"{probability:.1%}")
+    elif isinstance(task, Regression):
+        table = columns("text", "score")
+        for text, score in zip(texts, model.classify(list(texts)), strict=True):
+            table.add_row(Text(text), f"{score:.3f}")
+    else:
+        table = columns("text", "label", "probability")
+        for text, one in zip(texts, model.classify(list(texts)), strict=True):
+            table.add_row(Text(text), Text(one.label), f"{one.probabilities[one.label]:.1%}")
+    console.print(table)
+
+
+def _by_label(task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> Iterator[Table]:
+    """For a classification: what each label's examples were taken for."""
+    if not isinstance(task, Classification) or len(task.labels) > SHOWN_LABELS:
+        return
+    counts = Counter((example.label, one.label) for example, one in zip(examples, predictions, strict=True))
+    table = columns("label (rows) taken for", *task.labels, "recall")
+    for right in task.labels:
+        row = [counts[right, guess] for guess in task.labels]
+        table.add_row(Text(right), *(f"{number:,}" for number in row), shown(counts[right, right] / max(sum(row), 1)))
+    yield table

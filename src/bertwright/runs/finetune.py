@@ -1,0 +1,287 @@
+"""Fine-tuning, assembled: a pre-trained model and a task's files in, a run folder out.
+
+RUN/settings.toml    the settings in force          RUN/metrics.jsonl, tensorboard/, scores.png
+RUN/checkpoints/     whole or absent, the newest    RUN/best/     the checkpoint with the best dev score so far
+RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   what came out, in numbers
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bertwright.files import folder_lock, remove_folder, whole_folder, write_json
+from bertwright.interop.huggingface import load_task_model, write_task_model
+from bertwright.runs.resuming import check_folder
+from bertwright.runs.screen import columns, facts, heading, remark, say
+from bertwright.runs.tuning import FREE, FinetuneSettings, Part, Tuned, begin, open_run
+from bertwright.tasks.batches import micro_batches
+from bertwright.tasks.classification import Regression
+from bertwright.tasks.kinds import read_task
+from bertwright.tasks.prediction import BATCH_TOKENS, Scored, scored
+from bertwright.tasks.presets import AnyTask
+from bertwright.tasks.task import TaskBatch, write_task
+from bertwright.training import checkpoint, schedule
+from bertwright.training.device import Place, placed
+from bertwright.training.interrupt import interruptible, steps_until
+from bertwright.training.journal import METRICS, Journal, plot_metrics, progress
+from bertwright.training.loop import Computed, Objective, Report
+
+
+def finetune(settings: FinetuneSettings, console: Console | None = None) -> Path:
+    """Run or resume fine-tuning; returns the finished model's folder (on ranks but the first, the run's).
+
+    Ctrl-C and SIGTERM finish the step in hand and save it before they raise KeyboardInterrupt. Raises ValueError
+    for settings, files and checkpoints that do not fit, DivergedError for a loss that is not finite, and OSError for
+    a disk that fails; the newest checkpoint is whole in every case.
+    """
+    console = console or Console()
+    with ExitStack() as stack:
+        place = stack.enter_context(placed(settings.device))
+        if place.leads:
+            stack.enter_context(folder_lock(settings.run))
+            check_folder(settings, FREE)
+            if settings.resume and (settings.run / "model").is_dir():
+                say(console, f"{settings.run}: finished already; the model is {settings.run / 'model'}")
+                return settings.run / "model"
+        place.wait()
+        run = _Run(**vars(open_run(settings, place, console)), settings=settings, place=place, console=console)
+        if place.leads:
+            begin(settings)
+        return run.carry_out()
+
+
+@dataclass
+class _Run(Tuned):
+    """An opened run being carried out at a place."""
+
+    settings: FinetuneSettings
+    place: Place
+    console: Console
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in all."""
+        return max(1, math.ceil(self.settings.epochs * self.train.encoded.items / self.settings.batch_size))
+
+    @property
+    def evaluate_every(self) -> int:
+        return self.settings.evaluate_every or max(1, math.ceil(self.train.encoded.items / self.settings.batch_size))
+
+    def carry_out(self) -> Path:
+        """The remaining steps, with everything around them."""
+        started = time.perf_counter()
+        if not self.place.leads:
+            with interruptible() as received:  # Ctrl-C reaches every rank; all must come to the same last step
+                for _ in self.reports(received):
+                    pass
+            return self.settings.run
+        self.announce()
+        journal = Journal(self.settings.run, self.optimizer.steps, evaluation="dev")
+        self.drop_later_bests()
+        with closing(journal), progress(self.console) as live, interruptible() as received:
+            self.follow(journal, live, received)
+            if received:
+                self.save(journal)
+                raise KeyboardInterrupt(
+                    f"step {self.optimizer.steps:,} is saved; go on with: "
+                    f"bertwright finetune --run {shlex.quote(str(self.settings.run))} --resume"
+                )
+            return self.finish(journal, time.perf_counter() - started)
+
+    def follow(self, journal: Journal, live: Progress, received: list[int]) -> None:
+        """Step by step: log, evaluate, save."""
+        settings = self.settings
+        line = live.add_task("", total=self.steps, completed=self.optimizer.steps, figures="")
+        window: list[Report] = []
+        spoken = time.perf_counter()
+        for report in self.reports(received):
+            step, last = report.step, report.step == self.steps
+            window.append(report)
+            if step % settings.log_every == 0 or last:
+                figures = _figures(window)
+                window = []
+                journal.write("train", step, figures)
+                live.update(line, figures=f"loss {figures['loss']:.3f} {figures['tokens_per_second']:,.0f} tok/s")
+                if not self.console.is_terminal and time.perf_counter() - spoken > 30:
+                    say(self.console, f"step {step:,} of {self.steps:,}: loss {figures['loss']:.3f}")
+                    spoken = time.perf_counter()
+            live.update(line, completed=step)
+            due = step % self.evaluate_every == 0 or last
+            if due:
+                self.evaluate(journal)
+            if step % settings.save_every == 0 if settings.save_every else due:
+                self.save(journal)
+
+    def reports(self, received: list[int]) -> Iterator[Report]:
+        """The steps still to be done, on every rank; ends early, on all ranks alike, once a signal was received."""
+        objective: Objective[TaskBatch] = Objective(self.model, self.compute)
+        warmup = round(self.settings.optimizer.warmup_share * self.steps)
+        rate = partial(schedule.linear, peak=self.settings.optimizer.learning_rate, warmup=warmup, total=self.steps)
+        return steps_until(received, objective, self.batches(self.optimizer.steps), self.optimizer, rate, self.place)
+
+    def batches(self, first: int) -> Iterator[list[TaskBatch]]:
+        """This rank's micro-batches of step `first` and all after it, on the device."""
+        tokens, part = BATCH_TOKENS[self.place.device.type], (self.place.rank, self.place.ranks)
+        for step in range(first, self.steps):
+            made = micro_batches(self.train.encoded, step, self.settings.batch_size, self.settings.seed, tokens, part)
+            yield [batch.to(self.place.device) for batch in made]
+
+    def compute(self, batch: TaskBatch) -> Computed:
+        """One micro-batch's share of the step's loss, and what the journal sums up."""
+        logits = self.model(batch.batch, batch.rows)
+        loss = self.task.loss(logits, batch, self.settings.label_smoothing) / max(batch.count, 1)
+        device = logits.device
+        tokens = torch.tensor(float(batch.batch.num_tokens), device=device)
+        sequences = torch.tensor(float(len(batch.batch)), device=device)
+        return Computed(loss, {"loss": loss.detach(), "tokens": tokens, "sequences": sequences})
+
+    def announce(self) -> None:
+        """What is about to happen, before it takes its time."""
+        config, encoded = self.model.config, self.train.encoded
+        shape = f"L{config.num_layers} H{config.hidden_size} A{config.num_heads}"
+        names = self.task.label_names
+        labels = {"labels": f"{len(names)}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"} if names else {}
+        self.console.print(
+            facts(
+                {"task": f"{self.settings.task.task} ({self.task.kind}), best by {self.task.metric}"}
+                | labels
+                | {"model": f"{shape}, {config.num_parameters:,} parameters, from {self.settings.model}"}
+                | {part.name: _described(part) for part in (self.train, self.dev, self.test) if part}
+                | {"steps": f"{self.steps:,} of {self.settings.batch_size}, {self.settings.epochs:g} epochs"}
+                | {"place": str(self.place)}
+            )
+        )
+        if encoded.truncated:
+            share = encoded.truncated / len(self.train.examples)
+            remark(
+                self.console,
+                f"{encoded.truncated:,} training examples ({share:.1%}) are cut to {self.task.max_length} tokens; "
+                "raise --max-length to keep them whole",
+            )
+        if self.dev is None:
+            remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
+        if self.optimizer.steps:
+            say(self.console, f"Resuming after step {self.optimizer.steps:,}")
+
+    def evaluate(self, journal: Journal) -> None:
+        """Score the model on dev; the best so far is kept as a checkpoint of its own."""
+        if self.dev is None or self.optimizer.steps in journal.evaluations:
+            return
+        found = scored(self.model, self.task, self.dev.examples, self.dev.encoded, tune=True)
+        before = [record[self.task.metric] for record in journal.evaluations.values()]
+        best = not before or found.scores[self.task.metric] > max(before)
+        journal.write("dev", self.optimizer.steps, found.scores)
+        if best:
+            write = partial(self.write_model, task=found.task)
+            checkpoint.save(self.settings.run / "best", self.optimizer.steps, write, {}, keep=1)
+        epoch = self.optimizer.steps * self.settings.batch_size / self.train.encoded.items
+        say(
+            self.console,
+            f"dev after step {self.optimizer.steps:,} (epoch {epoch:.1f}): {told(found.scores)}{' *' if best else ''}",
+        )
+
+    def save(self, journal: Journal) -> None:
+        """A whole checkpoint of this step; the journal reaches the disk first."""
+        journal.flush()
+        folder = self.settings.run / "checkpoints"
+        write = partial(self.write_model, task=self.task)
+        checkpoint.save(folder, self.optimizer.steps, write, self.optimizer.state(), keep=1)
+
+    def write_model(self, folder: Path, task: AnyTask) -> None:
+        write_task_model(folder, self.model, self.tokenizer, task.label_names, isinstance(task, Regression))
+        write_task(folder, task)
+
+    def drop_later_bests(self) -> None:
+        """What a killed run found best beyond its last checkpoint is found again."""
+        for path in checkpoint.checkpoints(self.settings.run / "best"):
+            if checkpoint.step_of(path) > self.optimizer.steps:
+                remove_folder(path)
+
+    def finish(self, journal: Journal, seconds: float) -> Path:
+        """Take the best weights, score them, write plot, report and model, and show what came out."""
+        run, folder = self.settings.run, self.settings.run / "model"
+        best = checkpoint.newest(run / "best")
+        if best is not None:
+            self.model.load_state_dict(load_task_model(best).state_dict())
+            self.task = read_task(best) or self.task
+        results = {part.name: self.score(part) for part in (self.dev, self.test) if part}
+        plot_metrics(run, run / "scores.png", (("loss", "training loss"), (self.task.metric, self.task.metric)))
+        outcome = {
+            "task": self.settings.task.task,
+            "metric": self.task.metric,
+            "steps": self.optimizer.steps,
+            "best_step": checkpoint.step_of(best) if best else self.optimizer.steps,
+            "seconds_of_this_process": seconds,
+            "scores": {name: found.scores for name, found in results.items()},
+        }
+        write_json(run / "report.json", outcome)
+        with whole_folder(folder) as part:  # last of all: its presence says that the run is finished
+            self.write_model(part, self.task)
+        if results:
+            heading(self.console, f"Scores after step {outcome['best_step']:,}")
+            self.console.print(score_table({name: found.scores for name, found in results.items()}, self.task.metric))
+        left = {"model": folder, "plot": run / "scores.png", "all figures": run / METRICS}
+        for name, path in left.items():
+            say(self.console, f"{name:<12} {path}")
+        say(self.console, f"try it       bertwright predict {shlex.quote(str(folder))} --inputs FILE --output FILE")
+        return folder
+
+    def score(self, part: Part) -> Scored:
+        return scored(self.model, self.task, part.examples, part.encoded)
+
+
+def score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> Table:
+    """Scores by name, one column a part of the data; the metric that chose comes first."""
+    table = columns("", *results)
+    names = dict.fromkeys(name for found in results.values() for name in found)
+    for name in sorted(names, key=lambda name: name != metric):
+        table.add_row(name.replace("_", " "), *(shown(found.get(name)) for found in results.values()))
+    return table
+
+
+def shown(score: float | None) -> str:
+    """A share as a percentage with two decimals, as papers print it.
+
+    >>> shown(0.92204), shown(None)
+    ('92.20', '')
+    """
+    return "" if score is None else f"{100 * score:.2f}"
+
+
+def told(scores: Mapping[str, float]) -> str:
+    """The first scores, for a line of text.
+
+    >>> told({"f1": 0.9, "accuracy": 0.95})
+    'f1 90.00, accuracy 95.00'
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in list(scores.items())[:4])
+
+
+def _described(part: Part) -> str:
+    encoded = part.encoded
+    mean = len(encoded.input_ids) / max(len(encoded.lengths), 1)
+    return f"{len(part.examples):,} examples, {len(encoded.lengths):,} sequences of {mean:.0f} tokens on average"
+
+
+def _figures(window: list[Report]) -> dict[str, float]:
+    """Some steps in numbers."""
+    seconds = sum(report.seconds for report in window)
+    return {
+        "loss": sum(report.sums["loss"] for report in window) / len(window),
+        "learning_rate": window[-1].learning_rate,
+        "gradient_norm": window[-1].gradient_norm,
+        "tokens_per_second": sum(report.sums["tokens"] for report in window) / seconds,
+        "sequences_per_second": sum(report.sums["sequences"] for report in window) / seconds,
+    }

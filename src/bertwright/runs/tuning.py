@@ -1,0 +1,222 @@
+"""The settings of a fine-tuning run, and how one begins or goes on; `runs.finetune` carries it out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from bertwright.batching.order import permuted
+from bertwright.files import digest_bytes, digest_file, read_json, sweep_parts, write_json
+from bertwright.interop.huggingface import load_task_model, start_task_model
+from bertwright.models.heads import BertForTask
+from bertwright.runs.folders import model_folder
+from bertwright.runs.screen import remark
+from bertwright.seeding import key
+from bertwright.settings import write_settings
+from bertwright.tasks.kinds import read_task
+from bertwright.tasks.presets import AnyTask, TaskSettings
+from bertwright.tasks.task import Encoded
+from bertwright.training import checkpoint
+from bertwright.training.device import DeviceSettings, Place
+from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+def paper_optimizer() -> OptimizerSettings:
+    """Section A.3, with the bias correction that Google's code leaves out: without it small sets often fail."""
+    return OptimizerSettings(learning_rate=3e-5, warmup_share=0.1, bias_correction=True)
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """Fine-tune a BERT on a task; with --resume, go on where a run stopped."""
+
+    run: Path
+    """Run folder, to be made; with --resume, one that exists."""
+    task: TaskSettings
+    model: str | None = None
+    """Model folder, run folder or hub name to start from. Needed unless --resume finds it in the run's settings."""
+    dev_share: float = 0.0
+    """Share of the training examples to set aside as dev where there are no dev files."""
+    resume: bool = False
+    """Go on from the run's newest checkpoint with the settings that stand in the run folder, to the bit."""
+    epochs: float = 3.0
+    """Passes over the training examples (paper, A.3: 2, 3 or 4)."""
+    batch_size: int = 32
+    """Examples a step (paper, A.3: 16 or 32); for question answering, windows."""
+    seed: int = 0
+    """What the new head's weights, the order of the examples and dropout are drawn from."""
+    dropout: float = 0.1
+    """Dropout of states, attention weights and the head's input, whatever the model was trained with (paper: 0.1)."""
+    label_smoothing: float = 0.0
+    """Share of a target's probability that is spread over all labels (paper: none)."""
+    freeze: int = 0
+    """Leave the embeddings and this many of the lowest layers as they are, less one: 1 freezes the embeddings alone."""
+    layer_decay: float = 1.0
+    """Factor between a layer's rate and that of the layer above it; below 1, lower layers move less (ULMFiT)."""
+    evaluate_every: int | None = None
+    """Steps between evaluations on dev; unset: once an epoch."""
+    save_every: int | None = None
+    """Steps between checkpoints; unset: at every evaluation."""
+    log_every: int = 10
+    """Steps that one line of metrics.jsonl sums up."""
+    optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "evaluate_every", "save_every", "log_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if not (self.epochs > 0 and math.isfinite(self.epochs)):
+            raise ValueError(f"epochs must be above 0, not {self.epochs}")
+        for name in ("dropout", "label_smoothing", "dev_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is a share, from 0 to below 1, not {getattr(self, name)}")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay is a factor, above 0 and at most 1, not {self.layer_decay}")
+        if self.freeze < 0:
+            raise ValueError(f"freeze is a number of layers, not {self.freeze}")
+
+
+# May differ between a run and its resumption: they say where and how often, not what is computed.
+FREE = ("run", "resume", "evaluate_every", "save_every", "log_every", "device")
+
+
+class Part(NamedTuple):
+    """The examples of one part of the data, as read and as the model reads them."""
+
+    name: str
+    examples: Sequence[Any]
+    encoded: Encoded
+
+
+@dataclass
+class Tuned:
+    """What a run's steps touch, as it is after the steps done so far."""
+
+    task: AnyTask
+    tokenizer: Tokenizer
+    model: BertForTask
+    optimizer: AdamW
+    train: Part
+    dev: Part | None
+    test: Part | None
+
+
+def begin(settings: FinetuneSettings) -> None:
+    """Write down what is run, once all of it has been opened; hold a resumed run to the files that it began with."""
+    began_with = settings.run / "data.json"
+    digests = {
+        path: digest_file(Path(path)) if Path(path).is_file() else digest_bytes(path.encode())
+        for part in ("train", "dev")
+        for path in settings.task.files(part)
+    }
+    if not settings.resume:
+        (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        write_json(began_with, digests)
+        write_settings(settings.run / "settings.toml", settings, "bertwright finetune: the settings in force")
+    else:
+        for path, before in read_json(began_with).items():
+            if digests.get(path) != before:
+                raise ValueError(f"{path}: not what the run began with; give the file its content back, or start anew")
+    for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
+        sweep_parts(folder)
+
+
+def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tuned:
+    """Examples, model and optimizer, from the newest checkpoint where there is one.
+
+    Raises ValueError for what is missing, damaged, or does not fit together; nothing has been written then.
+    """
+    if settings.model is None:
+        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
+    latest = checkpoint.newest(settings.run / "checkpoints")
+    source = latest or model_folder(settings.model)
+    tokenizer = Tokenizer.load(source)
+    task = settings.task.make()
+    read = {name: read_examples(task, settings.task, name) for name in ("train", "dev", "test")}
+    if not read["train"]:
+        raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
+    if settings.dev_share and not read["dev"]:
+        read["train"], read["dev"] = _held_out(read["train"], settings.dev_share)
+    task = task.fitted(read["train"])
+    model = _starting_model(settings, task, source, resumed=latest is not None, console=console)
+    task = _within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
+    parts = {name: Part(name, part, task.encode(part, tokenizer)) for name, part in read.items() if part}
+    if not len(parts["train"].encoded.targets):
+        raise ValueError(f"{settings.task.files('train')[0]}: no example can be trained on")
+    model.encoder.compute_dtype = place.dtype
+    model.to(place.device).train()
+    factors = rate_factors(model, settings.freeze, settings.layer_decay)
+    moved = {name: parameter for name, parameter in model.named_parameters() if factors[name] > 0}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in moved)
+    optimizer = AdamW(moved, settings.optimizer, factors)
+    if latest is not None:
+        optimizer.load_state(checkpoint.load_optimizer(latest))
+        task = read_task(latest) or task
+    return Tuned(task, tokenizer, model, optimizer, parts["train"], parts.get("dev"), parts.get("test"))
+
+
+def read_examples(task: AnyTask, settings: TaskSettings, part: str, labelled: bool = True) -> list[Any]:
+    """The examples of all files of a part, in order; raises ValueError for a file without any."""
+    found: list[Any] = []
+    for path in settings.files(part):
+        before = len(found)
+        found += task.read(path, labelled)
+        if len(found) == before:
+            raise ValueError(f"{path}: no examples in it")
+    return found
+
+
+def rate_factors(model: BertForTask, freeze: int, decay: float) -> dict[str, float]:
+    """What each parameter's rate is multiplied by: 0 where it is frozen, else `decay` for each layer above it."""
+    layers = model.config.num_layers
+    if freeze > layers + 1:
+        raise ValueError(f"freeze = {freeze}: this model has {layers} layers; from 0 to {layers + 1} is possible")
+    factors = {}
+    for name, _ in model.named_parameters():
+        layer = re.match(r"encoder\.layers\.(\d+)\.", name)
+        depth = int(layer[1]) + 1 if layer else 0 if name.startswith("encoder.embeddings.") else layers + 1
+        factors[name] = 0.0 if depth < freeze else decay ** (layers + 1 - depth)
+    return factors
+
+
+def _starting_model(
+    settings: FinetuneSettings, task: AnyTask, source: Path, resumed: bool, console: Console
+) -> BertForTask:
+    if resumed:
+        return load_task_model(source)
+    started = start_task_model(
+        source, task.head, settings.seed, hidden_dropout=settings.dropout, attention_dropout=settings.dropout
+    )
+    if "pooler" in started.fresh:
+        remark(console, f"{source} has no pooler: it starts from random weights, as the classifier does")
+    return started.model
+
+
+def _within_positions(task: AnyTask, asked: int | None, positions: int) -> AnyTask:
+    """The task for a model of so many positions: a default length gives way to them, one asked for does not."""
+    if asked is not None and asked > positions:
+        raise ValueError(f"max_length = {asked}: the model has {positions} positions; ask for that or less")
+    return replace(task, max_length=min(task.max_length, positions))  # type: ignore[type-var]
+
+
+def _held_out(examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
+    """Training and dev examples, chosen by their places alone, each part in its order."""
+    number = round(share * len(examples))
+    if not 0 < number < len(examples):
+        raise ValueError(f"dev_share = {share} of {len(examples)} examples leaves one part empty; name --dev files")
+    chosen = set(permuted(np.arange(number), len(examples), key(0)).tolist())
+    return (
+        [example for place, example in enumerate(examples) if place not in chosen],
+        [example for place, example in enumerate(examples) if place in chosen],
+    )

@@ -1,0 +1,391 @@
+"""Extractive question answering, SQuAD 1.1 and 2.0 (sections 4.2 and 4.3), in windows as Google's run_squad makes them.
+
+Q questions; S windows of T tokens in all; M tokens of all contexts, of which each is tokenized once for its questions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor
+
+from bertwright.batching.batch import places, starts
+from bertwright.metrics.answers import best_threshold, scores
+from bertwright.models.heads import Head
+from bertwright.tasks.squad import QaExample, placement, read_questions
+from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, gather
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+CONTEXTS_AT_ONCE = 512  # a call of the tokenizer, whose encodings are large and so should not all live at once
+ADDED = 3  # [CLS] question [SEP] context [SEP]
+
+Floats = npt.NDArray[np.float64]
+
+
+class Candidate(NamedTuple):
+    """A span that may be the answer; no answer is "" from 0 to 0."""
+
+    text: str
+    """`context[start:end]`, from the first character of the span's first token to the last of its last."""
+    start: int
+    end: int
+    probability: float
+    """Among the candidates of its question."""
+    score: float
+    """S·T_i + E·T_j of the paper; of no answer S·C + E·C."""
+
+
+class Answer(NamedTuple):
+    """What the model answers to one question."""
+
+    text: str
+    """Cut from the context; "" for no answer."""
+    start: int
+    """First character in the context, and one past the last; both 0 for no answer."""
+    end: int
+    probability: float
+    """Of what is answered, among the candidates."""
+    score: float
+    """Of the best span, whether or not it is what is answered."""
+    null_score: float
+    """Of no answer: the lowest of all windows, since one window with an answer is enough."""
+    candidates: tuple[Candidate, ...]
+    """The best spans and, where questions may have no answer, no answer; by falling score."""
+
+    @property
+    def margin(self) -> float:
+        """By how much the best span is better than no answer: what τ is compared with."""
+        return self.score - self.null_score
+
+    @property
+    def best_span(self) -> str:
+        """The best span's text, whether or not it is what is answered; "" where the context has no token."""
+        return next((candidate.text for candidate in self.candidates if candidate.end), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows(Encoded):
+    """Questions as windows, with the way back from tokens to characters."""
+
+    context_at: Ints
+    """S, place of the first context token within its window."""
+    first: Ints
+    """S, number of that token among the M of all contexts."""
+    offsets: npt.NDArray[np.int32]
+    """M × 2, first character of each token in its context, and one past its last."""
+
+    @property
+    def content(self) -> Ints:
+        """S, context tokens of each window."""
+        return self.lengths - self.context_at - 1
+
+
+@dataclass(frozen=True)
+class QuestionAnswering(Task[QaExample, Answer]):
+    """Point at the answer to a question in a text: the start and the end of a span."""
+
+    kind: ClassVar[str] = "question-answering"
+
+    max_length: int = 384
+    """Longest window in tokens: [CLS] question [SEP] part of the context [SEP]."""
+    stride: int = 128
+    """Tokens from one window's start to the next one's, as Google's doc_stride (in `transformers`, `stride` is what
+    two windows share); no more than a window holds of the context, so that every token is in one."""
+    max_question: int = 64
+    """Longest question in tokens; the rest of a longer one is not read."""
+    n_best: int = 20
+    """Candidates weighed for an answer."""
+    max_answer: int = 30
+    """Longest answer in tokens."""
+    impossible: bool = False
+    """May a question have no answer, as in SQuAD 2.0?"""
+    threshold: float = 0.0
+    """τ: a question is answered if its best span's score exceeds that of no answer by more; chosen on dev."""
+    metric: str = "f1"
+    """f1 or exact_match."""
+
+    def __post_init__(self) -> None:
+        for name in ("stride", "max_question", "n_best", "max_answer"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 is needed")
+        if self.max_length <= self.max_question + ADDED:
+            raise ValueError(
+                f"max_length is {self.max_length}: max_question {self.max_question} and [CLS], [SEP], [SEP] leave no "
+                f"room for the context; at least {self.max_question + ADDED + 1} is needed"
+            )
+        if self.metric not in ("f1", "exact_match"):
+            raise ValueError(f'no metric "{self.metric}" for {self.kind}; f1 or exact_match')
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"threshold is {self.threshold}; a finite number is needed")
+
+    @property
+    def head(self) -> Head:
+        return Head("span", 2)
+
+    def read(self, path: str, labelled: bool = True) -> Iterator[QaExample]:
+        """The questions of a SQuAD .json or of .jsonl; see `tasks.squad`."""
+        for example in read_questions(path, labelled):
+            if example.impossible and not self.impossible:
+                raise ValueError(f"{example.place}: it has no answer; allow that, as in SQuAD 2.0, with --impossible")
+            yield example
+
+    def fitted(self, examples: Sequence[QaExample]) -> Self:
+        """This task as it is. Raises ValueError where no example can be learned from."""
+        if not any(example.learnable for example in examples):
+            first = f", the first is {examples[0].place}" if examples else ""
+            raise ValueError(f"none of {len(examples)} questions has an answer that is found in its context{first}")
+        return self
+
+    def notes(self, examples: Sequence[QaExample]) -> list[str]:
+        """What the user should know of these examples before they are trained on: answers moved, questions left out."""
+        return placement(examples).notes()
+
+    def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labelled: bool = True) -> Windows:
+        """Questions as windows: the first `max_question` tokens of the question, and of the context what fits.
+
+        With `labelled`, questions whose answer has no place in the context (`placement` lists them) are left out; the
+        target of a window is the answer's first and last token, or [CLS] twice where the answer is not wholly inside.
+        """
+        kept = np.array([n for n, e in enumerate(examples) if e.learnable or not labelled], dtype=np.int64)
+        chosen = [examples[number] for number in kept]
+        context_numbers = {context: n for n, context in enumerate(dict.fromkeys(e.context for e in chosen))}
+        context_of = np.array([context_numbers[example.context] for example in chosen], dtype=np.int64)
+        ids, offsets, bounds = tokenized(list(context_numbers), tokenizer)
+        questions = tokenizer.ids_with_specials([example.question for example in chosen])
+        whole = np.diff(questions.offsets) - 2
+        asked = np.minimum(whole, self.max_question)
+        of, first, content = windows(np.diff(bounds)[context_of], self.max_length - ADDED - asked, self.stride)
+        first += bounds[context_of[of]]
+        # [CLS] and question, [SEP], context, [SEP]: four runs of tokens a window, out of one pool
+        pool = np.concatenate([questions.ids, ids, [tokenizer.sep_id]]).astype(np.int32)
+        sep, one = np.full_like(of, len(pool) - 1), np.ones_like(of)
+        runs = np.stack([questions.offsets[of], sep, len(questions.ids) + first, sep], axis=1).reshape(-1)
+        run_lengths = np.stack([1 + asked[of], one, content, one], axis=1).reshape(-1)
+        lengths = asked[of] + content + ADDED
+        targets = np.zeros((0, 2), np.int64)
+        if labelled:
+            spans = answer_tokens(chosen, context_of, offsets, bounds)[of]
+            inside = (spans[:, 0] >= first) & (spans[:, 1] < first + content)
+            targets = np.where(inside[:, None], spans - first[:, None] + asked[of, None] + 2, 0)
+        return Windows(
+            input_ids=pool[gather(runs, run_lengths)],
+            token_type_ids=np.repeat(np.tile(np.array([0, 0, 1, 1], np.int8), len(of)), run_lengths),
+            lengths=lengths,
+            example_of=kept[of],
+            rows=places(lengths).astype(np.int32),
+            row_counts=lengths,
+            targets=targets,
+            target_counts=one if labelled else np.zeros_like(of),
+            truncated=int((whole > asked).sum()),
+            context_at=asked[of] + 2,
+            first=first,
+            offsets=offsets,
+        )
+
+    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        """Sum over windows of the mean of two cross entropies, of the start and of the end, over all their tokens."""
+        bounds = batch.batch.cu_seqlens.long()
+        lengths = bounds.diff()
+        peak = torch.segment_reduce(logits.detach(), "max", offsets=bounds, axis=0)  # B 2
+        shifted = logits - peak.repeat_interleave(lengths, 0, output_size=len(logits))
+        totals = torch.segment_reduce(shifted.exp(), "sum", offsets=bounds, axis=0).log()
+        aimed = shifted.gather(0, bounds[:-1, None] + batch.targets)
+        if smoothing:
+            aimed = torch.lerp(aimed, torch.segment_reduce(shifted, "mean", offsets=bounds, axis=0), smoothing)
+        return (totals - aimed).sum() / 2
+
+    def decode(self, examples: Sequence[QaExample], encoded: Encoded, outputs: Outputs) -> list[Answer]:
+        """The best span of each question over all its windows, or no answer where that is allowed and scores higher.
+
+        A span starts and ends in the context, i ≤ j, with at most `max_answer` tokens; all such spans are weighed,
+        not only those between the best starts and the best ends. Where windows share its first token, it counts in
+        the window that shows most around that token. Of equal scores the first in the text stands. Characters are
+        those from the first token's first to the last token's last, so an answer may end inside a word. A context
+        without a token has no answer, with probability 1, also where questions must have one.
+        """
+        assert isinstance(encoded, Windows)
+        bounds = np.searchsorted(encoded.example_of, np.arange(len(examples) + 1))
+        nulls = outputs[encoded.starts[:-1]].sum(1, dtype=np.float64)
+        answers = []
+        for example, begin, end in zip(examples, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            assert begin < end, f"{example.place} has no window: it was encoded to be learned, not to be answered"
+            found = self._spans(encoded, outputs, begin, end)
+            answers.append(self._answer(example.context, found, encoded.offsets, float(nulls[begin:end].min())))
+        return answers
+
+    def _spans(self, encoded: Windows, outputs: Outputs, begin: int, end: int) -> Spans:
+        """The best spans of one question, whose windows are `begin` to `end`."""
+        first, content = encoded.first[begin:end], encoded.content[begin:end]
+        owner = most_context(first - first[0], content)
+        found = []
+        for number in range(end - begin):
+            at = encoded.starts[begin + number] + encoded.context_at[begin + number]
+            logits = outputs[at : at + content[number]].astype(np.float64)
+            place = first[number] - first[0]
+            own = owner[place : place + content[number]] == number
+            spans = best_spans(logits[:, 0], logits[:, 1], own, self.max_answer, self.n_best)
+            found.append(Spans(spans.scores, spans.first + first[number], spans.last + first[number]))
+        if len(found) == 1:
+            return found[0]
+        joined = Spans(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        return joined.take(np.lexsort((joined.last, joined.first, -joined.scores))[: self.n_best])
+
+    def _answer(self, context: str, spans: Spans, offsets: npt.NDArray[np.int32], null_score: float) -> Answer:
+        begins, ends = offsets[spans.first, 0].tolist(), offsets[spans.last, 1].tolist()
+        rated = [
+            Candidate(context[begin:end], begin, end, 0.0, score)
+            for begin, end, score in zip(begins, ends, spans.scores.tolist(), strict=True)
+        ]
+        score = rated[0].score if rated else null_score
+        if self.impossible or not rated:
+            rated.insert(sum(candidate.score > null_score for candidate in rated), Candidate("", 0, 0, 0.0, null_score))
+        weights = np.exp(np.array([candidate.score for candidate in rated]) - rated[0].score)
+        shares = (weights / weights.sum()).tolist()
+        candidates = tuple(c._replace(probability=share) for c, share in zip(rated, shares, strict=True))
+        speaks = bool(len(spans.scores)) and (not self.impossible or score - null_score > self.threshold)
+        answer = next(candidate for candidate in candidates if (candidate.end > 0) == speaks)
+        return Answer(*answer[:4], score, null_score, candidates)
+
+    def score(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> dict[str, float]:
+        """SQuAD's official exact match and F1; see `metrics.answers.scores`."""
+        return scores([answer.text for answer in predictions], _right(examples))
+
+    def tuned(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> Self:
+        """This task with the τ that gives the highest F1 on these examples (section 4.3).
+
+        Predictions keep the τ they were decoded with; decode again for the new one.
+        """
+        if not self.impossible:
+            return self
+        margins = np.array([answer.margin for answer in predictions])
+        best = best_threshold(margins, [answer.best_span for answer in predictions], _right(examples))
+        return replace(self, threshold=best.value)
+
+    def record(self, example: QaExample, prediction: Answer) -> dict[str, Any]:
+        values = prediction._asdict()
+        return {"id": example.id, "answer": prediction.text} | {name: values[name] for name in _RECORDED}
+
+
+_RECORDED = ("start", "end", "probability", "score", "null_score")
+
+
+class Spans(NamedTuple):
+    """Spans of tokens, best first."""
+
+    scores: Floats
+    first: Ints
+    last: Ints
+
+    def take(self, chosen: Ints) -> Spans:
+        return Spans(self.scores[chosen], self.first[chosen], self.last[chosen])
+
+
+def tokenized(contexts: Sequence[str], tokenizer: Tokenizer) -> tuple[Ints, npt.NDArray[np.int32], Ints]:
+    """Ids (M) and offsets (M × 2) of texts laid end to end, and where each text starts (one more than texts)."""
+    ids, offsets = [np.empty(0, np.int64)], [np.empty((0, 2), np.int32)]
+    for begin in range(0, len(contexts), CONTEXTS_AT_ONCE):
+        for encoding in tokenizer.encode_batch(contexts[begin : begin + CONTEXTS_AT_ONCE]):
+            ids.append(encoding.ids[1:-1])
+            offsets.append(encoding.offsets[1:-1].astype(np.int32))
+    bounds = starts(np.array([len(row) for row in ids[1:]], dtype=np.int64))
+    return np.concatenate(ids), np.concatenate(offsets), bounds
+
+
+def windows(tokens: Ints, room: Ints, stride: int) -> tuple[Ints, Ints, Ints]:
+    """Windows of contexts of `tokens` tokens, `room` a window: whose each is, its first token, how many it has.
+
+    Every token is in a window, the last window ends with the last token, and a context without tokens has one window.
+
+    >>> [part.tolist() for part in windows(np.array([9, 3]), np.array([5, 5]), stride=3)]
+    [[0, 0, 0, 1], [0, 3, 6, 0], [5, 5, 3, 3]]
+    """
+    step = np.minimum(room, stride)
+    number = 1 + np.maximum(-(-(tokens - room) // step), 0)
+    of = np.repeat(np.arange(len(tokens)), number)
+    first = places(number) * step[of]
+    return of, first, np.minimum(room[of], tokens[of] - first)
+
+
+def answer_tokens(
+    examples: Sequence[QaExample], context_of: Ints, offsets: npt.NDArray[np.int32], bounds: Ints
+) -> Ints:
+    """First and last token, among the M of all contexts, of the answer to learn, Q × 2; -1 for no answer.
+
+    These are the tokens that share a character with the answer. Raises ValueError where there are none.
+    """
+    answers = [example.target for example in examples]
+    begin = np.array([answer.start if answer else 0 for answer in answers], dtype=np.int64)
+    end = begin + np.array([len(answer.text) if answer else 0 for answer in answers], dtype=np.int64)
+    # One search for all contexts: a character is known by its context and its place there.
+    base = np.repeat(np.arange(len(bounds) - 1) << 32, np.diff(bounds))
+    first = np.searchsorted(base + offsets[:, 1], (context_of << 32) + begin, side="right")
+    last = np.searchsorted(base + offsets[:, 0], (context_of << 32) + end, side="left") - 1
+    answered = np.array([answer is not None for answer in answers], dtype=bool)
+    if (lost := np.flatnonzero(answered & (last < first))).size:
+        example = examples[lost[0]]
+        answer = example.target
+        assert answer is not None
+        raise ValueError(f"{example.place}: the answer {answer.text!r} has no token; take the question out")
+    return np.where(answered[:, None], np.stack([first, last], axis=1), -1)
+
+
+def most_context(first: Ints, content: Ints) -> Ints:
+    """For each token of one context, the window that shows most around it: most on the side where it shows less.
+
+    That is Google's "max context" rule, by which a token is scored once: the longer window wins among equals, and then
+    the earlier.
+
+    >>> most_context(np.array([0, 3]), np.array([6, 6])).tolist()
+    [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    """
+    owner = np.zeros(first[-1] + content[-1], dtype=np.int64)
+    if len(first) == 1:
+        return owner
+    most = np.full(len(owner), -1, dtype=np.int64)
+    for number, (begin, length) in enumerate(zip(first.tolist(), content.tolist(), strict=True)):
+        left = np.arange(length)
+        shown = 100 * np.minimum(left, left[::-1]) + length  # Google's rule times 100: whole numbers tie exactly
+        better = shown > most[begin : begin + length]
+        most[begin : begin + length][better] = shown[better]
+        owner[begin : begin + length][better] = number
+    return owner
+
+
+def best_spans(start: Floats, end: Floats, own: npt.NDArray[np.bool_], max_answer: int, n_best: int) -> Spans:
+    """The `n_best` spans (i, j) with the highest `start[i] + end[j]`, i ≤ j < i + max_answer, that begin where `own`.
+
+    >>> spans = best_spans(np.array([0.0, 3, 1]), np.array([9.0, 1, 2]), np.array([True] * 3), max_answer=2, n_best=2)
+    >>> [part.tolist() for part in spans]
+    [[9.0, 5.0], [0, 1], [0, 2]]
+    """
+    width = min(max_answer, len(start))
+    if not own.any():
+        return Spans(np.empty(0), *np.empty((2, 0), dtype=np.int64))
+    begins = np.flatnonzero(own)
+    ends = sliding_window_view(np.concatenate([end, np.full(width - 1, -np.inf)]), width)
+    sums = (start[begins, None] + ends[begins]).reshape(-1)
+    count = min(n_best, int(np.minimum(width, len(start) - begins).sum()))  # the others are past the end
+    least = np.partition(sums, len(sums) - count)[len(sums) - count]
+    chosen = np.flatnonzero(sums >= least)  # more than `count` where the last place is shared
+    chosen = chosen[np.argsort(-sums[chosen], kind="stable")][:count]
+    first = begins[chosen // width]
+    return Spans(sums[chosen], first, first + chosen % width)
+
+
+def official(examples: Sequence[QaExample], predictions: Sequence[Answer]) -> tuple[dict[str, str], dict[str, float]]:
+    """What SQuAD's scripts read, by question id: the answers' texts, and how much better no answer is than the best
+    span (Google's null_odds.json; version 2.0 takes it with --na-prob-file)."""
+    texts = {example.id: answer.text for example, answer in zip(examples, predictions, strict=True)}
+    odds = {example.id: -answer.margin for example, answer in zip(examples, predictions, strict=True)}
+    return texts, odds
+
+
+def _right(examples: Sequence[QaExample]) -> list[list[str]]:
+    return [[answer.text for answer in example.answers] for example in examples]

@@ -1,0 +1,72 @@
+"""Ctrl-C during training: the step in hand is finished, on every rank alike, and can then be saved."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bertwright.pretraining.batches import prefetch
+from bertwright.training.device import Place
+from bertwright.training.loop import Objective, Rate, Report, steps
+from bertwright.training.optimizer import AdamW
+
+M = TypeVar("M")
+
+
+@contextmanager
+def interruptible() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM fill the list that this gives, so that the step in hand is finished and saved.
+
+    A second Ctrl-C ends the program at once.
+    """
+    received: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def steps_until(
+    received: list[int],
+    objective: Objective[M],
+    batches: Iterator[list[M]],
+    optimizer: AdamW,
+    rate: Rate,
+    place: Place,
+    all_used: bool = True,
+) -> Iterator[Report]:
+    """The loop's steps on this rank, their batches made ahead; ends early, on all ranks alike, once a signal came.
+
+    `all_used`: every parameter takes part in every step, which saves the ranks a search.
+    """
+    trained: Any = objective
+    if place.ranks > 1:
+        trained = DistributedDataParallel(objective, find_unused_parameters=not all_used)
+    with closing(prefetch(batches)) as ahead:
+        for report in steps(trained, ahead, optimizer, rate):
+            yield report
+            if _on_any_rank(bool(received), place):
+                return
+
+
+def _on_any_rank(flag: bool, place: Place) -> bool:
+    """Whether the flag is up on some rank: ranks must stop at the same step."""
+    if place.ranks == 1:
+        return flag
+    raised = torch.tensor(float(flag), device=place.device)
+    dist.all_reduce(raised)
+    return bool(raised > 0)
