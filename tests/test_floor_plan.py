@@ -14,14 +14,17 @@ ROOT = Path(bertwright.__file__).parent
 # In the order in which the data meets them. A change of this list is a change of the design: make it on purpose.
 PLAN = """
 files seeding native settings
-corpus.inputs corpus.decoding corpus.tables corpus.readers corpus.documents corpus.sentences corpus.counting corpus.survey
+corpus.inputs corpus.decoding corpus.tables corpus.readers corpus.documents corpus.sentences corpus.counting
+corpus.survey
 vocabulary.tokenizer_files vocabulary.counting vocabulary.learning vocabulary.tokenizer vocabulary.wordpiece
 tokenstore.store tokenstore.parts tokenstore.build
 batching.batch batching.order
 pretraining.segments pretraining.masking pretraining.batches
-models.config models.dropout models.twins models.binding models.kernels models.attention models.encoder models.heads models.probe
+models.config models.dropout models.twins models.binding models.kernels models.attention models.encoder models.heads
+models.probe
 pretraining.objective pretraining.evaluation
-training.optimizer training.schedule training.device training.loop training.interrupt training.checkpoint training.journal
+training.optimizer training.schedule training.device training.loop training.interrupt training.checkpoint
+training.journal
 interop.checksum interop.bundle interop.huggingface interop.google
 metrics.scores metrics.tags metrics.answers metrics.spread
 tasks.task tasks.batches tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from bertwright.runs.recipe import PretrainSettings
-from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
+from bertwright.runs.tuning import FinetuneSettings, paper_optimizer
+from bertwright.settings import differences, from_table, read_toml, to_table, unfinished, write_settings
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+TASK_RECIPES = sorted((Path(__file__).parent.parent / "recipes" / "tasks").glob("*.toml"))
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,22 @@ def test_every_recipe_is_a_valid_pretraining_setting(path: Path) -> None:
     settings = from_table(PretrainSettings, {"run": "r", "store": "s"} | read_toml(path), str(path))
     assert sum(phase.end - phase.first for phase in settings.phases) == settings.steps
     settings.model.config(30_522, causal=False)
+
+
+@pytest.mark.parametrize("path", TASK_RECIPES, ids=lambda path: path.name)
+def test_every_task_recipe_is_a_valid_fine_tuning_setting(path: Path) -> None:
+    table = {"run": "r", "model": "m"} | read_toml(path)
+    settings = from_table(FinetuneSettings, {"task": {"task": "mrpc"}} | table, str(path))
+    assert settings.task.make().max_length <= 512
+    assert settings.optimizer.bias_correction  # from the defaults for fine-tuning, which are not those of pre-training
+
+
+def test_a_nested_record_has_its_holder_s_defaults() -> None:
+    table = {"run": "r", "task": {"task": "mrpc"}, "optimizer": {"beta2": 0.98}}
+    assert from_table(FinetuneSettings, table, "t").optimizer == replace(paper_optimizer(), beta2=0.98)
+    begun = unfinished(FinetuneSettings, {"optimizer": {"beta2": 0.98}}, "t", missing=None)
+    assert begun.optimizer == replace(paper_optimizer(), beta2=0.98)
+    assert begun.run is None
 
 
 def test_the_paper_s_schedule_is_the_default() -> None:

@@ -58,7 +58,14 @@ def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
     ]
     if missing:
         raise ValueError(f"{where}: missing: {', '.join(missing)}")
-    return cls(**{name: _convert(value, kinds[name], f"{where}: {name}") for name, value in table.items()})
+    given = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.name in table:
+            value, kind, place = table[field.name], kinds[field.name], f"{where}: {field.name}"
+            if dataclasses.is_dataclass(kind):
+                value = _completed(_checked_table(value, place), field)
+            given[field.name] = _convert(value, kind, place)
+    return cls(**given)
 
 
 def unfinished(cls: type[S], table: dict[str, Any], where: str, missing: Any) -> S:
@@ -71,14 +78,21 @@ def unfinished(cls: type[S], table: dict[str, Any], where: str, missing: Any) ->
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         kind, place = kinds[field.name], f"{where}: {field.name}"
         if dataclasses.is_dataclass(kind):
-            inner = table.get(field.name, {})
-            value = unfinished(typing.cast(type[Any], kind), _checked_table(inner, place), place, missing)
+            inner = _completed(_checked_table(table.get(field.name, {}), place), field)
+            value = unfinished(typing.cast(type[Any], kind), inner, place, missing)
         elif field.name in table:
             value = _convert(table[field.name], kind, place)
         else:
             value = missing if field.default is dataclasses.MISSING else field.default
         object.__setattr__(record, field.name, value)
     return record
+
+
+def _completed(table: dict[str, Any], field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """A nested record's table over the defaults that its holder has for it, which may be other than its own."""
+    if field.default_factory is dataclasses.MISSING:
+        return table
+    return to_table(field.default_factory()) | table
 
 
 def _kinds(cls: type[Any], table: dict[str, Any], where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A small store and the settings of a run that takes a second."""
+"""A small store, a small task, and the settings of runs that take a second."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from bertwright.corpus.inputs import CorpusSettings
+from bertwright.interop.huggingface import save_model
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import DataSettings
 from bertwright.runs.recipe import LongPhase, ModelSettings, PretrainSettings
+from bertwright.runs.tuning import FinetuneSettings
+from bertwright.tasks.presets import TaskSettings
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.training.device import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
@@ -74,5 +79,61 @@ def make_settings(store: Path) -> Callable[..., PretrainSettings]:
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
         return PretrainSettings(**(fields | changes))
+
+    return make
+
+
+FILLERS = "the in sees hears fears finds meets forest river mountain".split()
+
+
+def reviews(number: int, seed: int) -> str:
+    """A table whose texts hold one telling word among others, and are labelled by it."""
+    rng = np.random.default_rng(seed)
+    lines = ["text\tlabel"]
+    for _ in range(number):
+        label = int(rng.integers(2))
+        words = [*rng.choice(FILLERS, int(rng.integers(2, 9))), rng.choice(NOUNS[5 * label : 5 * label + 5])]
+        lines.append(f"{' '.join(rng.permutation(words))}\t{('bad', 'good')[label]}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> Path:
+    """A model folder with random weights, over the vocabulary of `grammar`."""
+    tokenizer = Tokenizer.load(vocabulary_folder)
+    config = BertConfig.named(
+        "tiny", tokenizer.vocab_size, hidden_size=32, num_heads=2, intermediate_size=64, max_positions=64
+    )
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    save_model(folder, BertForPretraining(config), tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def review_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train.tsv, dev.tsv and test.tsv."""
+    folder = tmp_path_factory.mktemp("reviews")
+    for seed, (part, number) in enumerate({"train": 320, "dev": 100, "test": 60}.items()):
+        (folder / f"{part}.tsv").write_text(reviews(number, seed), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSettings]:
+    """Settings of a fine-tuning run on the reviews, any field changed by name."""
+
+    def make(run: Path, **changes: Any) -> FinetuneSettings:
+        files = {part: (str(review_files / f"{part}.tsv"),) for part in ("train", "dev", "test")}
+        fields: dict[str, Any] = {
+            "run": run,
+            "task": TaskSettings("classification", **files),
+            "model": str(tiny_bert),
+            "epochs": 4.0,
+            "batch_size": 16,
+            "log_every": 4,
+            "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_share=0.1, bias_correction=True),
+            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        }
+        return FinetuneSettings(**(fields | changes))
 
     return make

@@ -38,7 +38,7 @@ class Columns:
     """May fields stand in quotes, with tabs, commas and line ends inside? None: in .csv yes; in .tsv and .txt no, there
     a quote is a plain character, as IANA has it and as GLUE and NSMC are written."""
     way_out: str = ""
-    """What a message about a column that is not there advises; "" for the name nearest to it."""
+    """What a message about a column that is not there advises, beside the name nearest to it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,21 +57,21 @@ class Span(NamedTuple):
 def read_rows(path: str, columns: Columns) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """All rows that a path names (a file, a folder, a glob, hf://…), each with its place: "file, line 3".
 
-    For data in which every row counts: a null, bytes that are not UTF-8 and a file without rows raise ValueError.
+    For data in which every row counts: a null, bytes that are not UTF-8, and no row at all raise ValueError.
     """
+    findings = Findings()
+    number = 0
     for file in open_inputs(CorpusSettings((path,))):
         unit = "row" if file.format == ".parquet" else "line"
-        findings = Findings()
-        number = 0
-        for number, values in rows(file, columns, "replace", findings):  # what is replaced is refused right here
+        for number, values in rows(file, columns, "replace", findings):
             place = f"{file.path}, {unit} {number}"
-            if findings.first_bad:
+            if findings.first_bad:  # replaced only to be refused here, where no --on-bad-bytes is to be had
                 raise ValueError(f"{findings.first_bad}; mend the file, it must be UTF-8 throughout")
             if None in values:
                 raise ValueError(f"{place}: no value (null) in {columns.names[values.index(None)]!r}; fill it in")
             yield place, values
-        if not number:
-            raise ValueError(f"{file.path}: no rows")
+    if not number:
+        raise ValueError(f"{path}: no rows; is it the right file?")
 
 
 def plain(value: Any, column: str, place: str) -> str:
@@ -251,11 +251,10 @@ def _places(header: list[str], columns: Columns, quotes: bool, place: str) -> li
 
 
 def _no_column(place: str, name: str, found: list[str], columns: Columns, hint: str = "") -> ValueError:
-    if columns.way_out or not found:
-        advice = f"found are {', '.join(found) or 'none'}" + (f" ({columns.way_out})" if columns.way_out else "")
-    else:
-        advice = nearest(name, (other if len(other) <= SHOWN else f"{other[:SHOWN]}…" for other in found))
-    return ValueError(f"{place}: no column {name!r}; {advice}{hint}")
+    shown = [other if len(other) <= SHOWN else f"{other[:SHOWN]}…" for other in found]
+    advice = nearest(name, shown).replace("known:", "found are") if shown else "found are none"
+    way_out = f" ({columns.way_out})" if columns.way_out else ""
+    return ValueError(f"{place}: no column {name!r}; {advice}{way_out}{hint}")
 
 
 # --- Parquet

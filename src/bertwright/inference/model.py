@@ -1,9 +1,11 @@
-"""`load` a trained model and use it: fill masks, turn texts into vectors."""
+"""`load` a trained model and use it: fill masks, turn texts into vectors, classify, choose, tag, answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -11,29 +13,76 @@ import torch
 from bertwright.inference import masks, vectors
 from bertwright.inference.masks import Candidate, Filled
 from bertwright.inference.vectors import Pooling, Vectors
-from bertwright.interop.huggingface import find_folder, load_model, save_model
-from bertwright.models.heads import BertForPretraining
+from bertwright.interop.folders import model_folder
+from bertwright.interop.huggingface import load_model, save_model
+from bertwright.models.heads import BertForPretraining, BertForTask
+from bertwright.tasks.classification import Classification, Regression, TextExample
+from bertwright.tasks.conll import TagExample
+from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
+from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
+from bertwright.tasks.prediction import predict
+from bertwright.tasks.question_answering import Answer, QuestionAnswering
+from bertwright.tasks.squad import QaExample
+from bertwright.tasks.tagging import Tagged, Tagging
+from bertwright.tasks.task import Task
 from bertwright.vocabulary.tokenizer import Tokenizer
+
+E = TypeVar("E")
+P = TypeVar("P")
+T = TypeVar("T", bound=AnyTask)
+
+PREDICTED_AT_ONCE = 4_096  # examples: enough to group them by length, little enough to hold
+# How a model of each kind is used.
+USES = {
+    "classification": "classify(texts)",
+    "regression": "classify(texts)",
+    "multiple-choice": "choose(prompt, endings)",
+    "tagging": "tag(text)",
+    "question-answering": "answer(question, context)",
+}
+
+Text = str | tuple[str, str]
+"""A text, or a pair of texts."""
+Words = str | Sequence[str]
+"""A text that is cut into words, or the words."""
 
 
 class Bert:
-    """A model with its tokenizer, ready to be called. Dropout is off; no gradient is kept."""
+    """A model with its tokenizer, ready to be called. Dropout is off; no gradient is kept.
 
-    def __init__(self, model: BertForPretraining, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()) -> None:
-        """`missing_heads`: heads of `model` that were never trained, as in `interop.huggingface.Loaded`."""
+    What is given as one is answered by one, a list by a list: in its order, of any length, and each answer the same
+    whatever stands beside it.
+    """
+
+    def __init__(
+        self,
+        model: BertForPretraining | BertForTask,
+        tokenizer: Tokenizer,
+        missing_heads: Sequence[str] = (),
+        task: AnyTask | None = None,
+        inferred: bool = False,
+    ) -> None:
+        """`missing_heads`: heads of `model` that were never trained, as in `interop.huggingface.Loaded`.
+
+        `task`: what a `BertForTask` was trained for; `inferred` as in `tasks.kinds.TaskModel`.
+        """
         if tokenizer.vocab_size > model.config.vocab_size:
             raise ValueError(
                 f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.config.vocab_size}: "
                 "they do not belong together"
             )
+        if (task and task.head) != (model.head if isinstance(model, BertForTask) else None):
+            raise ValueError("a task's model needs its task, and a task its own model: they do not belong together")
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.config = model.config
         self.missing_heads = tuple(missing_heads)
+        self.task = task
+        self.inferred = inferred
 
     @property
     def device(self) -> torch.device:
-        return self.model.word_embeddings.device
+        return self.model.encoder.embeddings.word.weight.device
 
     @torch.inference_mode()
     def fill_mask(self, text: str, top_k: int = 5) -> Filled:
@@ -41,8 +90,11 @@ class Bert:
 
         Several [MASK]s are answered at once, each on its own. In a text longer than the model's positions, each [MASK]
         is read in the window around it. Raises ValueError for a text without [MASK], and for a model that cannot
-        answer: one without masked-token head, or a left-to-right one.
+        answer: one of a task, one without masked-token head, or a left-to-right one.
         """
+        model = self.model
+        if isinstance(model, BertForTask):
+            raise ValueError(f"{self._purpose()}; fill_mask needs a pre-training checkpoint")
         if "masked_token" in self.missing_heads:
             raise ValueError("this model folder has no masked-token head; fill_mask needs a pre-training checkpoint")
         if self.config.causal:
@@ -54,7 +106,7 @@ class Bert:
         if not places:
             raise ValueError(f"no [MASK] in {text[:60]!r}; write [MASK] in place of the word in question")
         asked = masks.questions(encoding, places, self.config.max_positions)
-        predicted = self.model(asked.batch.to(self.device), torch.tensor(asked.positions, device=self.device))
+        predicted = model(asked.batch.to(self.device), torch.tensor(asked.positions, device=self.device))
         # A model may have more rows than tokens (rounded up for speed); those mean nothing.
         best = predicted.tokens[:, : self.tokenizer.vocab_size].softmax(-1).topk(top_k)
         answers = tuple(
@@ -102,22 +154,128 @@ class Bert:
         joined = vectors.join(pooled, cut, pooling)
         return vectors.normalized(joined) if normalize else joined
 
+    @overload
+    def classify(self, texts: Text) -> Any: ...
+    @overload
+    def classify(self, texts: Sequence[Text]) -> list[Any]: ...
+    def classify(self, texts: Text | Sequence[Text]) -> Any:
+        """The label of each text, or of each pair `(a, b)`: `Classified`, and of a regression a float.
+
+        What is longer than the task's `max_length` is cut at the end, of a pair the longer text first. Raises
+        ValueError for a model of another kind of task, and for pairs where it reads single texts, or the reverse.
+        """
+        task: Classification | Regression = self._task_of("classify", Classification, Regression)
+        if isinstance(texts, str | tuple):
+            return self.classify([texts])[0]
+        examples = [_text_example(given, f"text {number}") for number, given in enumerate(texts)]
+        if self.inferred and any(example.pair is not None for example in examples):
+            task = replace(task, pair="pair")
+        return self._predict(task, examples)
+
+    def choose(self, prompt: str, endings: Sequence[str]) -> Chosen:
+        """Which of several endings follows the prompt. Raises ValueError for fewer than two, and as `classify`."""
+        task = self._task_of("choose", MultipleChoice)
+        if isinstance(endings, str) or len(endings) < 2:
+            raise ValueError(f"two endings or more are needed, in a list; {endings!r} given")
+        return self._predict(task, [ChoiceExample(prompt, tuple(endings), None, "this choice")])[0]
+
+    @overload
+    def tag(self, texts: str | tuple[str, ...]) -> Tagged: ...  # type: ignore[overload-overlap]
+    @overload
+    def tag(self, texts: Sequence[Words]) -> list[Tagged]: ...
+    def tag(self, texts: Words | Sequence[Words]) -> Tagged | list[Tagged]:
+        """The tag of each word of a text, or of words given as a tuple; or of each of a list of texts and words.
+
+        A text of any length is read in windows, and no word is left out. Raises ValueError as `classify`.
+        """
+        task = self._task_of("tag", Tagging)
+        if isinstance(texts, str | tuple):
+            return self.tag([texts])[0]
+        return self._predict(task, [_tag_example(given, f"text {number}") for number, given in enumerate(texts)])
+
+    @overload
+    def answer(self, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]
+    @overload
+    def answer(self, question: Sequence[str], context: Sequence[str]) -> list[Answer]: ...
+    def answer(self, question: str | Sequence[str], context: str | Sequence[str]) -> Answer | list[Answer]:
+        """The span of a context that answers a question; or of each of two equally long lists.
+
+        A context of any length is read in windows. Raises ValueError for lists of unequal length, and as `classify`.
+        """
+        task = self._task_of("answer", QuestionAnswering)
+        if isinstance(question, str) and isinstance(context, str):
+            return self.answer([question], [context])[0]
+        if isinstance(question, str) or isinstance(context, str) or len(question) != len(context):
+            raise ValueError("answer takes one question and its context, or a list of each, equally long")
+        pairs = enumerate(zip(question, context, strict=True))
+        return self._predict(
+            task, [QaExample(f"{n}", asked, given, place=f"question {n}") for n, (asked, given) in pairs]
+        )
+
     def save(self, folder: Path | str) -> None:
-        """Write a Hugging Face folder, which must not be there yet; see `interop.huggingface.save_model`."""
-        save_model(Path(folder), self.model, self.tokenizer)
+        """Write a Hugging Face folder with the task, if there is one; it must not be there yet."""
+        if isinstance(self.model, BertForTask):
+            assert self.task is not None
+            save_task_folder(Path(folder), TaskModel(self.model, self.task, self.inferred), self.tokenizer)
+        else:
+            save_model(Path(folder), self.model, self.tokenizer)
+
+    def _task_of(self, call: str, *kinds: type[T]) -> T:
+        """The model's task where it is of one of these kinds."""
+        if not isinstance(self.task, kinds):
+            wanted = kinds[0].kind
+            raise ValueError(
+                f"{self._purpose()}; {call} needs one fine-tuned for it: bertwright finetune --task {wanted} …"
+            )
+        return self.task
+
+    def _purpose(self) -> str:
+        if self.task is None:
+            return "this model was not fine-tuned for a task"
+        return f"this model is for {self.task.kind}: call {USES[self.task.kind]}"
+
+    def _predict(self, task: Task[E, P], examples: Sequence[E]) -> list[P]:
+        assert isinstance(self.model, BertForTask)
+        found: list[P] = []
+        for first in range(0, len(examples), PREDICTED_AT_ONCE):
+            found += predict(self.model, task, self.tokenizer, examples[first : first + PREDICTED_AT_ONCE])
+        return found
+
+
+def _text_example(given: Any, place: str) -> TextExample[Any]:
+    if isinstance(given, str):
+        return TextExample(given, None, None, place)
+    pair = tuple(given) if isinstance(given, Iterable) else ()
+    if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+        raise ValueError(f"{place}: a text or a pair of texts (a, b) expected, {str(given)[:60]!r} found")
+    return TextExample(*pair, None, place)
+
+
+def _tag_example(given: Any, place: str) -> TagExample:
+    if isinstance(given, str):
+        return TagExample.from_text(given, source=place)
+    words = tuple(given) if isinstance(given, Iterable) else ("",)
+    if not all(isinstance(word, str) and word for word in words):
+        raise ValueError(f"{place}: a text or a list of its words expected, {str(given)[:60]!r} found")
+    return TagExample(words, source=place)
 
 
 def load(
     name: str | Path, device: str | torch.device | None = None, compute_dtype: torch.dtype = torch.float32
 ) -> Bert:
-    """Open a model: a local folder, or a name on the Hugging Face hub (`org/name`, `hf://org/name`).
+    """Open a model: a local folder, a run's folder, or a name on the Hugging Face hub (`org/name`, `hf://org/name`).
 
-    `device`: None takes a GPU if there is one. `compute_dtype`: torch.bfloat16 is faster where the machine has it.
+    It may be a pre-training model, a bare encoder, or a task's model, ours or of `transformers`. `device`: None takes a
+    GPU if there is one. `compute_dtype`: torch.bfloat16 is faster where the machine has it.
     Raises ValueError, naming file and reason, for what is not a whole BERT model.
     """
-    folder = find_folder(name)
-    loaded = load_model(folder, heads="optional")
+    folder = model_folder(name)
     tokenizer = Tokenizer.load(folder)
-    model = loaded.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model.encoder.compute_dtype = compute_dtype
-    return Bert(model, tokenizer, loaded.missing_heads)
+    if found := load_task(folder):
+        bert = Bert(found.model, tokenizer, task=found.task, inferred=found.inferred)
+    else:
+        loaded = load_model(folder, heads="optional")
+        bert = Bert(loaded.model, tokenizer, loaded.missing_heads)
+    bert.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    bert.model.encoder.compute_dtype = compute_dtype
+    return bert

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from bertwright.files import whole_folder
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -64,3 +68,12 @@ def _downloaded(name: str) -> Path:
         raise ValueError(
             f"{name}: no such folder here, and the Hugging Face hub did not give {on_hub} ({reason})"
         ) from error
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A path to write to that becomes `folder`, whole or not at all. ValueError when something is there already."""
+    if folder.exists():
+        raise ValueError(f"{folder}: is there already; name a new folder")
+    with whole_folder(folder) as part:
+        yield part

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bertwright.files import read_json, whole_folder, write_json
-from bertwright.interop.folders import CONFIG, WEIGHTS
+from bertwright.files import read_json, write_json
+from bertwright.interop.folders import CONFIG, WEIGHTS, new_folder
 from bertwright.interop.heads import ARCHITECTURES, HeadRecord, head_fields, head_from
 from bertwright.interop.names import canonical, foreign_names, is_of_a_head
 from bertwright.interop.weights import check_shapes, few, read_weights, report, write_weights
@@ -170,9 +170,13 @@ def load_task_model(folder: Path) -> BertForTask:
             f"{folder / CONFIG}: names no task model ({', '.join(a.name for a in ARCHITECTURES.values())}); "
             "`bertwright finetune` makes one of it"
         )
+    head = described.head
     path, tensors = read_weights(folder)
+    bias = tensors.get(f"{ARCHITECTURES[head.kind].classifier}.bias")
+    if bias is not None and len(bias) != head.outputs:
+        raise ValueError(f"{folder / CONFIG}: tells of {head.outputs} outputs (id2label), {path} has {len(bias)}")
     with torch.device("meta"):
-        model = BertForTask(config, described.head)
+        model = BertForTask(config, head)
     fill(model, tensors, path)
     return model.eval()
 
@@ -281,7 +285,5 @@ def _write(folder: Path, model: Model, tokenizer: Tokenizer, fields: dict[str, A
 
 def save_model(folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:
     """Write a new model folder, whole or not at all. Raises ValueError when something is there already."""
-    if folder.exists():
-        raise ValueError(f"{folder}: is there already; name a new folder")
-    with whole_folder(folder) as part:
+    with new_folder(folder) as part:
         write_model(part, model, tokenizer)

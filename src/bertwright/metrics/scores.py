@@ -12,7 +12,7 @@ import numpy as np
 # scikit-learn and scipy.stats cost more than a second, which only an evaluation need pay: imported where they are used.
 
 
-def accuracy(truth: Sequence[str], found: Sequence[str]) -> float:
+def accuracy(truth: Sequence[str] | Sequence[int], found: Sequence[str] | Sequence[int]) -> float:
     """Share of labels that are right."""
     from sklearn.metrics import accuracy_score
 

@@ -130,7 +130,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return Head("span", 2)
 
     def read(self, path: str, labelled: bool = True) -> Iterator[QaExample]:
-        """The questions of a SQuAD .json or of .jsonl; see `tasks.squad`."""
+        """The questions of SQuAD .json, .jsonl or .parquet; see `tasks.squad`."""
         for example in read_questions(path, labelled):
             if example.impossible and not self.impossible:
                 raise ValueError(f"{example.place}: it has no answer; allow that, as in SQuAD 2.0, with --impossible")
@@ -239,17 +239,19 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
     def _answer(self, context: str, spans: Spans, offsets: npt.NDArray[np.int32], null_score: float) -> Answer:
         begins, ends = offsets[spans.first, 0].tolist(), offsets[spans.last, 1].tolist()
-        rated = [
-            Candidate(context[begin:end], begin, end, 0.0, score)
-            for begin, end, score in zip(begins, ends, spans.scores.tolist(), strict=True)
-        ]
-        score = rated[0].score if rated else null_score
+        rated = spans.scores.tolist()
+        score = rated[0] if rated else null_score
+        speaks = bool(rated) and (not self.impossible or score - null_score > self.threshold)
         if self.impossible or not rated:
-            rated.insert(sum(candidate.score > null_score for candidate in rated), Candidate("", 0, 0, 0.0, null_score))
-        weights = np.exp(np.array([candidate.score for candidate in rated]) - rated[0].score)
+            rank = sum(value > null_score for value in rated)
+            for column, value in ((begins, 0), (ends, 0), (rated, null_score)):
+                column.insert(rank, value)
+        weights = np.exp(np.array(rated) - rated[0])
         shares = (weights / weights.sum()).tolist()
-        candidates = tuple(c._replace(probability=share) for c, share in zip(rated, shares, strict=True))
-        speaks = bool(len(spans.scores)) and (not self.impossible or score - null_score > self.threshold)
+        candidates = tuple(
+            Candidate(context[begin:end], begin, end, share, value)
+            for begin, end, share, value in zip(begins, ends, shares, rated, strict=True)
+        )
         answer = next(candidate for candidate in candidates if (candidate.end > 0) == speaks)
         return Answer(*answer[:4], score, null_score, candidates)
 

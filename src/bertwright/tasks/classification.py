@@ -1,0 +1,387 @@
+"""Classification and regression of texts and of pairs of texts (section 4.1): one layer on the pooled [CLS] state.
+
+N examples; S sequences, which for these tasks are the examples; T tokens; C labels.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertwright.batching.batch import starts
+from bertwright.corpus.tables import Columns, plain, read_rows
+from bertwright.metrics import scores
+from bertwright.models.heads import Head
+from bertwright.settings import nearest
+from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, gather
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+LARGEST = float(np.finfo(np.float32).max)  # of a target: losses are float32
+SHOWN_LABELS = 20  # in a message
+
+L = TypeVar("L")  # what is to be found: a label, or a number
+L_co = TypeVar("L_co", covariant=True)
+P = TypeVar("P")
+
+
+class TextExample(NamedTuple, Generic[L]):
+    """A text, or a pair of texts, and what is to be found in it. An empty text is a text: [CLS] [SEP]."""
+
+    text: str
+    pair: str | None
+    """None where the task is about single texts."""
+    label: L | None
+    """None where it is not known."""
+    place: str
+    """Where it comes from, for messages: "file, line 3"."""
+
+
+def empty_texts(examples: Sequence[TextExample[Any]]) -> int:
+    """How many examples have a text of nothing but white space, which is legal but rarely meant."""
+    return sum(not (text.strip() and (pair is None or pair.strip())) for text, pair, _, _ in examples)
+
+
+# --- token sequences: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
+
+
+class Side(NamedTuple):
+    """Segment A, or segment B, of all sequences: runs of one flat array of ids."""
+
+    ids: npt.NDArray[np.uint32]
+    first: Ints
+    """S, where each run starts."""
+    lengths: Ints
+    """S, its tokens."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str], tokenizer: Tokenizer) -> Side:
+        """The runs of some texts; "[SEP]" in a text is three ordinary words there."""
+        found = tokenizer.ids(texts)
+        return cls(found.ids, found.offsets[:-1], np.diff(found.offsets))
+
+    def repeated(self, times: int) -> Side:
+        """Every run `times` times over, in place."""
+        return self._replace(first=np.repeat(self.first, times), lengths=np.repeat(self.lengths, times))
+
+
+def kept(lengths: Sequence[Ints], room: int) -> list[Ints]:
+    """`vocabulary.tokenizer.longest_first` of many sequences at once, each with the same room.
+
+    >>> [side.tolist() for side in kept([np.array([10, 10, 3]), np.array([3, 9, 9])], 7)]
+    [[4, 4, 3], [3, 3, 4]]
+    """
+    if len(lengths) == 1:
+        return [np.minimum(lengths[0], room)]
+    a, b = lengths
+    short = np.minimum(np.minimum(a, b), room // 2)
+    first = np.where(a <= b, short, room - short)
+    over = a + b > room
+    return [np.where(over, first, a), np.where(over, room - first, b)]
+
+
+def encoded(
+    sides: Sequence[Side], targets: npt.NDArray[Any], tokenizer: Tokenizer, max_length: int, width: int = 1
+) -> Encoded:
+    """Sequences of one or two segments, whose [CLS] states are read; one target an item of `width`, or none at all."""
+    room = max_length - len(sides) - 1
+    given = [side.lengths for side in sides]
+    left = kept(given, room)
+    lengths: Ints = np.sum(left, axis=0) + len(sides) + 1
+    bounds = starts(lengths)
+    ids = np.full(bounds[-1], tokenizer.sep_id, dtype=np.int32)
+    types = np.zeros(bounds[-1], dtype=np.int8)
+    ids[bounds[:-1]] = tokenizer.cls_id
+    at = bounds[:-1] + 1
+    for number, (side, length) in enumerate(zip(sides, left, strict=True)):
+        content, end = gather(at, length), at + length
+        ids[content] = side.ids[gather(side.first, length)]
+        types[content] = types[end] = number
+        at = end + 1  # past its [SEP]
+    items = len(lengths) // width
+    cut = np.sum(given, axis=0) > room
+    return Encoded(
+        input_ids=ids,
+        token_type_ids=types,
+        lengths=lengths,
+        example_of=np.repeat(np.arange(items), width),
+        rows=np.zeros(len(lengths), dtype=np.int32),
+        row_counts=np.ones(len(lengths), dtype=np.int64),
+        targets=targets,
+        target_counts=np.full(items, int(len(targets) > 0)),
+        width=width,
+        truncated=int(np.count_nonzero(cut.reshape(items, width).any(1))),
+    )
+
+
+# --- the two kinds
+
+
+@dataclass(frozen=True)
+class TextTask(Task[TextExample[L], P], Generic[L, P]):
+    """What both kinds share: how their tables are read, and how their texts become sequences."""
+
+    text: str = "text"
+    """Column with the text; a number counts from 1 in files without header."""
+    pair: str | None = None
+    """Column with the second text of a pair."""
+    label: str = "label"
+    """Column with the label, or with the number."""
+    header: bool = True
+    """Does the first line of .tsv, .csv and .txt name the columns?"""
+    quotes: bool | None = None
+    """Do quotes enclose fields? Unset: in .csv they do; in .tsv and .txt they are plain characters."""
+    max_length: int = 128
+    """Longest sequence in tokens, [CLS] and [SEP] included; of a longer pair the longer text is cut first."""
+
+    def __post_init__(self) -> None:
+        named = [column for column in (self.text, self.pair, self.label) if column is not None]
+        if twice := [column for column in named if named.count(column) > 1]:
+            raise ValueError(f"text, pair and label: {twice[0]!r} is named twice; each needs a column of its own")
+        least = 3 if self.pair is None else 5
+        if self.max_length < least:
+            raise ValueError(f"max_length = {self.max_length}: at least {least}, [CLS] and [SEP] included")
+
+    @abstractmethod
+    def parsed(self, value: Any, place: str) -> L:
+        """What a file says is to be found. Raises ValueError, naming the place, where it says nothing of the sort."""
+
+    @abstractmethod
+    def targets(self, examples: Sequence[TextExample[L]]) -> npt.NDArray[Any]:
+        """N, what the head should say. Raises ValueError, naming the place, for what it could not say."""
+
+    def read(self, path: str, labelled: bool = True) -> Iterator[TextExample[L]]:
+        texts = (self.text,) if self.pair is None else (self.text, self.pair)
+        way_out = "choose columns with --text, --pair and --label"
+        columns = Columns(texts, (self.label,) if labelled else (), self.header, self.quotes, way_out)
+        for place, values in read_rows(path, columns):
+            pair = None if self.pair is None else values[1]
+            yield TextExample(values[0], pair, self.parsed(values[-1], place) if labelled else None, place)
+
+    def encode(self, examples: Sequence[TextExample[L]], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
+        for example in examples:
+            if (example.pair is None) != (self.pair is None):
+                expected, found = ("one text", "a pair") if self.pair is None else ("a pair of texts", "one text")
+                raise ValueError(f"{example.place}: {expected} expected by this task, {found} found")
+        sides = [Side.of([example.text for example in examples], tokenizer)]
+        if self.pair is not None:
+            sides.append(Side.of([example.pair or "" for example in examples], tokenizer))
+        return encoded(sides, self.targets(examples if labelled else ()), tokenizer, self.max_length)
+
+    def varied(self, examples: Sequence[TextExample[L]]) -> set[L]:
+        """All that is to be found in the examples. Raises ValueError where it is one thing only: nothing to learn."""
+        if not examples:
+            raise ValueError("no examples to learn from")
+        found = set(known_labels(examples))
+        if len(found) < 2:
+            raise ValueError(
+                f"{examples[0].place}: from there on all examples ({len(examples):,}) have the same in {self.label!r}: "
+                f"{examples[0].label!r}; at least two different ones are needed"
+            )
+        return found
+
+
+class Classified(NamedTuple):
+    """What a text was taken for."""
+
+    label: str
+    probabilities: dict[str, float]
+    """Of every label, in the order of the task's labels; their sum is 1."""
+
+
+CLASSIFICATION_METRICS = ("accuracy", "f1", "macro_f1", "matthews")
+REGRESSION_METRICS = ("spearman", "pearson")
+
+
+@dataclass(frozen=True)
+class Classification(TextTask[str, Classified]):
+    """Which of some labels does a text, or a pair of texts, have?"""
+
+    kind: ClassVar[str] = "classification"
+
+    metric: str = "accuracy"
+    """The score that chooses: accuracy, f1 (of the positive one of two labels), macro_f1 or matthews."""
+    positive: str | None = None
+    """The label whose F1 is meant; unset: the last one."""
+    labels: tuple[str, ...] = ()
+    """All labels, in the order of the head's outputs; unset: those of the training data, sorted."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_metric(self.metric, CLASSIFICATION_METRICS)
+        if not self.labels:  # not fitted yet
+            return
+        if len(set(self.labels)) < len(self.labels) or len(self.labels) < 2:
+            raise ValueError(f"labels = {listed(self.labels)}: two or more are needed, all different")
+        if self.positive is not None and self.positive not in self.labels:
+            raise ValueError(f"positive = {self.positive!r} is none of the labels: {listed(self.labels)}")
+        if self.metric == "f1" and len(self.labels) > 2:
+            raise ValueError(f"metric = 'f1' is for two labels, not for {len(self.labels)}; set it to macro_f1")
+
+    @property
+    def head(self) -> Head:
+        if not self.labels:
+            raise ValueError("the labels are not known yet: fit the task on training examples first")
+        return Head("sequence", len(self.labels))
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return self.labels
+
+    def parsed(self, value: Any, place: str) -> str:
+        return plain(value, self.label, place)
+
+    def fitted(self, examples: Sequence[TextExample[str]]) -> Self:
+        """This task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
+        found = self.varied(examples)
+        return replace(self, labels=self.labels or tuple(sorted(found, key=_order(found))))
+
+    def targets(self, examples: Sequence[TextExample[str]]) -> Ints:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        labels = known_labels(examples)
+        for example, label in zip(examples, labels, strict=True):
+            if label not in numbers:
+                raise ValueError(
+                    f"{example.place}: the label {label!r} is not one of the training data: {listed(self.labels)}"
+                )
+        return np.array([numbers[label] for label in labels], dtype=np.int64)
+
+    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        return F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
+
+    def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[Classified]:
+        probabilities = softmax(outputs)
+        best = probabilities.argmax(1).tolist()
+        return [
+            Classified(self.labels[number], dict(zip(self.labels, row, strict=True)))
+            for number, row in zip(best, probabilities.tolist(), strict=True)
+        ]
+
+    def score(self, examples: Sequence[TextExample[str]], predictions: Sequence[Classified]) -> dict[str, float]:
+        truth, found = known_labels(examples), [prediction.label for prediction in predictions]
+        results = {"accuracy": scores.accuracy(truth, found)}
+        if len(self.labels) == 2:
+            results["f1"] = scores.f1(truth, found, self.labels[-1] if self.positive is None else self.positive)
+        return results | {"macro_f1": scores.macro_f1(truth, found), "matthews": scores.matthews(truth, found)}
+
+    def record(self, example: TextExample[str], prediction: Classified) -> dict[str, Any]:
+        shares = {f"p({label})": share for label, share in prediction.probabilities.items()}
+        return {"label": prediction.label, "probability": prediction.probabilities[prediction.label]} | shares
+
+
+@dataclass(frozen=True)
+class Regression(TextTask[float, float]):
+    """Which number belongs to a text, or to a pair of texts?"""
+
+    kind: ClassVar[str] = "regression"
+
+    metric: str = "spearman"
+    """The score that chooses: spearman or pearson."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_metric(self.metric, REGRESSION_METRICS)
+
+    @property
+    def head(self) -> Head:
+        return Head("sequence", 1)
+
+    def parsed(self, value: Any, place: str) -> float:
+        text = plain(value, self.label, place)
+        number = _number(text)
+        if number is None:
+            raise ValueError(f"{place}: a finite number expected in {self.label!r}, {text!r} found")
+        return number
+
+    def fitted(self, examples: Sequence[TextExample[float]]) -> Self:
+        self.varied(examples)
+        return self
+
+    def targets(self, examples: Sequence[TextExample[float]]) -> Outputs:
+        found = np.array(known_labels(examples), dtype=np.float64)
+        if odd := np.flatnonzero(~(np.abs(found) <= LARGEST)).tolist():
+            raise ValueError(f"{examples[odd[0]].place}: a finite number expected, {found[odd[0]]} found")
+        return found.astype(np.float32)
+
+    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        """Sum of squared errors. Raises ValueError for a smoothing: numbers have none."""
+        if smoothing:
+            raise ValueError(f"label smoothing = {smoothing}: a regression has no labels to smooth; set it to 0")
+        return F.mse_loss(logits.squeeze(1), batch.targets, reduction="sum")
+
+    def decode(self, examples: Sequence[TextExample[float]], encoded: Encoded, outputs: Outputs) -> list[float]:
+        numbers: list[float] = outputs[:, 0].tolist()
+        return numbers
+
+    def score(self, examples: Sequence[TextExample[float]], predictions: Sequence[float]) -> dict[str, float]:
+        truth = known_labels(examples)
+        return {
+            "spearman": scores.spearman(truth, predictions),
+            "pearson": scores.pearson(truth, predictions),
+            "mse": scores.mean_squared_error(truth, predictions),
+        }
+
+    def record(self, example: TextExample[float], prediction: float) -> dict[str, Any]:
+        return {"score": prediction}
+
+
+# --- what the kinds share
+
+
+def softmax(outputs: Outputs) -> npt.NDArray[np.float64]:
+    """Probabilities N × C of logits N × C, in double precision, so that those of one row add up to 1."""
+    shares: npt.NDArray[np.float64] = torch.from_numpy(outputs).double().softmax(1).numpy()
+    return shares
+
+
+class Labelled(Protocol[L_co]):
+    """An example of any kind that has one label, or none yet."""
+
+    @property
+    def label(self) -> L_co | None: ...
+
+    @property
+    def place(self) -> str: ...
+
+
+def known_labels(examples: Sequence[Labelled[L]]) -> list[L]:
+    """What is to be found, of every example. Raises ValueError, naming the place, where that is not known."""
+    labels = [example.label for example in examples if example.label is not None]
+    if len(labels) < len(examples):
+        place = next(example.place for example in examples if example.label is None)
+        raise ValueError(f"{place}: the label is not known, but needed here")
+    return labels
+
+
+def listed(labels: Sequence[str]) -> str:
+    """Labels in a message: the first of them, where they are many."""
+    shown = ", ".join(map(repr, labels[:SHOWN_LABELS]))
+    return shown if len(labels) <= SHOWN_LABELS else f"{shown} … ({len(labels)} in all)"
+
+
+def check_metric(metric: str, known: Sequence[str]) -> None:
+    """Raise ValueError for the name of a score that a kind does not have, or that cannot choose."""
+    if metric not in known:
+        raise ValueError(f"metric = {metric!r}: {nearest(metric, known)}")
+
+
+def _number(text: str) -> float | None:
+    """The finite number that a text spells, of the size that a float32 holds; None where it spells none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if abs(number) <= LARGEST else None
+
+
+def _order(labels: set[str]) -> Callable[[str], tuple[float, str]]:
+    """How labels are sorted: as numbers if all of them are, else as text."""
+    numeric = all(_number(label) is not None for label in labels)
+    return lambda label: (float(label) if numeric else 0.0, label)

@@ -1,0 +1,267 @@
+"""Task models' folders, both ways with `transformers`; and what a task's model is started from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from bertwright.batching.batch import pack
+from bertwright.interop.heads import ARCHITECTURES, HeadRecord, head_fields, head_from
+from bertwright.interop.huggingface import (
+    load_head,
+    load_model,
+    load_task_model,
+    save_model,
+    start_task_model,
+    write_task_model,
+)
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining, BertForTask, Head
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
+CONFIG = BertConfig(
+    TOKENIZER.vocab_size, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32
+)
+IDS = [np.arange(2, 13), np.arange(20, 27), np.arange(5, 9), np.arange(9, 20)]
+BATCH = pack(IDS)
+REAL = np.arange(11) < np.array([len(ids) for ids in IDS])[:, None]
+PADDED = {"input_ids": torch.zeros(4, 11, dtype=torch.int64), "attention_mask": torch.from_numpy(REAL).long()}
+PADDED["input_ids"][torch.from_numpy(REAL)] = BATCH.input_ids
+
+RECORDS = {
+    "sequence": HeadRecord(Head("sequence", 3), ("bad", "so-so", "gut"), regression=False),
+    "regression": HeadRecord(Head("sequence", 1), (), regression=True),
+    "choice": HeadRecord(Head("choice", 1), (), regression=False),
+    "token": HeadRecord(Head("token", 5), ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), regression=False),
+    "span": HeadRecord(Head("span", 2), (), regression=False),
+}
+AUTO = {
+    "sequence": transformers.AutoModelForSequenceClassification,
+    "choice": transformers.AutoModelForMultipleChoice,
+    "token": transformers.AutoModelForTokenClassification,
+    "span": transformers.AutoModelForQuestionAnswering,
+}
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """No parameter is a tidy 0 or 1, so that a lost or swapped one shows."""
+    numbers = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=numbers))
+    return model.eval()
+
+
+def write(folder: Path, record: HeadRecord) -> BertForTask:
+    folder.mkdir(exist_ok=True)
+    model = shaken(BertForTask(CONFIG, record.head))
+    write_task_model(folder, model, TOKENIZER, record.labels, record.regression)
+    return model
+
+
+@torch.no_grad()
+def ours(model: BertForTask) -> torch.Tensor:
+    """Pooled heads read four [CLS]; the others every token."""
+    return model(BATCH, BATCH.cu_seqlens[:-1].long() if model.head.pooled else torch.arange(BATCH.num_tokens))
+
+
+@torch.no_grad()
+def theirs(model: nn.Module, head: Head) -> torch.Tensor:
+    if head.kind == "choice":  # two questions of two endings
+        return model(**{name: tensor.view(2, 2, 11) for name, tensor in PADDED.items()}).logits.view(4, 1)
+    output = model(**PADDED)
+    logits = torch.stack([output.start_logits, output.end_logits], -1) if head.kind == "span" else output.logits
+    return logits if head.pooled else logits[torch.from_numpy(REAL)]
+
+
+def same(model: nn.Module, other: nn.Module) -> bool:
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    others, values = zip(*other.named_parameters(), strict=True)
+    return names == others and all(torch.equal(a, b) for a, b in zip(parameters, values, strict=True))
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+# ---- out and in
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, record):
+    model = write(tmp_path / "m", record)
+    reference, report = AUTO[record.head.kind].from_pretrained(tmp_path / "m", output_loading_info=True)
+    assert type(reference).__name__ == ARCHITECTURES[record.head.kind].name
+    assert not any(report.values()), report
+    torch.testing.assert_close(ours(model), theirs(reference.eval(), record.head), rtol=1e-5, atol=1e-5)
+    if record.labels:
+        assert tuple(reference.config.id2label[number] for number in range(record.head.outputs)) == record.labels
+        assert [reference.config.label2id[label] for label in record.labels] == list(range(record.head.outputs))
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_what_is_written_is_read_to_the_bit(tmp_path, record):
+    model = write(tmp_path / "m", record)
+    again = load_task_model(tmp_path / "m")
+    assert same(model, again)
+    assert (again.head, again.config, again.training) == (record.head, CONFIG, False)
+    assert load_head(tmp_path / "m") == record
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_we_open_what_transformers_wrote(tmp_path, record):
+    write(tmp_path / "m", record)
+    reference = shaken(AUTO[record.head.kind].from_pretrained(tmp_path / "m"))
+    reference.save_pretrained(tmp_path / "theirs")
+    assert load_head(tmp_path / "theirs") == record
+    logits = ours(load_task_model(tmp_path / "theirs"))
+    torch.testing.assert_close(logits, theirs(reference, record.head), rtol=1e-5, atol=1e-5)
+
+
+def test_their_defaults_go_unsaid(tmp_path):
+    """Two labels without names, and one output for a regression, are what their classes assume."""
+    sizes = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
+    for changes, expected in (
+        ({}, HeadRecord(Head("sequence", 2), ("LABEL_0", "LABEL_1"), False)),
+        ({"num_labels": 1}, RECORDS["regression"]),
+    ):
+        config = transformers.BertConfig(**sizes, **changes)
+        transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
+        assert load_head(tmp_path / "theirs") == expected
+        assert load_task_model(tmp_path / "theirs").head == expected.head
+    assert head_from({"architectures": ["BertForTokenClassification"], "num_labels": 3}, Path("x")) == HeadRecord(
+        Head("token", 3), ("LABEL_0", "LABEL_1", "LABEL_2"), False
+    )
+
+
+def test_pre_training_goes_on_from_a_task_model_without_its_head(tmp_path):
+    model = write(tmp_path / "m", RECORDS["sequence"])
+    loaded = load_model(tmp_path / "m", heads="optional")
+    assert loaded.ignored == ("classifier.bias", "classifier.weight")
+    assert loaded.missing_heads == ("masked_token", "next_sentence")
+    assert same(loaded.model.encoder, model.encoder)
+    assert same(loaded.model.pooler, model.pooler)
+
+
+# ---- where fine-tuning starts
+
+
+def pretrained(folder: Path) -> nn.Module:
+    model = shaken(BertForPretraining(CONFIG))
+    save_model(folder, model, TOKENIZER)
+    return model
+
+
+@pytest.mark.parametrize("name", ["BertForPreTraining", "BertModel", "BertForMaskedLM", "BertForQuestionAnswering"])
+@pytest.mark.parametrize("record", [RECORDS["sequence"], RECORDS["span"]], ids=["sequence", "span"])
+def test_every_folder_gives_its_encoder_and_the_pooler_it_has(tmp_path, name, record):
+    source = pretrained(tmp_path / "ours")
+    getattr(transformers, name).from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    started = start_task_model(tmp_path / "theirs", record.head, seed=7)
+    fresh = BertForTask(CONFIG, record.head, seed=7)
+    assert same(started.model.encoder, source.encoder)
+    assert same(started.model.classifier, fresh.classifier)
+    if record.head.pooled:
+        has_pooler = name in ("BertForPreTraining", "BertModel")
+        assert same(started.model.pooler, source.pooler if has_pooler else fresh.pooler)
+        assert started.fresh == (("classifier",) if has_pooler else ("pooler", "classifier"))
+    else:
+        assert started.model.pooler is None
+        assert started.fresh == ("classifier",)
+
+
+def test_a_classifier_is_never_taken_over_even_where_it_would_fit(tmp_path):
+    write(tmp_path / "m", RECORDS["sequence"])
+    started, other = (start_task_model(tmp_path / "m", Head("sequence", 3), seed) for seed in (1, 2))
+    assert started.fresh == ("classifier",)
+    assert same(started.model.classifier, BertForTask(CONFIG, Head("sequence", 3), seed=1).classifier)
+    assert not same(started.model.classifier, other.model.classifier)
+    assert same(started.model.encoder, other.model.encoder)
+    assert torch.equal(started.model.classifier.bias, torch.zeros(3))
+
+
+def test_a_start_may_change_the_configuration(tmp_path):
+    pretrained(tmp_path / "m")
+    model = start_task_model(tmp_path / "m", Head("token", 2), 0, hidden_dropout=0.25).model
+    assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, 0.1)
+    (tmp_path / "new").mkdir()
+    write_task_model(tmp_path / "new", model, TOKENIZER, ("a", "b"), regression=False)
+    theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "new")
+    assert theirs.dropout.p == theirs.bert.embeddings.dropout.p == 0.25
+
+
+# ---- what is wrong is said
+
+
+def test_a_folder_without_a_task(tmp_path):
+    pretrained(tmp_path / "m")
+    assert load_head(tmp_path / "m") is None
+    with pytest.raises(ValueError, match=r"config\.json: names no task model \(BertForSeq.*`bertwright finetune`"):
+        load_task_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("record", "changes", "message"),
+    [
+        (
+            "token",
+            {"id2label": {"0": "O", "1": "X"}},
+            r"config\.json: tells of 2 outputs \(id2label\), .*model\.safetensors has 5",
+        ),
+        ("token", {"id2label": {"1": "O", "2": "X"}}, "id2label names each output, counted from 0, once"),
+        ("token", {"id2label": {"0": "O", "1": "O"}}, "id2label names each output, counted from 0, once"),
+        ("token", {"id2label": {"0": 5}}, "id2label names each output"),
+        ("token", {"id2label": []}, "id2label names each output"),
+        ("token", {"architectures": ["BertForQuestionAnswering"]}, r"2 parameters are missing: qa_outputs\.weight"),
+        ("token", {"architectures": ["BertForSequenceClassification"]}, r"missing: bert\.pooler\.dense\.weight"),
+        ("sequence", {"problem_type": "multi_label_classification"}, "'multi_label_classification' with 3 outputs"),
+        ("sequence", {"problem_type": "regression"}, "problem_type = 'regression' with 3 outputs is not computed"),
+        ("regression", {"problem_type": "single_label_classification"}, "with 1 outputs is not computed"),
+    ],
+)
+def test_a_head_that_is_another(tmp_path, record, changes, message):
+    write(tmp_path / "m", RECORDS[record])
+    edit_config(tmp_path / "m", **changes)
+    with pytest.raises(ValueError, match=message) as told:
+        load_task_model(tmp_path / "m")
+    assert str(told.value).startswith(str(tmp_path / "m"))
+    assert "\n" not in str(told.value)
+
+
+def test_weights_that_are_not_whole(tmp_path):
+    write(tmp_path / "m", RECORDS["span"])
+    path = tmp_path / "m/model.safetensors"
+    tensors = load_file(path)
+    for name in ("qa_outputs.bias", "bert.encoder.layer.1.output.dense.weight"):
+        save_file({other: tensor for other, tensor in tensors.items() if other != name}, path)
+        with pytest.raises(ValueError, match=rf"model\.safetensors: 1 parameter is missing: {name}"):
+            load_task_model(tmp_path / "m")
+    save_file(tensors | {"bert.extra": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match=r"unexpected: bert\.extra"):
+        start_task_model(tmp_path / "m", Head("token", 2), 0)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        HeadRecord(Head("sequence", 3), ("a", "b"), False),
+        HeadRecord(Head("token", 2), ("a", "a"), False),
+        HeadRecord(Head("token", 2), (), False),
+        HeadRecord(Head("sequence", 2), (), True),
+    ],
+)
+def test_labels_that_do_not_name_the_outputs_are_not_written(tmp_path, record):
+    with pytest.raises(ValueError, match=f"the head has {record.head.outputs} outputs, which these labels do not name"):
+        head_fields(record, tmp_path)
+    with pytest.raises(ValueError, match="which these labels do not name"):
+        write_task_model(tmp_path, BertForTask(CONFIG, record.head), TOKENIZER, record.labels, record.regression)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,250 @@
+"""Fine-tuning as a whole: it learns, keeps the best, resumes to the bit, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import bertwright
+from bertwright.files import read_json
+from bertwright.interop.huggingface import load_task_model, start_task_model
+from bertwright.models.heads import Head
+from bertwright.runs.finetune import finetune
+from bertwright.runs.tuning import FinetuneSettings, rate_factors
+from bertwright.settings import write_settings
+from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
+from bertwright.training.journal import read_metrics
+
+Make = Callable[..., FinetuneSettings]
+
+
+def carried_out(settings: FinetuneSettings) -> str:
+    """Run, and give what was printed."""
+    printed = io.StringIO()
+    finetune(settings, Console(file=printed, width=100))
+    return printed.getvalue()
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def same_bits(one: Path, other: Path) -> bool:
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_it_learns_and_the_best_checkpoint_is_the_result(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run")
+    printed = carried_out(settings)
+    report = read_json(settings.run / "report.json")
+    evaluations = [record for record in read_metrics(settings.run) if record["kind"] == "dev"]
+    assert [record["step"] for record in evaluations] == [20, 40, 60, 80]  # once an epoch of 320 examples by 16
+    assert report["scores"]["dev"]["accuracy"] == max(record["accuracy"] for record in evaluations) > 0.95
+    assert report["scores"]["test"]["accuracy"] > 0.9
+    best = {record["step"]: record["accuracy"] for record in evaluations}[report["best_step"]]
+    assert best == report["scores"]["dev"]["accuracy"]
+    assert (settings.run / "scores.png").read_bytes().startswith(b"\x89PNG")
+    assert "labels" in printed
+    assert "bad, good" in printed
+
+    model = bertwright.load(settings.run / "model")
+    assert [answer.label for answer in model.classify(["the bear sees the river", "the lynx sees the river"])] == [
+        "bad",
+        "good",
+    ]
+
+
+def test_resuming_a_finished_run_says_so(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    carried_out(settings)
+    assert "finished already" in carried_out(replace(settings, resume=True))
+
+
+# Resuming
+
+
+def _silently(settings: FinetuneSettings) -> None:
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    finetune(settings)
+
+
+def killed_until_done(settings: FinetuneSettings, kill_after: Callable[[], int]) -> int:
+    """Run, SIGKILL once so many records are written, resume, until a process comes to the end; how many were killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bertwright.runs.finetune"])
+    kills = 0
+    while True:
+        resume = (settings.run / "settings.toml").exists()
+        process = context.Process(target=_silently, args=(replace(settings, resume=resume),))
+        process.start()
+        assert process.pid is not None
+        enough = len(read_metrics(settings.run)) // 2 + kill_after()
+        while process.is_alive() and len(read_metrics(settings.run)) < enough:
+            process.join(0.005)
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.join()
+        if process.exitcode == 0:
+            return kills
+
+
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "unbroken", epochs=2.0, evaluate_every=8, save_every=3, log_every=1)
+    carried_out(settings)
+    broken = replace(settings, run=tmp_path / "broken")
+    chance = random.Random(1)
+    assert killed_until_done(broken, lambda: chance.randint(2, 30)) >= 3
+    assert same_bits(settings.run, broken.run)
+    timing = ("tokens_per_second", "sequences_per_second")
+    one, two = (
+        [{name: value for name, value in record.items() if name not in timing} for record in read_metrics(run)]
+        for run in (settings.run, broken.run)
+    )
+    assert one == two
+    assert not list(broken.run.rglob(".*.part-*"))
+
+
+def test_two_processes_compute_what_one_does(tmp_path: Path, make_tuning: Make) -> None:
+    alone = make_tuning(tmp_path / "alone", epochs=0.5, log_every=1)
+    carried_out(alone)
+    together = replace(alone, run=tmp_path / "together")
+    write_settings(tmp_path / "recipe.toml", together, "test")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "bertwright", "finetune", "--config", str(tmp_path / "recipe.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
+        if one["kind"] == "train":
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+            assert two["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-3)
+
+
+def test_other_training_data_is_refused(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+    train = tmp_path / "train.tsv"
+    train.write_text((review_files / "train.tsv").read_text())
+    task = TaskSettings("classification", train=(str(train),), dev=(str(review_files / "dev.tsv"),))
+    settings = make_tuning(tmp_path / "run", task=task, epochs=0.2)
+    carried_out(settings)
+    (settings.run / "model").rename(tmp_path / "gone")
+    train.write_text(train.read_text() + "the bear\tbad\n")
+    with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
+        finetune(replace(settings, resume=True))
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    carried_out(settings)
+    with pytest.raises(ValueError, match="batch_size was 16, now 8"):
+        finetune(replace(settings, resume=True, batch_size=8))
+    with pytest.raises(ValueError, match="holds a run already"):
+        finetune(settings)
+
+
+# What moves
+
+
+def test_rate_factors(tiny_bert: Path) -> None:
+    model = start_task_model(tiny_bert, Head("sequence", 2), seed=0).model
+    factors = rate_factors(model, freeze=0, decay=0.5)
+    assert factors["classifier.weight"] == factors["pooler.dense.weight"] == 1.0
+    assert factors["encoder.layers.1.qkv.weight"] == 0.5
+    assert factors["encoder.layers.0.qkv.weight"] == 0.25
+    assert factors["encoder.embeddings.word.weight"] == 0.125
+    with pytest.raises(ValueError, match="this model has 2 layers"):
+        rate_factors(model, freeze=4, decay=1.0)
+
+
+def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2, freeze=2)
+    carried_out(settings)
+    before = start_task_model(tiny_bert, Head("sequence", 2), seed=0).model.state_dict()
+    after = load_task_model(settings.run / "model").state_dict()
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == {name for name in before if name.startswith(("encoder.embeddings.", "encoder.layers.0."))}
+
+
+def test_the_seed_decides_everything(tmp_path: Path, make_tuning: Make) -> None:
+    runs = [make_tuning(tmp_path / name, epochs=0.3, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    for settings in runs:
+        carried_out(settings)
+    assert same_bits(runs[0].run, runs[1].run)
+    assert not same_bits(runs[0].run, runs[2].run)
+
+
+def test_dev_may_be_a_share_of_the_training_examples(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.25))
+    assert "240 examples" in printed
+    assert "80 examples" in printed
+
+
+# Misuse
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    tmp_path: Path, make_tuning: Make, review_files: Path
+) -> None:
+    train, dev = (str(review_files / name) for name in ("train.tsv", "dev.tsv"))
+    unknown = tmp_path / "unknown.tsv"
+    unknown.write_text("text\tlabel\nthe bear\tbad\nthe wolf\tugly\n")
+    one_class = tmp_path / "one.tsv"
+    one_class.write_text("text\tlabel\nthe bear\tbad\nthe wolf\tbad\n")
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("text\tlabel\n")
+    refusals = {
+        r"unknown\.tsv, line 3: .*ugly": TaskSettings("classification", train=(train,), dev=(str(unknown),)),
+        r"one\.tsv, line 2: .*at least two different ones": TaskSettings("classification", train=(str(one_class),)),
+        r"empty\.tsv: no examples": TaskSettings("classification", train=(train,), dev=(str(empty),)),
+        "nothing to train on": TaskSettings("classification", dev=(dev,)),
+        "the model has 64 positions": TaskSettings(
+            "classification", train=(train,), overrides=Overrides(max_length=65)
+        ),
+    }
+    for message, task in refusals.items():
+        with pytest.raises(ValueError, match=message):
+            carried_out(make_tuning(tmp_path / "run", task=task))
+        assert not (tmp_path / "run" / "settings.toml").exists()
+
+
+def test_task_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match='no task "mprc"; did you mean "mrpc"'):
+        TaskSettings("mprc")
+    with pytest.raises(ValueError, match="--stride: no setting of a classification task"):
+        TaskSettings("mrpc", overrides=Overrides(stride=64))
+    with pytest.raises(ValueError, match="name files with --train"):
+        TaskSettings("classification", data=Path()).files("train")
+
+
+def test_presets_find_their_files(tmp_path: Path) -> None:
+    (tmp_path / "en_ewt-ud-train.conllu").touch()
+    assert TaskSettings("ud_pos", data=tmp_path).files("train") == (str(tmp_path / "en_ewt-ud-train.conllu"),)
+    assert TaskSettings("ud_pos", data=tmp_path).files("dev") == ()
+    for preset in PRESETS.values():
+        assert preset.task.metric
+
+
+def test_bad_settings(make_tuning: Make, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"epochs": 0.0}, "epochs must be above 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"dropout": 1.0}, "dropout is a share"),
+        ({"layer_decay": 0.0}, "layer_decay is a factor"),
+        ({"freeze": -1}, "freeze is a number of layers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_tuning(tmp_path / "run", **changes)

@@ -1,0 +1,294 @@
+"""CoNLL columns, CoNLL-U, JSON lines and raw text: hand-worked files, real files, bad files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertwright.metrics.tags import detect, spans
+from bertwright.tasks.conll import TagExample, column_text, read_sentences, surrounded
+
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+NEWS = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+# # B-NP O
+
+-DOCSTART- -X- -X- O
+Peter NNP B-NP B-PER
+\t
+"""
+
+TREEBANK = """# newdoc id = a
+# text = Don't (he) go
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVBP\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+2.1\the\the\tPRON\tPRP\t_\t_\t_\t3:nsubj\t_
+3\tgo in\tgo\tVERB\tVB\t_\t0\troot\t_\t_
+
+# newdoc
+1\t_\t_\tSYM\tSYM\t_\t0\troot\t_\t_
+"""
+
+
+def write(folder: Path, text: str | bytes, name: str = "a.conll") -> str:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def read(path: str, words: str | None = None, tags: str | None = None, labelled: bool = True) -> list[TagExample]:
+    return list(read_sentences(path, words, tags, labelled))
+
+
+def shown(sentences: list[TagExample]) -> list[tuple[int, str, str]]:
+    return [(one.document, " ".join(one.words), " ".join(one.tags or ())) for one in sentences]
+
+
+def test_columns_by_hand(tmp_path):
+    path = write(tmp_path, NEWS)
+    found = read(path)
+    assert shown(found) == [(1, "EU rejects", "B-ORG O"), (1, "#", "O"), (2, "Peter", "B-PER")]
+    assert [one.place_of(len(one.words) - 1) for one in found] == [f"{path}, line {line}" for line in (4, 6, 9)]
+    assert found[0].place == f"{path}, line 3"
+    assert shown(read(path, "1", "2"))[0] == (1, "EU rejects", "NNP VBZ")
+    assert shown(read(path, "-3", "3"))[0] == (1, "NNP VBZ", "B-NP B-VP")
+    assert [one.tags for one in read(path, labelled=False)] == [None] * 3
+
+
+def test_treebank_by_hand(tmp_path):
+    path = write(tmp_path, TREEBANK, "a.conllu")
+    found = read(path)
+    assert [(one.document, one.words, one.tags) for one in found] == [
+        (1, ("Do", "n't", "go in"), ("AUX", "PART", "VERB")),
+        (2, ("_",), ("SYM",)),
+    ]
+    assert [found[0].place_of(word) for word in range(3)] == [f"{path}, line {line}" for line in (4, 5, 7)]
+    assert read(path, "lemma", "XPOS")[0].tags == ("VBP", "RB", "VB")
+    assert read(path, "3", "5")[0].words == ("do", "not", "go")
+
+
+def test_json_lines_by_hand(tmp_path):
+    path = write(tmp_path, '{"words": ["a b", ""], "tags": ["O", "X"]}\n\n{"tags": [], "words": []}\n', "a.jsonl")
+    found = read(path)
+    assert [(one.words, one.tags, one.place) for one in found] == [
+        (("a b", ""), ("O", "X"), f"{path}, line 1"),
+        ((), (), f"{path}, line 3"),
+    ]
+    renamed = write(tmp_path, '{"tokens": ["a"], "ner": ["X"]}\n', "b.jsonl")
+    assert shown(read(renamed, "tokens", "ner")) == [(0, "a", "X")]
+    assert read(renamed, "tokens", labelled=False)[0].tags is None
+
+
+def test_one_file_in_every_disguise_gives_the_same_sentences(tmp_path):
+    plain = NEWS.encode()
+    disguises = {
+        "bom.conll": b"\xef\xbb\xbf" + plain,
+        "windows.txt": plain.replace(b"\n", b"\r\n"),
+        "tabs.iob2": plain.replace(b" ", b"\t"),
+        "no-end": plain.rstrip(),
+        "a.conll.gz": gzip.compress(plain),
+        "a.train.zst": zstandard.compress(plain),
+        "a.bz2": bz2.compress(plain),
+        "spaces.txt": plain.replace(b" ", b"   "),
+    }
+    expected = shown(read(write(tmp_path, NEWS)))
+    for name, content in disguises.items():
+        assert shown(read(write(tmp_path, content, name))) == expected, name
+
+
+def test_comments_are_told_from_words(tmp_path):
+    text = (
+        "#begin document (a); part 000\n# sent_id = 1\n# 1 www.a.de [2009]\n1 Da O\n2 # O\n\n#end document\n\n"
+        "# newdoc\n#tag # O\n\n# # O\n"
+    )
+    assert shown(read(write(tmp_path, text), "2")) == [(1, "Da #", "O O"), (2, "#", "O"), (2, "#", "O")]
+
+
+def test_white_space_that_no_column_ends_with_stays_in_the_word(tmp_path):
+    assert read(write(tmp_path, "10\u00a0000 O\n\u3000 O\n"))[0].words == ("10\u00a0000", "\u3000")
+    assert read(write(tmp_path, "New York\tB-LOC\n"))[0].words == ("New York",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty file (0 bytes)"),
+        ("\n \n-DOCSTART- O\n", "no sentence in it"),
+        ("a O\n\nb\n", "line 3: column 1 and column -1 expected, 1 column found: 'b'; choose them with --words and"),
+        ("a\t\n", "line 1: nothing ('') in column -1; fill it in"),
+        ("\tO\n", "line 1: nothing ('') in column 1"),
+        ("a O\n\xff".encode("latin-1"), "byte 4: ff is not UTF-8 text; mend the file, it must be UTF-8 throughout"),
+        ("a O\n\0 O", "byte 4: a NUL byte"),
+        (gzip.compress(b"a O\n"), "not text but gzip data"),
+    ],
+)
+def test_bad_columns_are_refused_with_their_place(tmp_path, text, message):
+    path = write(tmp_path, text)
+    with pytest.raises(ValueError) as refused:
+        read(path)
+    assert str(refused.value).startswith(path)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "message"),
+    [
+        ("a.txt", "a b\n", ("1", "3"), "line 1: column 1 and column 3 expected, 2 columns found"),
+        ("a.txt", "a b\n", ("1", "-2"), "line 1: column 1 and column -2 expected, 2 columns found"),
+        ("a.txt", "a b\n", ("0", "2"), "no column '0'; name a number from 1, or from the last, -1"),
+        ("a.txt", "a b\n", ("form", "upos"), "no column 'form'; name a number"),
+        ("a.conllu", TREEBANK, ("from", None), "no column 'from'; name one of id, form, lemma"),
+        ("a.conllu", TREEBANK, (None, "misc"), "line 4: nothing ('_') in column misc"),
+        ("a.conllu", "1 a b\n", (None, None), "line 1: column form and column upos expected, 1 column found"),
+        ("a.jsonl", '{"words": ["a"], "tags": []}\n', (None, None), "line 1: 1 words, but 0 tags; each word needs one"),
+        ("a.jsonl", '{"words": "ab", "tags": []}\n', (None, None), "a list of strings expected in 'words', found 'ab'"),
+        (
+            "a.jsonl",
+            '{"words": ["a"], "tags": [3]}\n',
+            (None, None),
+            "a list of strings expected in 'tags', found '[3]",
+        ),
+        ("a.jsonl", '{"words": ["a"]}\n', (None, None), "no column 'tags'; found are words (choose them with --words"),
+        ("a.jsonl", '{"words": ["\\ud800"], "tags": ["O"]}\n', (None, None), "half a surrogate pair"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(tmp_path, name, text, columns, message):
+    path = write(tmp_path, text, name)
+    with pytest.raises(ValueError) as refused:
+        read(path, *columns)
+    assert str(refused.value).startswith(path)
+    assert message in str(refused.value)
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="b.conll: no such file"):
+        read(str(tmp_path / "b.conll"))
+    with pytest.raises(ValueError, match="a folder; name a file in it"):
+        read(str(tmp_path))
+
+
+LENGTHS = st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=12)
+
+
+@given(lengths=LENGTHS, room=st.integers(1, 12))
+def test_neighbours_are_whole_sentences_of_the_document_and_enough_of_them(lengths, room):
+    sentences, document = [], 0
+    for number, (length, new) in enumerate(lengths):
+        document += new
+        words = tuple(f"{number}.{word}" for word in range(length))
+        sentences.append(TagExample(words, source=str(number), document=document))
+    found = list(surrounded(sentences, room))
+    assert [one.source for one in found] == [one.source for one in sentences]
+    for place, one in enumerate(found):
+        behind = [other.words for other in sentences[:place] if other.document == one.document]
+        ahead = [other.words for other in sentences[place + 1 :] if other.document == one.document]
+        for given_words, there in ((one.before[::-1], behind[::-1]), (one.after, ahead)):
+            assert list(given_words) == there[: len(given_words)]
+            words = sum(map(len, given_words))
+            assert words >= min(room, sum(map(len, there)))
+            assert not given_words or words - len(given_words[-1]) < room or given_words is one.after
+
+
+def test_neighbours_are_found_in_a_stream_without_holding_it():
+    def endless():
+        number = 0
+        while True:
+            yield TagExample((str(number), "."))
+            number += 1
+
+    found = surrounded(endless(), 4)
+    first, second = next(found), next(found)
+    assert first.before == ()
+    assert first.after[:2] == (("1", "."), ("2", "."))
+    assert second.before == (("0", "."),)
+
+
+WORDS = st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp", "Zs"]), min_size=1), min_size=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=WORDS, data=st.data())
+def test_what_is_written_is_read_again(tmp_path_factory, words, data):
+    tags = data.draw(st.lists(st.sampled_from(["O", "B-X"]), min_size=len(words), max_size=len(words)))
+    path = write(tmp_path_factory.mktemp("round"), column_text(words, tags) * 2)
+    if words[0].startswith("-DOCSTART-"):
+        return
+    assert shown(read(path)) == [(0, " ".join(words), " ".join(tags))] * 2
+
+
+@pytest.mark.parametrize("word", ["", " ", "a\tb", "a\nb"])
+def test_a_word_that_columns_cannot_hold_is_not_written(word):
+    with pytest.raises(ValueError, match="cannot stand in a column file"):
+        column_text([word], ["O"])
+
+
+TEXTS = st.text() | st.lists(
+    st.sampled_from(
+        ["U.N.", "isn't", "22-year-old", "Germany's", "$2,000.50", "...", "हिन्दी", "한국어", "👨\u200d👩", " "]
+    )
+).map("".join)
+
+
+@given(text=TEXTS)
+def test_words_of_a_text_leave_nothing_out_and_keep_their_places(text):
+    example = TagExample.from_text(text)
+    assert [text[start:end] for start, end in example.offsets] == list(example.words)
+    ends = [0, *(end for _, end in example.offsets)]
+    starts = [*(start for start, _ in example.offsets), len(text)]
+    between = [text[end:start] for end, start in zip(ends, starts, strict=True)]
+    assert all(not gap or gap.isspace() for gap in between)
+    assert all(end <= start for end, start in zip(ends, starts, strict=True))
+    assert not any(character in " \n\t" for word in example.words for character in word)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Angela Merkel visited Paris.", "Angela Merkel visited Paris ."),
+        ("The U.N. isn't Germany's.", "The U.N. is n't Germany 's ."),
+        ("a 22-year-old, $2,000.50 (12:30) on 1996-08-30...", "a 22-year-old , $ 2,000.50 ( 12:30 ) on 1996-08-30 ..."),
+        ("Paris,France a_b J.K. Rowling -- I’m", "Paris , France a_b J.K. Rowling -- I ’m"),
+        ("हिन्दी 한국어 e\u0301te\u0301 👨\u200d👩", "हिन्दी 한국어 e\u0301te\u0301 👨\u200d👩"),
+        (" \n", ""),
+    ],
+)
+def test_words_are_cut_as_conll_data_has_them(text, words):
+    assert " ".join(TagExample.from_text(text).words) == words
+
+
+def test_a_lone_surrogate_is_refused():
+    with pytest.raises(ValueError, match=r"text: lone surrogate U\+D800 at 2"):
+        TagExample.from_text("a \ud800")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentences", "words", "documents", "scheme", "entities"),
+    [
+        ("conll2003/valid.txt", 3250, 51362, 216, "iob2", 5942),
+        ("conll2003/test.txt", 3453, 46435, 231, "iob2", 5648),
+        ("conll2000/test.txt", 2012, 47377, 0, "iob2", 23852),
+        ("ud_ewt/en_ewt-ud-test.conllu", 2077, 25094, 316, "none", None),
+    ],
+)
+def test_real_files_have_their_published_numbers(name, sentences, words, documents, scheme, entities):
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")
+    found = read(str(path))
+    assert (len(found), sum(len(one.words) for one in found), found[-1].document) == (sentences, words, documents)
+    tags = [one.tags or () for one in found]
+    assert detect(tags) == scheme
+    if entities is not None:
+        assert sum(len(spans(sequence)) for sequence in tags) == entities

@@ -1,0 +1,235 @@
+"""SQuAD's JSON, JSON lines and Parquet: what is read, what is mended, and what is refused with its place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import polars
+import pytest
+
+from bertwright.tasks.squad import Gold, QaExample, placement, read_questions
+
+SQUAD = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "squad"
+
+CONTEXT = "Ann lives in Rome. Bob lives in Oslo."
+NO_ID = object()
+
+
+def tree(*questions: Any, context: Any = CONTEXT, title: str = "People") -> dict[str, Any]:
+    return {"data": [{"title": title, "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def question(**changes: Any) -> dict[str, Any]:
+    values = {"id": "q1", "question": "Where is Bob?", "answers": [{"text": "Oslo", "answer_start": 32}]}
+    return {key: value for key, value in (values | changes).items() if value is not NO_ID}
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    return question(**({"id": NO_ID, "context": CONTEXT} | changes))
+
+
+def write(folder: Path, content: Any, name: str = "dev.json") -> str:
+    path = folder / name
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    path.write_text(text, encoding="utf-8", newline="")
+    return str(path)
+
+
+def test_squad_json_with_and_without_answers(tmp_path: Path) -> None:
+    content = tree(
+        question(),
+        question(id="q2", question="Where is Eve?", answers=[], is_impossible=True, plausible_answers=[]),
+        question(id="q3", answers=[{"text": "Bob", "answer_start": 19}, {"text": "lives", "answer_start": 4}]),
+    )
+    path = write(tmp_path, content)
+    first, second, third = read_questions(path)
+    assert first == QaExample(
+        "q1", "Where is Bob?", CONTEXT, (Gold("Oslo", 32),), False, f"{path}, article 1 (People), question q1"
+    )
+    assert second.impossible
+    assert second.answers == ()
+    assert third.answers == (Gold("Bob", 19), Gold("lives", 4))  # the second one is there twice: its start decides
+    assert first.context is second.context
+    assert [example.answers for example in read_questions(path, labelled=False)] == [(), (), ()]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"text": "Oslo", "start": 32}],
+        [{"text": "Oslo", "answer_start": 32}],
+        [{"text": "Oslo"}],
+        {"text": ["Oslo"], "answer_start": [32]},
+    ],
+)
+def test_json_lines_spell_answers_in_several_ways(tmp_path: Path, answers: Any) -> None:
+    path = write(tmp_path, json.dumps(line(answers=answers)) + "\r\n\n" + json.dumps(line(answers=[])), "own.jsonl")
+    first, second = read_questions(path)
+    assert first == QaExample("1", "Where is Bob?", CONTEXT, (Gold("Oslo", 32),), False, f"{path}, line 1")
+    assert (second.id, second.impossible, second.place) == ("3", True, f"{path}, line 3")
+    assert first.context is second.context
+
+
+def test_an_id_may_be_a_number(tmp_path: Path) -> None:
+    assert next(read_questions(write(tmp_path, tree(question(id=7))))).id == "7"
+
+
+def test_packed_files_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "dev.json.gz"
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + json.dumps(tree(question())).encode()))
+    assert [example.id for example in read_questions(str(path))] == ["q1"]
+
+
+def test_parquet_as_the_hub_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    rows = [line(id="a", answers={"text": ["Oslo"], "answer_start": [32]}), line(id="b", answers=[{"text": "Rome"}])]
+    for row in rows:
+        polars.DataFrame([row]).write_parquet(path)
+        (example,) = read_questions(str(path))
+        assert example.id == row["id"]
+        assert example.target == (Gold("Oslo", 32) if row["id"] == "a" else Gold("Rome", 13))
+        assert example.place == f"{path}, row 1"
+    polars.DataFrame([row]).drop("answers").write_parquet(path)
+    (example,) = read_questions(str(path), labelled=False)
+    assert example.answers == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "gold"),
+    [
+        ("Oslo", 32, Gold("Oslo", 32)),
+        ("Oslo", 31, Gold("Oslo", 32, moved=True)),
+        ("Oslo", -5, Gold("Oslo", 32, moved=True)),
+        ("Oslo", 99_999, Gold("Oslo", 32, moved=True)),
+        ("lives", 5, Gold("lives", None)),  # there twice, and at neither place
+        ("oslo", 32, Gold("oslo", None)),
+        ("Paris", 0, Gold("Paris", None)),
+    ],
+)
+def test_answers_that_do_not_stand_where_the_file_says(tmp_path: Path, text: str, start: int, gold: Gold) -> None:
+    (example,) = read_questions(write(tmp_path, tree(question(answers=[{"text": text, "answer_start": start}]))))
+    assert example.answers == (gold,)  # an answer without a place still counts when answers are scored
+    assert example.learnable == (gold.start is not None)
+    assert placement([example]) == (
+        (example.place,) if gold.moved else (),
+        () if example.learnable else (example.place,),
+    )
+
+
+def test_the_first_answer_with_a_place_is_learned(tmp_path: Path) -> None:
+    answers = [{"text": "lives", "answer_start": 0}, {"text": "Rome", "answer_start": 13}]
+    (example,) = read_questions(write(tmp_path, tree(question(answers=answers))))
+    assert example.target == Gold("Rome", 13)
+    assert placement([example]) == ((), ())
+
+
+def test_notes_count_and_name() -> None:
+    def example(number: int, gold: Gold) -> QaExample:
+        return QaExample(str(number), "?", "", (gold,), place=f"question {number}")
+
+    assert placement([example(1, Gold("x", 3))]).notes() == []
+    found = placement([example(0, Gold("x", 1, moved=True)), *(example(n, Gold("x", None)) for n in range(1, 8))])
+    moved, left_out = found.notes()
+    assert moved.startswith("1 questions whose answer does not stand where the file says, but once elsewhere")
+    assert moved.endswith("(question 0)")
+    assert left_out.startswith("7 questions")
+    assert left_out.endswith("(question 1; question 2; question 3; question 4; question 5; and 2 more)")
+    assert found.left_out[-1] == "question 7"  # the report has all
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": [\n}', ", line 2: not valid JSON (Expecting value at character 1)"),
+        ("", ": not valid JSON (Expecting value at character 1)"),
+        (DEEP, ": not readable as JSON"),
+        ([], ": a JSON object expected, [] found"),
+        ({"version": "2.0"}, ': "data" is missing; found are version'),
+        ({"data": {}}, ': "data" should be a list, and is {}'),
+        ({"data": []}, ": no questions"),
+        ({"data": ["x"]}, ', article 1: a JSON object expected, "x" found'),
+        ({"data": [{"title": "A\nB"}]}, ', article 1 (A B): "paragraphs" is missing; found are title'),
+        ({"data": [{"paragraphs": [{"qas": []}]}]}, ', article 1, paragraph 1: "context" is missing; found are qas'),
+        (tree(context=3), ', article 1 (People), paragraph 1: "context" should be a text, and is 3'),
+        (tree({}), ', article 1 (People), paragraph 1, question 1: "id" is missing; found are none'),
+        (tree(question(id=True)), 'question 1: "id" should be a text or a whole number, and is true'),
+        (tree(question(question=NO_ID)), ', question q1: "question" is missing; found are id, answers'),
+        (tree(question(question=["Where?"])), ', question q1: "question" should be a text, and is ["Where?"]'),
+        (tree(question(question=" ")), ", question q1: the question is empty"),
+        (tree(question(), context="\n"), ", question q1: the context is empty"),
+        (tree(question(answers=NO_ID)), ', question q1: "answers" is missing; found are id, question'),
+        (tree(question(answers="Oslo")), ', question q1: "answers" should be a list, and is "Oslo"'),
+        (tree(question(answers=["Oslo"])), ', question q1, answers: a JSON object expected, "Oslo" found'),
+        (tree(question(answers=[{"answer_start": 3}])), ', question q1, answers: "text" is missing'),
+        (tree(question(answers=[{"text": "", "answer_start": 3}])), ", question q1: an answer is empty"),
+        (tree(question(answers=[{"text": "a", "answer_start": "3"}])), '"answer_start" should be a whole number'),
+        (tree(question(answers={"text": ["a"], "answer_start": []})), '1 in "text" but 0 in "answer_start"'),
+        (tree(question(is_impossible=1)), ', question q1: "is_impossible" should be true or false, and is 1'),
+        (tree(question(is_impossible=True)), ', question q1: "is_impossible" is true and there are 1 answers'),
+        (tree(question(answers=[], is_impossible=False)), '"is_impossible" is false and there are 0 answers'),
+        (tree(question(), question()), ', question q1: the id "q1" is that of an earlier question'),
+        (json.dumps(tree(question(question="\ud800"))), '\\ud800 in "question" is half a surrogate pair'),
+    ],
+)
+def test_what_is_refused_has_its_place(tmp_path: Path, content: Any, message: str) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(ValueError) as raised:
+        list(read_questions(path))
+    assert str(raised.value).startswith(path)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{}"], ', line 1: "context" is missing; found are none'),
+        ([json.dumps(line()), "{"], ", line 2: not valid JSON"),
+        (["[1]"], ", line 1: a JSON object expected, [1] found"),
+        ([json.dumps(line(id="2")), json.dumps(line())], ', line 2: the id "2" is that of an earlier question'),
+        (["", " "], ": no questions"),
+    ],
+)
+def test_json_lines_that_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:
+    path = write(tmp_path, "\n".join(lines), "own.jsonl")
+    with pytest.raises(ValueError) as raised:
+        list(read_questions(path))
+    assert str(raised.value).startswith(f"{path}{message}")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"own\.csv: questions are read from \.json \(SQuAD\), \.jsonl or \.parquet"):
+        list(read_questions(str(tmp_path / "own.csv")))
+    with pytest.raises(FileNotFoundError):
+        list(read_questions(str(tmp_path / "none.json")))
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(json.dumps(line()).encode() + b'\n{"question": "Caf\xe9"}\n')
+    with pytest.raises(ValueError, match=r"latin\.jsonl, byte \d+: e9 is not UTF-8 text; mend the file"):
+        list(read_questions(str(path)))
+
+
+def test_to_predict_from_question_and_context_may_be_empty(tmp_path: Path) -> None:
+    rows = [{"question": "", "context": "x"}, {"question": "?", "context": ""}]
+    path = write(tmp_path, "\n".join(map(json.dumps, rows)), "own.jsonl")
+    assert [(e.question, e.context) for e in read_questions(path, labelled=False)] == [("", "x"), ("?", "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "questions", "impossible"), [("dev-v1.1", 10_570, 0), ("dev-v2.0-part-dev", 2_580, 1_225)]
+)
+def test_the_real_files(name: str, questions: int, impossible: int) -> None:
+    path = SQUAD / f"{name}.json"
+    if not path.exists():
+        pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")
+    found = list(read_questions(str(path)))
+    assert len(found) == questions
+    assert sum(example.impossible for example in found) == impossible
+    assert placement(found) == ((), ())
+    assert len({id(example.context) for example in found}) == len({example.context for example in found})
