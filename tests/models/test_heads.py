@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 
 from bertwright.batching.batch import pack
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining
+from bertwright.models.heads import BertForPretraining, BertForTask, Head
 
 CONFIG = BertConfig(vocab_size=30, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16, max_positions=16)
 BATCH = pack([np.arange(1, 6), np.arange(3, 12)])
@@ -50,3 +53,84 @@ def test_the_same_seed_gives_the_same_model():
     states = [torch.cat([p.flatten() for p in model.parameters()]) for model in models]
     assert torch.equal(states[0], states[1])
     assert not torch.equal(states[0], states[2])
+
+
+# ---- the one layer of a task
+
+HEADS = [Head("sequence", 3), Head("choice", 1), Head("token", 5), Head("span", 2)]
+ROWS = torch.tensor([0, 2, 3, 5, 13])
+
+
+def task_model(head: Head, rate: float = 0.0) -> BertForTask:
+    """Weights large enough that every state tells."""
+    config = replace(CONFIG, initializer_range=0.3, hidden_dropout=rate, attention_dropout=rate)
+    return BertForTask(config, head, seed=1)
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
+def test_logits_are_one_layer_on_the_states_read(head):
+    model = task_model(head).eval()
+    assert (model.pooler is not None) == (head.kind in ("sequence", "choice"))
+    states = model.encoder(BATCH)[ROWS]
+    if model.pooler is not None:
+        states = (states @ model.pooler.dense.weight.T + model.pooler.dense.bias).tanh()
+    expected = states @ model.classifier.weight.T + model.classifier.bias
+    logits = model(BATCH, ROWS)
+    assert logits.shape == (5, head.outputs)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
+    model.encoder.compute_dtype = torch.bfloat16
+    assert model(BATCH, ROWS).dtype == torch.float32
+
+
+def test_no_row_is_no_logit():
+    assert task_model(HEADS[2]).eval()(BATCH, torch.zeros(0, dtype=torch.int64)).shape == (0, 5)
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
+def test_dropout_before_the_layer_for_all_but_spans(head):
+    model = task_model(head._replace(outputs=8), rate=0.4)
+    with torch.no_grad():
+        model.classifier.weight.copy_(torch.eye(8))
+    batches = [replace(BATCH, dropout_seed=seed) for seed in range(60)]
+    kept = model.eval()(BATCH, ROWS)
+    model.train().encoder.eval()
+    with torch.no_grad():
+        ratios = torch.stack([model(batch, ROWS) / kept for batch in batches])
+    if head.kind == "span":  # as in Google's run_squad.py
+        torch.testing.assert_close(ratios, torch.ones_like(ratios))
+        return
+    dropped = ratios == 0
+    torch.testing.assert_close(ratios[~dropped], torch.full_like(ratios[~dropped], 1 / 0.6))
+    assert dropped.float().mean().item() == pytest.approx(0.4, abs=0.05)
+    assert 0 < dropped.float().mean((0, 2)).min() < dropped.float().mean((0, 2)).max() < 1  # rows draw on their own
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
+def test_dropout_and_gradients_do_not_depend_on_micro_batches(head):
+    texts = [np.arange(1, 6), np.arange(3, 12), np.arange(7, 11)]
+    whole = replace(pack(texts), dropout_seed=5)
+    parts = [
+        replace(pack(texts[:1]), dropout_seed=5),
+        replace(pack(texts[1:]), dropout_seed=5, first_token=5),
+    ]
+    rows = [torch.tensor([0, 3]), torch.tensor([0, 8, 9, 12])]
+    model = task_model(head, rate=0.3).train()
+    logits = model(whole, torch.cat([rows[0], rows[1] + 5]))
+    logits.square().sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    for part, read, expected in zip(parts, rows, logits.detach().split([2, 4]), strict=True):
+        found = model(part, read)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        found.square().sum().backward()
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
+    other = model(replace(whole, dropout_seed=6), torch.cat([rows[0], rows[1] + 5]))
+    assert not torch.allclose(other, logits, rtol=1e-2)
+
+
+def test_a_head_s_numbers_belong_to_its_seed_whatever_stands_beside_it():
+    sequence, choice, other = (BertForTask(CONFIG, head, seed) for head, seed in zip(HEADS[:3], (4, 4, 5), strict=True))
+    assert torch.equal(sequence.pooler.dense.weight, choice.pooler.dense.weight)
+    assert torch.equal(sequence.encoder.layers[0].qkv.weight, choice.encoder.layers[0].qkv.weight)
+    assert not torch.equal(sequence.encoder.layers[0].qkv.weight, other.encoder.layers[0].qkv.weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_one_file_in_every_disguise_gives_the_same_sentences(tmp_path):
 def test_comments_are_told_from_words(tmp_path):
     text = (
         "#begin document (a); part 000\n# sent_id = 1\n# 1 www.a.de [2009]\n1 Da O\n2 # O\n\n#end document\n\n"
-        "# newdoc\n#tag # O\n\n# # O\n"
+        "# newdoc\n#newdoc # O\n\n# # O\n"
     )
     assert shown(read(write(tmp_path, text), "2")) == [(1, "Da #", "O O"), (2, "#", "O"), (2, "#", "O")]
 
@@ -124,7 +125,7 @@ def test_white_space_that_no_column_ends_with_stays_in_the_word(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "empty file (0 bytes)"),
+        ("", "no sentence in it; a broken download or export?"),
         ("\n \n-DOCSTART- O\n", "no sentence in it"),
         ("a O\n\nb\n", "line 3: column 1 and column -1 expected, 1 column found: 'b'; choose them with --words and"),
         ("a\t\n", "line 1: nothing ('') in column -1; fill it in"),
@@ -136,10 +137,8 @@ def test_white_space_that_no_column_ends_with_stays_in_the_word(tmp_path):
 )
 def test_bad_columns_are_refused_with_their_place(tmp_path, text, message):
     path = write(tmp_path, text)
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(path) + ".*" + re.escape(message)):
         read(path)
-    assert str(refused.value).startswith(path)
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -166,14 +165,12 @@ def test_bad_columns_are_refused_with_their_place(tmp_path, text, message):
 )
 def test_columns_that_are_not_there_are_refused(tmp_path, name, text, columns, message):
     path = write(tmp_path, text, name)
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(path) + ".*" + re.escape(message)):
         read(path, *columns)
-    assert str(refused.value).startswith(path)
-    assert message in str(refused.value)
 
 
 def test_what_is_no_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="b.conll: no such file"):
+    with pytest.raises(ValueError, match=r"b\.conll: no such file"):
         read(str(tmp_path / "b.conll"))
     with pytest.raises(ValueError, match="a folder; name a file in it"):
         read(str(tmp_path))
@@ -194,11 +191,11 @@ def test_neighbours_are_whole_sentences_of_the_document_and_enough_of_them(lengt
     for place, one in enumerate(found):
         behind = [other.words for other in sentences[:place] if other.document == one.document]
         ahead = [other.words for other in sentences[place + 1 :] if other.document == one.document]
-        for given_words, there in ((one.before[::-1], behind[::-1]), (one.after, ahead)):
-            assert list(given_words) == there[: len(given_words)]
-            words = sum(map(len, given_words))
+        for near, there in ((one.before[::-1], behind[::-1]), (one.after, ahead)):
+            assert list(near) == there[: len(near)]
+            words = sum(map(len, near))
             assert words >= min(room, sum(map(len, there)))
-            assert not given_words or words - len(given_words[-1]) < room or given_words is one.after
+            assert not near or words - len(near[-1]) < room
 
 
 def test_neighbours_are_found_in_a_stream_without_holding_it():

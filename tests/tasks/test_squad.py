@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +181,9 @@ DEEP = "[" * 100_000
 )
 def test_what_is_refused_has_its_place(tmp_path: Path, content: Any, message: str) -> None:
     path = write(tmp_path, content)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
         list(read_questions(path))
     assert str(raised.value).startswith(path)
-    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -199,9 +199,8 @@ def test_what_is_refused_has_its_place(tmp_path: Path, content: Any, message: st
 )
 def test_json_lines_that_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:
     path = write(tmp_path, "\n".join(lines), "own.jsonl")
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=f"^{re.escape(path + message)}"):
         list(read_questions(path))
-    assert str(raised.value).startswith(f"{path}{message}")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -222,7 +221,7 @@ def test_to_predict_from_question_and_context_may_be_empty(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "questions", "impossible"), [("dev-v1.1", 10_570, 0), ("dev-v2.0-part-dev", 2_580, 1_225)]
+    ("name", "questions", "impossible"), [("dev-v1.1", 10_570, 0), ("dev-v2.0-part-dev", 2_580, 1_316)]
 )
 def test_the_real_files(name: str, questions: int, impossible: int) -> None:
     path = SQUAD / f"{name}.json"

@@ -83,7 +83,7 @@ def plain(value: Any, column: str, place: str) -> str:
     text = value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | int | float) else None
     if text is None:
         raise ValueError(f"{place}: a string or a number expected in {column!r}, {type(value).__name__} found")
-    if not text or text.isspace() or text == "NaN":  # NaN: how pandas writes a missing value
+    if not text or text.isspace() or value != value:  # NaN, which no value equals: how pandas writes a missing one
         raise ValueError(f"{place}: no value in {column!r}; fill it in, or take the row out")
     return text
 
@@ -252,7 +252,9 @@ def _places(header: list[str], columns: Columns, quotes: bool, place: str) -> li
 
 def _no_column(place: str, name: str, found: list[str], columns: Columns, hint: str = "") -> ValueError:
     shown = [other if len(other) <= SHOWN else f"{other[:SHOWN]}…" for other in found]
-    advice = nearest(name, shown).replace("known:", "found are") if shown else "found are none"
+    advice = nearest(name, shown)
+    if not advice.startswith("did you mean"):  # none is near: all of them, as they stand in the file
+        advice = f"found are {', '.join(shown) or 'none'}"
     way_out = f" ({columns.way_out})" if columns.way_out else ""
     return ValueError(f"{place}: no column {name!r}; {advice}{way_out}{hint}")
 

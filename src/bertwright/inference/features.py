@@ -60,32 +60,21 @@ class States(nn.Module):
         return torch.cat(found, dim=1).float()
 
 
-def word_features(encoder: Encoder, encoded: Encoded, layers: Sequence[int]) -> list[Vectors]:
-    """The states of each example's rows, W × K × H float32: of a tagging task, one row a word. Nothing is kept."""
+def word_features(encoder: Encoder, encoded: Encoded, examples: int, layers: Sequence[int]) -> list[Vectors]:
+    """The states of each example's rows, W × K × H float32: of a tagging task, one row a word. Nothing is kept.
+
+    `examples`: how many there are; one without words has no sequence that would tell.
+    """
     shape = (-1, len(layers), encoder.config.hidden_size)
     found = outputs(cast(BertForTask, States(encoder, layers)), encoded).reshape(shape)
-    return np.split(found, example_rows(encoded)[1:-1])
+    return np.split(found, example_rows(encoded, examples)[1:-1])
 
 
-def example_rows(encoded: Encoded) -> Ints:
-    """N + 1, where each example's rows start: those of all its sequences, end to end."""
-    counts = np.zeros(int(encoded.example_of.max(initial=-1)) + 1, dtype=np.int64)
+def example_rows(encoded: Encoded, examples: int) -> Ints:
+    """Examples + 1, where each one's rows start: those of all its sequences, end to end."""
+    counts = np.zeros(examples, dtype=np.int64)
     np.add.at(counts, encoded.example_of, encoded.row_counts)
     return starts(counts)
-
-
-@dataclass(frozen=True)
-class Features:
-    """The states of all rows, on disk."""
-
-    layers: tuple[int, ...]
-    stored: tuple[npt.NDArray[np.float16], ...]
-    """For each layer R × H, memory-mapped."""
-
-    def take(self, rows: Ints, layers: Sequence[int]) -> Tensor:
-        """The states of these rows, R × K × H float32."""
-        chosen = [self.stored[self.layers.index(layer)][rows] for layer in layers]
-        return torch.from_numpy(np.stack(chosen, axis=1).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -98,8 +87,19 @@ class Header:
     """Digest of what it is given: tokens, where sequences begin, and which states are asked for."""
     layers: tuple[int, ...]
 
-    def same_source(self, other: Header) -> bool:
-        return (self.model, self.data) == (other.model, other.data)
+
+@dataclass(frozen=True)
+class Features:
+    """The states of all rows, on disk."""
+
+    header: Header
+    stored: tuple[npt.NDArray[np.float16], ...]
+    """For each layer of the header R × H, memory-mapped."""
+
+    def take(self, rows: Ints, layers: Sequence[int]) -> Tensor:
+        """The states of these rows, R × K × H float32."""
+        chosen = [self.stored[self.header.layers.index(layer)][rows] for layer in layers]
+        return torch.from_numpy(np.stack(chosen, axis=1).astype(np.float32))
 
 
 def cached_features(
@@ -119,8 +119,12 @@ def cached_features(
     with folder_lock(folder.parent):
         if folder.exists():
             kept = _read_header(folder)
-            if not header.same_source(kept):
-                what = "another model" if kept.model != header.model else "other data, or of the same differently read"
+            if replace(kept, layers=header.layers) != header:
+                what = (
+                    "another model or number type"
+                    if kept.model != header.model
+                    else "other data, or of the same differently read"
+                )
                 raise ValueError(f"{folder}: holds features of {what}; delete it, or name another folder")
             if {*layers} <= {*kept.layers}:
                 return _open(folder, kept, encoder, encoded)
@@ -231,7 +235,7 @@ def _open(folder: Path, header: Header, encoder: Encoder, encoded: Encoded) -> F
         if array.shape != shape or array.dtype != np.float16:
             raise ValueError(f"{path}: {array.dtype} {[*array.shape]}, float16 {[*shape]} expected; delete {folder}")
         stored.append(array)
-    return Features(header.layers, tuple(stored))
+    return Features(header, tuple(stored))
 
 
 def _layer_file(folder: Path, layer: int) -> Path:

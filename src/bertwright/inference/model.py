@@ -164,12 +164,12 @@ class Bert:
         What is longer than the task's `max_length` is cut at the end, of a pair the longer text first. Raises
         ValueError for a model of another kind of task, and for pairs where it reads single texts, or the reverse.
         """
-        task: Classification | Regression = self._task_of("classify", Classification, Regression)
+        task: AnyTask = self._task_of("classify", Classification, Regression)
         if isinstance(texts, str | tuple):
             return self.classify([texts])[0]
         examples = [_text_example(given, f"text {number}") for number, given in enumerate(texts)]
         if self.inferred and any(example.pair is not None for example in examples):
-            task = replace(task, pair="pair")
+            task = replace(task, pair="pair")  # type: ignore[type-var]
         return self._predict(task, examples)
 
     def choose(self, prompt: str, endings: Sequence[str]) -> Chosen:

@@ -142,7 +142,7 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     after O) counts as the span that it evidently means; the strict mode would count it as none.
     Raises ValueError for sequences of unequal number or length.
     """
-    from seqeval.metrics.sequence_labeling import (  # type: ignore[import-untyped]  # costs a second, by scikit-learn
+    from seqeval.metrics.sequence_labeling import (  # costs a second, by scikit-learn
         precision_recall_fscore_support,
     )
 

@@ -24,12 +24,13 @@ from bertwright.runs.finetune import score_table, shown
 from bertwright.runs.folders import model_folder, refuse_existing
 from bertwright.runs.screen import Advance, columns, counting, heading, say
 from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.conll import column_text
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.prediction import predict as tasks_predict
 from bertwright.tasks.prediction import scored
 from bertwright.tasks.presets import AnyTask, Overrides
 from bertwright.tasks.question_answering import QuestionAnswering
-from bertwright.tasks.tagging import Tagging, conll_text
+from bertwright.tasks.tagging import Tagging
 from bertwright.training.device import DeviceSettings, placed
 
 AT_ONCE = 2_048  # examples between two writes: enough to group them by length, little enough to hold
@@ -170,7 +171,7 @@ def _write(file: TextIO, suffix: str, task: AnyTask, pairs: Iterator[tuple[Any, 
     table = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
     for number, (example, prediction) in enumerate(pairs, 1):
         if suffix == ".conll":
-            file.write(conll_text([prediction]))
+            file.write(column_text(prediction.words, prediction.tags))
             continue
         record = task.record(example, prediction)
         if suffix == ".jsonl":
@@ -218,11 +219,12 @@ def _show(console: Console, model: Bert, task: AnyTask, texts: Sequence[str]) ->
     elif isinstance(task, Tagging):
         table = columns("text", "label", "characters", "probability")
         for tagged in model.tag(list(texts)):
-            found = tagged.entities or zip(tagged.words, tagged.tags, tagged.probabilities, strict=True)
-            for one in found:
-                text, label, probability = (one.text, one.label, one.probability) if tagged.entities else one
-                place = f"{one.start}-{one.end}" if tagged.entities else ""
-                table.add_row(Text(text), Text(label), place, f"{probability:.1%}")
+            for entity in tagged.entities:
+                place = f"{entity.start}-{entity.end}"
+                table.add_row(Text(entity.text), Text(entity.label), place, f"{entity.probability:.1%}")
+            if task.scheme == "none":
+                for word, tag, probability in zip(tagged.words, tagged.tags, tagged.probabilities, strict=True):
+                    table.add_row(Text(word), Text(tag), "", f"{probability:.1%}")
     elif isinstance(task, Regression):
         table = columns("text", "score")
         for text, score in zip(texts, model.classify(list(texts)), strict=True):

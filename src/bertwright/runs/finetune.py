@@ -163,6 +163,8 @@ class _Run(Tuned):
                 | {"place": str(self.place)}
             )
         )
+        for note in self.task.notes(self.train.examples):
+            remark(self.console, note)
         if encoded.truncated:
             share = encoded.truncated / len(self.train.examples)
             remark(

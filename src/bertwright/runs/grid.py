@@ -38,14 +38,17 @@ from bertwright.runs.trials import (
     standings,
     write_results,
 )
-from bertwright.runs.tuning import Part, begin, open_run
+from bertwright.runs.tuning import FinetuneSettings, Part, begin, open_run
 from bertwright.settings import write_settings
 from bertwright.tasks.prediction import scored
 from bertwright.training import checkpoint
-from bertwright.training.device import placed
+from bertwright.training.device import Place, placed
 from bertwright.training.loop import DivergedError
+from bertwright.training.optimizer import OptimizerSettings
 
 TIMED_STEPS = 3  # behind an estimate, for each batch size, after one step that warms caches up
+GENTLE = OptimizerSettings(learning_rate=1e-12)  # a step takes as long at any rate, and none diverges at this one
+QUICK = 10.0  # seconds to open a run, beside which loading the libraries shows
 TIMED_EXAMPLES = 64  # behind the estimate of an evaluation, spread over all of them
 
 
@@ -70,16 +73,15 @@ def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
         check_folder(settings, FREE)
         found = _Grid(settings, console)
         pending = found.pending()
-        if pending:
-            found.announce(pending)
+        found.announce(pending)
         if not settings.resume:
             write_settings(settings.run / "settings.toml", settings, "bertwright grid: the settings in force")
         try:
             return found.carry_out(pending)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"{len(found.outcomes)} of {len(settings.trials())} runs are done, the one in hand is saved; go on "
-                f"with: bertwright grid --run {shlex.quote(str(settings.run))} --resume"
+                f"{len(found.outcomes)} of {len(settings.trials())} runs are done; go on with: "
+                f"bertwright grid --run {shlex.quote(str(settings.run))} --resume"
             ) from None
 
 
@@ -101,7 +103,10 @@ class _Grid:
     def announce(self, pending: list[Trial]) -> None:
         """What is about to happen, and how long it will take."""
         settings = self.settings
-        heading(self.console, f"{len(pending)} runs, of which the first:")
+        if not pending:
+            say(self.console, f"{settings.run}: all {len(self.outcomes)} runs are done")
+            return
+        heading(self.console, f"Grid of {len(settings.trials())} runs; the first of those to be done:")
         plan = measured(settings, pending, self.console)
         self.console.print(
             facts(
@@ -110,7 +115,7 @@ class _Grid:
                     "batch sizes": ", ".join(map(str, settings.batch_sizes)),
                     "epochs": ", ".join(f"{epochs:g}" for epochs in settings.epochs),
                     "seeds": str(settings.seeds),
-                    "runs": f"{len(pending)}, {len(self.outcomes)} done before; {plan.steps:,} steps",
+                    "runs to be done": f"{len(pending)}, of {plan.steps:,} steps in all",
                     "estimated time": lasting(plan.seconds),
                 }
             )
@@ -184,8 +189,8 @@ class _Grid:
         console.print(_table(table))
         heading(console, f"Chosen: {chosen.trial.name}")
         console.print(score_table(chosen.scores, self.metric))
-        for name, found in self.test_spreads(chosen.trial.setting).items():
-            say(console, f"test {name.replace('_', ' ')} over the setting's seeds: {found}")
+        if found := self.test_spreads(chosen.trial.setting).get(self.metric):
+            say(console, f"test {self.metric.replace('_', ' ')} over the setting's seeds: {found}")
         if failures := sum(one.failures for one in table):
             remark(console, f"{failures} of {len(self.outcomes)} runs diverged; results.jsonl says which, and why")
         for name, path in {"model": folder, "all figures": self.results}.items():
@@ -233,11 +238,8 @@ def measured(settings: GridSettings, trials: Sequence[Trial], console: Console) 
     there is no dev part to choose by.
     """
     with placed(settings.device) as place:
-        started = time.perf_counter()
-        gentle = replace(settings.optimizer, learning_rate=min(settings.learning_rates))
         first = replace(settings.finetuning(trials[0]), run=settings.run)  # where no run's checkpoints are
-        run = _Run(**vars(open_run(first, place, console)), settings=first, place=place, console=console)
-        opening = time.perf_counter() - started
+        run, opening = _opened(first, place, console)
         if run.dev is None:
             raise ValueError(
                 "nothing to choose by: name labelled files with --dev, or set --dev-share 0.1 of train aside"
@@ -247,13 +249,25 @@ def measured(settings: GridSettings, trials: Sequence[Trial], console: Console) 
         a_step: dict[int, float] = {}
         steps, seconds = 0, 0.0
         for trial in trials:
-            run.settings = replace(settings.finetuning(trial), optimizer=gentle)
+            run.settings = replace(settings.finetuning(trial), optimizer=GENTLE)
             if run.settings.batch_size not in a_step:
                 a_step[run.settings.batch_size] = _step_seconds(run)
             steps += run.steps
             evaluations = -(-run.steps // run.evaluate_every) + 1  # and once more with the best weights
             seconds += opening + run.steps * a_step[run.settings.batch_size] + evaluations * dev + test
     return Plan(steps, seconds)
+
+
+def _opened(settings: FinetuneSettings, place: Place, console: Console) -> tuple[_Run, float]:
+    """A run, and the seconds that opening it takes; a quick one is opened again, as the first time loads libraries."""
+    started = time.perf_counter()
+    opened = open_run(settings, place, console)
+    seconds = time.perf_counter() - started
+    if seconds < QUICK:
+        started = time.perf_counter()
+        open_run(settings, place, Console(quiet=True))
+        seconds = time.perf_counter() - started
+    return _Run(**vars(opened), settings=settings, place=place, console=console), seconds
 
 
 def _step_seconds(run: _Run) -> float:
@@ -293,9 +307,9 @@ def lasting(seconds: float) -> str:
 
 def _table(ranked: Iterable[Standing]) -> Table:
     """One row a setting; the first is marked, as the chosen one."""
-    table = columns("", "rate", "batch", "epochs", "mean ± sd", "lowest", "best", "diverged")
-    for place, (setting, found, failures, _) in enumerate(ranked):
-        scores = (str(found), shown(found.lowest), shown(found.best)) if found else ("", "", "")
-        row = (f"{setting.learning_rate:g}", str(setting.batch_size), f"{setting.epochs:g}", *scores)
-        table.add_row("" if place else "*", *row, str(failures or ""))
+    table = columns("", "rate", "batch", "epochs", "mean ± sd", "lowest", "best")
+    for place, (setting, found, _, _) in enumerate(ranked):
+        scores = (str(found), shown(found.lowest), shown(found.best)) if found else ("diverged", "", "")
+        varied = (f"{setting.learning_rate:g}", str(setting.batch_size), f"{setting.epochs:g}")
+        table.add_row("" if place else "*", *varied, *scores)
     return table

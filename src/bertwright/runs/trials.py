@@ -72,7 +72,7 @@ class GridSettings:
     dry_run: bool = False
     """Only say how many runs there are and about how long they take; nothing is written."""
     dropout: float = 0.1
-    """As of `bertwright finetune`, like the next three (paper: 0.1)."""
+    """Dropout of states, attention weights and the head's input, whatever the model was trained with (paper: 0.1)."""
     label_smoothing: float = 0.0
     """Share of a target's probability that is spread over all labels (paper: none)."""
     freeze: int = 0

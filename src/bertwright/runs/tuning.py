@@ -150,7 +150,7 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
     task = task.fitted(read["train"])
     model = _starting_model(settings, task, source, resumed=latest is not None, console=console)
     task = _within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
-    parts = {name: Part(name, part, task.encode(part, tokenizer)) for name, part in read.items() if part}
+    parts = {name: _encoded(name, part, task, tokenizer) for name, part in read.items() if part}
     if not len(parts["train"].encoded.targets):
         raise ValueError(f"{settings.task.files('train')[0]}: no example can be trained on")
     model.encoder.compute_dtype = place.dtype
@@ -164,6 +164,12 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
         optimizer.load_state(checkpoint.load_optimizer(latest))
         task = read_task(latest) or task
     return Tuned(task, tokenizer, model, optimizer, parts["train"], parts.get("dev"), parts.get("test"))
+
+
+def _encoded(name: str, examples: Sequence[Any], task: AnyTask, tokenizer: Tokenizer) -> Part:
+    """A part as the model reads it: with targets in training, else with every example, once its labels are known."""
+    encoded = task.encode(examples, tokenizer)
+    return Part(name, examples, encoded if name == "train" else task.encode(examples, tokenizer, labelled=False))
 
 
 def read_examples(task: AnyTask, settings: TaskSettings, part: str, labelled: bool = True) -> list[Any]:

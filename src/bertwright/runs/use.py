@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from torch import nn
 from tyro.conf import Positional
 
 from bertwright.corpus.documents import Findings, read
@@ -24,6 +25,9 @@ from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
 from bertwright.runs.folders import is_run, model_folder, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
+from bertwright.settings import read_toml
+from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
+from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, placed
@@ -33,6 +37,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 EMBED_AT_ONCE = 4_096  # texts between two writes: enough to group them by length, little enough to hold
 MASK_WIDTH = 26  # terminal columns of one [MASK] and its candidates
 TEXT_WIDTH, COSINE_WIDTH = 36, 8  # terminal columns
+SHOWN_LABELS = 12
 
 
 @dataclass(frozen=True)
@@ -148,9 +153,9 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
     if (folder / "train" / "header.json").is_file():
         what, rows = "token store", _store_facts(folder, settings.verify)
     elif is_run(folder):
-        what, rows = "pre-training run", _run_facts(folder, settings.verify)
+        what, rows = _run_facts(folder, settings.verify)
     elif (folder / "config.json").is_file():
-        what, rows, digests = "model", _model_facts(folder), False
+        (what, rows), digests = _model_facts(folder), False
     elif (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
         what, rows, digests = "vocabulary", _vocabulary_facts(folder), False
     else:
@@ -167,18 +172,22 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
 def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     """Read a checkpoint of any kind that we know and write it as a Hugging Face folder, whole or not at all.
 
-    Raises ValueError when the output is there already, and for a source that is not a whole BERT.
+    A task's model keeps its head and its task. Raises ValueError when the output is there already, and for a source
+    that is not a whole BERT.
     """
     console = console or Console()
     refuse_existing(settings.output)
     source = Path(settings.source)
-    if (source / google.CONFIG).is_file():
-        loaded, tokenizer = google.load_checkpoint(source), Tokenizer.load(source / "vocab.txt", settings.lowercase)
-    else:
-        folder = model_folder(settings.source)
-        loaded, tokenizer = load_model(folder, heads="optional"), Tokenizer.load(folder, settings.lowercase)
+    from_google = (source / google.CONFIG).is_file()
+    folder = source if from_google else model_folder(settings.source)
+    tokenizer = Tokenizer.load(folder / "vocab.txt" if from_google else folder, settings.lowercase)
+    if not from_google and (found := load_task(folder)) is not None:
+        save_task_folder(settings.output, found, tokenizer)
+        say(console, f"{settings.output}: written, {_parameters(found.model):,} parameters, for {found.task.kind}")
+        return
+    loaded = google.load_checkpoint(source) if from_google else load_model(folder, heads="optional")
     save_model(settings.output, loaded.model, tokenizer)
-    say(console, f"{settings.output}: written, {loaded.model.config.num_parameters:,} parameters")
+    say(console, f"{settings.output}: written, {_parameters(loaded.model):,} parameters")
     for head in loaded.missing_heads:
         remark(console, f"the source has no {head} head: its weights here are random")
     if loaded.ignored:
@@ -261,15 +270,33 @@ def _shape(config: BertConfig) -> str:
     return f"L{config.num_layers} H{config.hidden_size} A{config.num_heads} F{config.intermediate_size}{direction}"
 
 
-def _model_facts(folder: Path) -> dict[str, str]:
-    config = load_config(folder)
-    loaded = load_model(folder, heads="optional")
-    return {
-        "shape": _shape(config),
-        "positions": f"{config.max_positions:,}",
-        "parameters": f"{config.num_parameters:,}",
-        "heads not there": ", ".join(loaded.missing_heads) or "none",
-    } | _vocabulary_facts(folder)
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _model_facts(folder: Path) -> tuple[str, dict[str, str]]:
+    """What sort of model a folder holds, and what there is to say of it."""
+    what, config = "model", load_config(folder)
+    rows = {"shape": _shape(config), "positions": f"{config.max_positions:,}"}
+    if (found := load_task(folder)) is not None:
+        what = f"model for {found.task.kind}"
+        rows |= {"parameters": f"{_parameters(found.model):,}"} | _task_facts(found.task)
+    else:
+        loaded = load_model(folder, heads="optional")
+        rows["parameters"] = f"{_parameters(loaded.model):,}"
+        rows["heads not there"] = ", ".join(loaded.missing_heads) or "none"
+    return what, rows | _vocabulary_facts(folder)
+
+
+def _task_facts(task: AnyTask) -> dict[str, str]:
+    names = ", ".join(task.label_names[:SHOWN_LABELS]) + (" …" if len(task.label_names) > SHOWN_LABELS else "")
+    rows = {"task": task.kind, "labels": f"{len(task.label_names)}: {names}"} if names else {"task": task.kind}
+    rows |= {"head": f"{task.head.kind}, {task.head.outputs} outputs", "metric": task.metric}
+    rows["longest sequence"] = f"{task.max_length} tokens"
+    if isinstance(task, QuestionAnswering):
+        no_answer = f"if the best span leads by no more than {task.threshold:.3f}"
+        rows["no answer"] = no_answer if task.impossible else "never"
+    return rows
 
 
 def _vocabulary_facts(folder: Path) -> dict[str, str]:
@@ -296,17 +323,28 @@ def _store_facts(folder: Path, verify: bool) -> dict[str, str]:
     }
 
 
-def _run_facts(folder: Path, verify: bool) -> dict[str, str]:
+def _run_facts(folder: Path, verify: bool) -> tuple[str, dict[str, str]]:
+    """What sort of run a folder holds, and what there is to say of it."""
     kept = checkpoint.checkpoints(folder / "checkpoints")
     if verify and kept:
         checkpoint.verify(kept[-1])
-    rows = {"state": "finished" if (folder / "model").is_dir() else "not finished"}
+    finished, fine_tuning = (folder / "model").is_dir(), "task" in read_toml(folder / "settings.toml")
+    rows = {"state": "finished" if finished else "not finished"}
     rows["checkpoints"] = ", ".join(path.name for path in kept) or "none yet"
-    if kept:
-        config = load_config(kept[-1])
-        rows["model"] = f"{_shape(config)}, {config.num_parameters:,} parameters"
+    newest = folder / "model" if finished else kept[-1] if kept else None
+    if newest is not None:
+        config = load_config(newest)
+        rows["model"] = _shape(config) + ("" if fine_tuning else f", {config.num_parameters:,} parameters")
     for record in [record for record in read_metrics(folder) if record["kind"] == "held_out"][-1:]:
         rows["held out"] = f"masked-LM loss {record['mlm_loss']:.3f} after step {record['step']:,}"
+    if fine_tuning and newest is not None and (task := read_task(newest)) is not None:
+        rows |= _task_facts(task) | _best_on_dev(folder, task.metric)
     if (folder / "report.json").is_file():
         rows["seconds of its last process"] = f"{read_json(folder / 'report.json')['seconds_of_this_process']:,.0f}"
-    return rows
+    return f"{'fine-tuning' if fine_tuning else 'pre-training'} run", rows
+
+
+def _best_on_dev(run: Path, metric: str) -> dict[str, str]:
+    scores = [record for record in read_metrics(run) if record["kind"] == "dev"]
+    best = max(scores, key=lambda record: float(record[metric]), default=None)
+    return {} if best is None else {"best on dev": f"{metric} {best[metric]:.4f} after step {best['step']:,}"}

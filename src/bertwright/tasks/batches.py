@@ -50,7 +50,7 @@ def micro_batches(
         until = int(np.searchsorted(first_tokens, first_tokens[begin] + tokens, side="right")) - 1
         until = min(max(until, begin + 1), end)
         batch = take(encoded, items[begin:until], count)
-        place = {"dropout_seed": key(seed, DROPOUT, step), "first_token": int(first_tokens[begin])}
-        batches.append(replace(batch, batch=replace(batch.batch, **place)))
+        drop, first = key(seed, DROPOUT, step), int(first_tokens[begin])
+        batches.append(replace(batch, batch=replace(batch.batch, dropout_seed=drop, first_token=first)))
         begin = until
     return batches

@@ -175,6 +175,10 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             sides.append(Side.of([example.pair or "" for example in examples], tokenizer))
         return encoded(sides, self.targets(examples if labelled else ()), tokenizer, self.max_length)
 
+    def notes(self, examples: Sequence[TextExample[L]]) -> list[str]:
+        empty = empty_texts(examples)
+        return [f"{empty:,} examples have an empty text: [CLS] and [SEP] are all that is read of it"] if empty else []
+
     def varied(self, examples: Sequence[TextExample[L]]) -> set[L]:
         """All that is to be found in the examples. Raises ValueError where it is one thing only: nothing to learn."""
         if not examples:

@@ -21,8 +21,8 @@ UNSPECIFIED = "_"  # CoNLL-U for "nothing is said here"
 SHOWN = 60  # characters of a line in a message
 
 DOCUMENT_LINE = "-DOCSTART-"
-DOCUMENT_COMMENT = re.compile(r"#\s*(newdoc|begin document)\b")
-COMMENT = re.compile(r"#\s*(newdoc|newpar|begin document|end document)\b|#\s+\S+\s+=(\s|$)")
+DOCUMENT_COMMENT = re.compile(r"#\s+newdoc\b|#\s*begin document\b")
+COMMENT = re.compile(DOCUMENT_COMMENT.pattern + r"|#\s+newpar\b|#\s*end document\b|#\s+\S+\s+=(\s|$)")
 
 # Words as CoNLL data cuts them: U.N., 22-year-old, 2,000.50, Germany + 's, is + n't; else punctuation stands alone.
 # Marks (\p{M}) and joiners belong to their letters, or Hindi would fall to pieces.
@@ -255,7 +255,7 @@ def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: 
         )
         found += 1
     if not found:
-        raise ValueError(f"{path}: no sentence in it")
+        raise ValueError(f"{path}: no sentence in it; a broken download or export?")
 
 
 def _conllu_rows(block: list[Line]) -> list[Row]:

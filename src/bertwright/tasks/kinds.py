@@ -83,8 +83,8 @@ def load_task(folder: Path) -> TaskModel | None:
     model = load_task_model(folder)
     if task.head != model.head:
         raise ValueError(
-            f"{folder / TASK_FILE}: {task.kind} needs a {task.head.kind} head with {task.head.outputs} outputs, but the "
-            f"model has a {model.head.kind} head with {model.head.outputs}; they do not belong together"
+            f"{folder / TASK_FILE}: a {task.head.kind} head with {task.head.outputs} outputs expected, but the model "
+            f"has a {model.head.kind} head with {model.head.outputs}; the two are not from one training"
         )
     return TaskModel(model, task, inferred=not (folder / TASK_FILE).is_file())
 

@@ -55,7 +55,7 @@ def scored(
 def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
     """The head's outputs for all rows, R × C float32, dropout off; `advance` is told of items done.
 
-    Longest sequences first: memory runs out at once or never, and a backend that pads has little to pad.
+    Raises ValueError where they are not finite: no label follows from those. Longest sequences first: memory runs out at once or never, and a backend that pads has little to pad.
     """
     device = next(model.parameters()).device
     training = model.training
@@ -78,4 +78,8 @@ def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None]
             begin = end
     finally:
         model.train(training)
+    if not np.isfinite(found).all():
+        raise ValueError(
+            "the model's outputs are not finite numbers: its weights are damaged, or its training diverged"
+        )
     return found

@@ -285,12 +285,15 @@ def windows(stream: WordStream, room: int) -> Windows:
     found = np.concatenate(pieces)
     example, begin, end = found[np.argsort(found[:, 1])].T
 
-    # Token counts on either side: half of what is spare, more where the other side has less; then whole words of it.
+    # Half of the spare room is for the left, or more where the right has less; the right then takes what it can use in
+    # whole words, and the left what is still free.
+    floor, ceiling = offsets[low[example]], offsets[high[example]]
     spare = room - (offsets[end] - offsets[begin])
-    left, right = offsets[begin] - offsets[low[example]], offsets[high[example]] - offsets[end]
-    first = np.searchsorted(offsets, offsets[begin] - np.minimum(left, np.maximum(spare // 2, spare - right)))
-    spare -= offsets[begin] - offsets[first]
-    last = np.searchsorted(offsets, offsets[end] + np.minimum(right, spare), side="right") - 1
+    left = np.maximum(spare // 2, spare - (ceiling - offsets[end]))
+    first = np.searchsorted(offsets, np.maximum(offsets[begin] - left, floor))
+    most = offsets[first] + room
+    last = np.searchsorted(offsets, np.minimum(most, ceiling), side="right") - 1
+    first = np.searchsorted(offsets, np.maximum(offsets[last] - room, floor))
     return Windows(example, first, begin, end, last)
 
 

@@ -154,9 +154,17 @@ class Task(ABC, Generic[E, P]):
     def fitted(self, examples: Sequence[E]) -> Self:
         """This task with what only the training examples can tell: its labels. Raises ValueError for one label only."""
 
+    def notes(self, examples: Sequence[E]) -> list[str]:
+        """What a user should know of labelled examples before training, one sentence each: what is odd or left out."""
+        return []
+
     @abstractmethod
     def encode(self, examples: Sequence[E], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
-        """Examples as sequences; with `labelled`, with targets. Raises ValueError for a label that is not known."""
+        """Examples as sequences; with `labelled`, with targets. Raises ValueError for a label that is not known.
+
+        What cannot be trained on, such as an answer without a place, is left out with `labelled`, and only then; so
+        predictions are made of examples that were encoded without.
+        """
 
     @abstractmethod
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:

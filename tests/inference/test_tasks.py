@@ -1,0 +1,300 @@
+"""`classify`, `choose`, `tag` and `answer`: against the network alone, whatever the batch; and what each refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bertwright
+from bertwright.batching.batch import pack
+from bertwright.files import write_text
+from bertwright.inference import model as inference
+from bertwright.inference.model import Bert
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining, BertForTask
+from bertwright.tasks import prediction
+from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.kinds import AnyTask, TaskModel, write_task_folder
+from bertwright.tasks.multiple_choice import MultipleChoice
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.tagging import Tagging
+from bertwright.training import checkpoint
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENIZER = Tokenizer.from_tokens(
+    [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", "the", "cat", "sat"], lowercase=True
+)
+TEXT = st.text(LETTERS + " .", max_size=60)
+
+
+def small(task: AnyTask | None, **changes: object) -> Bert:
+    """Random weights, large enough that predictions differ."""
+    sizes = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 40, "max_positions": 32}
+    config = BertConfig(**({"vocab_size": TOKENIZER.vocab_size, "initializer_range": 0.3} | sizes | changes))
+    model = BertForPretraining(config, 1) if task is None else BertForTask(config, task.head, seed=1)
+    return Bert(model, TOKENIZER, task=task)
+
+
+CLASSIFIER = small(Classification(labels=("bad", "so-so", "gut"), max_length=16))
+PAIRS = small(Classification(pair="second", labels=("no", "yes"), max_length=16))
+REGRESSION = small(Regression(max_length=16))
+CHOOSER = small(MultipleChoice(max_length=16))
+TAGGER = small(Tagging(labels=("O", "B-X", "I-X", "B-Y", "I-Y"), scheme="iob2", max_length=12))
+ANSWERER = small(QuestionAnswering(max_length=20, stride=5, max_question=8))
+PRETRAINED = small(None)
+ALL = (CLASSIFIER, PAIRS, REGRESSION, CHOOSER, TAGGER, ANSWERER, PRETRAINED)
+
+
+@torch.no_grad()
+def logits(bert: Bert, text: str, pair: str | None = None) -> torch.Tensor:
+    """The network's own, of one sequence, cut by the tokenizer."""
+    encoding = TOKENIZER.encode(text, pair, bert.task.max_length)
+    return bert.model(pack([encoding.ids], [encoding.token_type_ids]), torch.tensor([0]))[0]
+
+
+# ---- what is right
+
+
+def test_a_label_is_the_likeliest_with_the_softmax_of_the_network():
+    for text in ("the cat sat.", "", "a b c d e f g h i j k l m n o p q r s t u v w x y z"):
+        found = CLASSIFIER.classify(text)
+        expected = logits(CLASSIFIER, text).softmax(0).tolist()
+        assert list(found.probabilities) == ["bad", "so-so", "gut"]
+        assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-6)
+        assert found.label == max(found.probabilities, key=found.probabilities.get)
+
+
+def test_a_pair_is_one_question_and_a_number_is_a_number():
+    found = PAIRS.classify(("the cat", "sat. " * 9))
+    assert found.probabilities["yes"] == pytest.approx(
+        logits(PAIRS, "the cat", "sat. " * 9).softmax(0)[1].item(), abs=1e-6
+    )
+    assert PAIRS.classify([["a", "b"], ("the cat", "sat. " * 9)])[1].label == found.label
+    assert REGRESSION.classify("the cat") == pytest.approx(logits(REGRESSION, "the cat").item(), abs=1e-6)
+    assert REGRESSION.classify(["the cat", "a"])[0] == pytest.approx(REGRESSION.classify("the cat"), abs=1e-6)
+
+
+def test_a_choice_weighs_each_ending_after_the_prompt():
+    endings = ["sat.", "the cat", "z z z"]
+    found = CHOOSER.choose("the cat", endings)
+    scores = torch.cat([logits(CHOOSER, "the cat", ending) for ending in endings])
+    assert found.probabilities == pytest.approx(scores.softmax(0).tolist(), abs=1e-6)
+    assert found.choice == scores.argmax()
+
+
+def test_tags_are_read_at_each_word_s_first_token():
+    found = TAGGER.tag("The cat\u00a0sat, bad.")
+    assert found.words == ("The", "cat", "sat", ",", "bad", ".")
+    encoding = TOKENIZER.encode("the cat sat , bad .")
+    first = [
+        place for place, word in enumerate(encoding.word_numbers) if word not in (-1, *encoding.word_numbers[:place])
+    ]
+    with torch.no_grad():
+        shares = TAGGER.model(pack([encoding.ids]), torch.tensor(first)).softmax(1)
+    assert found.tags == tuple(TAGGER.task.labels[number] for number in shares.argmax(1))
+    assert found.probabilities == pytest.approx(shares.amax(1).tolist(), abs=1e-6)
+
+
+def test_entities_have_their_places_in_the_text_and_in_words_joined_by_spaces():
+    text = "The  cat sat\tbad. " * 20
+    found = TAGGER.tag(text)
+    assert len(found.words) == 100  # read in windows of 12 tokens
+    assert found.entities
+    assert all(text[entity.start : entity.end] == entity.text for entity in found.entities)
+    by_words = TAGGER.tag(found.words)
+    assert by_words.tags == found.tags
+    assert all(" ".join(found.words)[e.start : e.end] == e.text for e in by_words.entities)
+    assert [entity.text.split() for entity in by_words.entities] == [entity.text.split() for entity in found.entities]
+
+
+def test_an_answer_is_cut_from_the_context_wherever_it_stands():
+    context = "The cat sat.  " * 30
+    found = ANSWERER.answer("the cat?", context)
+    assert context[found.start : found.end] == found.text != ""
+    assert found.probability == max(candidate.probability for candidate in found.candidates)
+    assert ANSWERER.answer("the cat?", "").text == ""
+
+
+# ---- many
+
+
+CALLS = {
+    "classify": CLASSIFIER.classify,
+    "regression": REGRESSION.classify,
+    "tag": TAGGER.tag,
+    "answer": lambda texts: (
+        ANSWERER.answer("the cat", texts)
+        if isinstance(texts, str)
+        else ANSWERER.answer(["the cat"] * len(texts), texts)
+    ),
+}
+
+
+def numbers(prediction: object) -> list[float]:
+    """A prediction's numbers, of which rounding may change the last digits."""
+    if isinstance(prediction, float):
+        return [prediction]
+    found = getattr(prediction, "probabilities", None)
+    found = [candidate.score for candidate in prediction.candidates] if found is None else found
+    return list(found.values() if isinstance(found, dict) else found)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@settings(max_examples=8, deadline=None)
+@given(texts=st.lists(TEXT, min_size=1, max_size=7), at_once=st.integers(1, 4), budget=st.integers(1, 80))
+def test_each_is_answered_as_if_alone_in_order_whatever_the_batch(name, texts, at_once, budget):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "PREDICTED_AT_ONCE", at_once)
+        patch.setitem(prediction.BATCH_TOKENS, "cpu", budget)
+        together = CALLS[name](texts)
+    assert len(together) == len(texts)
+    for text, found in zip(texts, together, strict=True):
+        alone = CALLS[name](text)
+        assert type(found) is type(alone)
+        assert numbers(found) == pytest.approx(numbers(alone), rel=1e-4, abs=1e-5)
+
+
+def test_nothing_is_answered_by_nothing():
+    assert CLASSIFIER.classify([]) == TAGGER.tag([]) == ANSWERER.answer([], []) == []
+    assert TAGGER.tag(["", ()]) == [((), (), (), ())] * 2
+
+
+def test_words_and_texts_may_stand_in_one_list():
+    texts = TAGGER.tag(["the cat", ["the", "cat"], ("the", "cat")])
+    assert len({found.tags for found in texts}) == 1
+    assert len(TAGGER.tag(["the", "cat"])) == 2  # a list is of several texts
+
+
+# ---- folders
+
+
+def rounded(bert: Bert) -> list[object]:
+    """What a model says, whichever its kind."""
+    calls = {
+        "classification": lambda: bert.classify([("the", "cat") if bert is PAIRS or bert.task.pair else "the cat"]),
+        "regression": lambda: bert.classify("the cat"),
+        "multiple-choice": lambda: bert.choose("the", ["cat", "sat"]),
+        "tagging": lambda: bert.tag("the cat sat."),
+        "question-answering": lambda: bert.answer("the", "cat sat."),
+    }
+    return calls[bert.task.kind]() if bert.task else bert.fill_mask("the [MASK]")
+
+
+@pytest.mark.parametrize("bert", ALL, ids=lambda bert: bert.task.kind if bert.task else "pre-training")
+def test_what_is_saved_is_loaded_with_its_task(tmp_path, bert):
+    bert.save(tmp_path / "m")
+    again = bertwright.load(tmp_path / "m", device="cpu")
+    assert (again.task, again.inferred) == (bert.task, False)
+    assert rounded(again) == rounded(bert)
+    np.testing.assert_array_equal(again.embed(["the cat", "a"]), bert.embed(["the cat", "a"]))
+    with pytest.raises(ValueError, match="is there already"):
+        bert.save(tmp_path / "m")
+
+
+def test_a_run_stands_for_its_newest_checkpoint_or_its_model(tmp_path):
+    run = tmp_path / "run"
+    write_text(run / "settings.toml", "")
+    write = partial(write_task_folder, found=TaskModel(TAGGER.model, TAGGER.task), tokenizer=TOKENIZER)
+    checkpoint.save(run / "checkpoints", 3, write, {"moment": torch.zeros(1)}, keep=1)
+    assert bertwright.load(run, "cpu").tag("the cat") == TAGGER.tag("the cat")
+    CLASSIFIER.save(run / "model")
+    assert bertwright.load(str(run), "cpu").classify("the cat") == CLASSIFIER.classify("the cat")
+
+
+def test_number_type_and_device_are_the_caller_s(tmp_path):
+    CLASSIFIER.save(tmp_path / "m")
+    rough = bertwright.load(tmp_path / "m", "cpu", torch.bfloat16)
+    assert rough.model.encoder.compute_dtype == torch.bfloat16
+    assert rough.device == torch.device("cpu")
+    expected = CLASSIFIER.classify("the cat").probabilities
+    assert rough.classify("the cat").probabilities == pytest.approx(expected, abs=0.1)
+
+
+def theirs(folder: Path, name: str, **fields: object) -> Path:
+    """A folder as `transformers` leaves it, with nothing of ours in it but the vocabulary."""
+    config = transformers.BertConfig(
+        vocab_size=TOKENIZER.vocab_size, hidden_size=24, num_hidden_layers=1, num_attention_heads=3,
+        intermediate_size=40, max_position_embeddings=32, initializer_range=0.3, **fields,
+    )  # fmt: skip
+    getattr(transformers, name)(config).save_pretrained(folder)
+    TOKENIZER.save(folder)
+    return folder
+
+
+def test_a_folder_of_transformers_is_used_as_its_configuration_tells(tmp_path):
+    folder = theirs(tmp_path / "nli", "BertForSequenceClassification", id2label={0: "no", 1: "yes"})
+    bert = bertwright.load(folder, "cpu")
+    reference = transformers.pipeline("text-classification", str(folder), device="cpu")
+    for text, pair in (("the cat", "sat"), ("the cat", None)):  # the folder does not say which of the two it reads
+        expected = {one["label"]: one["score"] for one in reference({"text": text, "text_pair": pair}, top_k=None)}
+        found = bert.classify(text if pair is None else (text, pair))
+        assert found.probabilities == pytest.approx(expected, abs=1e-5)
+    bert.save(tmp_path / "again")
+    assert bertwright.load(tmp_path / "again", "cpu").classify(("the cat", "sat")) == bert.classify(("the cat", "sat"))
+
+    folder = theirs(tmp_path / "ner", "BertForTokenClassification", id2label={0: "O", 1: "B-X", 2: "I-X"})
+    tagged = bertwright.load(folder, "cpu").tag("the cat sat .")
+    expected = transformers.pipeline("token-classification", str(folder), ignore_labels=[], device="cpu")(
+        "the cat sat ."
+    )
+    assert list(tagged.tags) == [one["entity"] for one in expected]
+    assert tagged.probabilities == pytest.approx([one["score"] for one in expected], abs=1e-5)
+
+    folder = theirs(tmp_path / "qa", "BertForQuestionAnswering")
+    answer = bertwright.load(folder, "cpu").answer("the", "cat sat.")
+    assert "cat sat."[answer.start : answer.end] == answer.text != ""
+    folder = theirs(tmp_path / "number", "BertForSequenceClassification", num_labels=1)
+    assert isinstance(bertwright.load(folder, "cpu").classify("the cat"), float)
+    folder = theirs(tmp_path / "bare", "BertModel")
+    assert bertwright.load(folder, "cpu").task is None
+
+
+# ---- misuse
+
+FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: TAGGER.classify("a"), rf"is for tagging: call tag\(text\); classify {FINE_TUNE}classification …"),
+        (lambda: CLASSIFIER.tag("a"), rf"is for classification: call classify\(texts\); tag {FINE_TUNE}tagging"),
+        (lambda: REGRESSION.choose("a", ["b", "c"]), rf"is for regression: .*; choose {FINE_TUNE}multiple-choice"),
+        (lambda: CHOOSER.answer("a", "b"), rf"call choose\(prompt, endings\); answer {FINE_TUNE}question-answering"),
+        (lambda: PRETRAINED.classify("a"), rf"this model was not fine-tuned for a task; classify {FINE_TUNE}"),
+        (lambda: ANSWERER.fill_mask("[MASK]"), r"call answer\(question, context\); fill_mask needs a pre-training"),
+        (lambda: CLASSIFIER.classify(["a", 5]), "text 1: a text or a pair of texts .* expected, '5' found"),
+        (lambda: CLASSIFIER.classify(("a", "b", "c")), "text 0: a text or a pair of texts"),
+        (lambda: CLASSIFIER.classify(["a", ("a", "b")]), "text 1: one text expected by this task, a pair found"),
+        (lambda: PAIRS.classify(["a"]), "text 0: a pair of texts expected by this task, one text found"),
+        (lambda: CHOOSER.choose("a", "bc"), "two endings or more are needed, in a list; 'bc' given"),
+        (lambda: CHOOSER.choose("a", ["b"]), "two endings or more are needed"),
+        (lambda: TAGGER.tag([5]), "text 0: a text or a list of its words expected, '5' found"),
+        (lambda: TAGGER.tag([["a", ""]]), "text 0: a text or a list of its words expected"),
+        (lambda: ANSWERER.answer(["a"], "b"), "one question and its context, or a list of each, equally long"),
+        (lambda: ANSWERER.answer(["a"], ["b", "c"]), "equally long"),
+        (lambda: Bert(TAGGER.model, TOKENIZER), "a task's model needs its task"),
+        (lambda: Bert(PRETRAINED.model, TOKENIZER, task=TAGGER.task), "they do not belong together"),
+        (lambda: Bert(CLASSIFIER.model, TOKENIZER, task=TAGGER.task), "they do not belong together"),
+    ],
+)
+def test_misuse_has_its_message(call, message):
+    with pytest.raises(ValueError, match=message) as told:
+        call()
+    assert "\n" not in str(told.value)
+
+
+def test_a_task_longer_than_the_model_s_positions_is_said(tmp_path):
+    bert = Bert(CLASSIFIER.model, TOKENIZER, task=replace(CLASSIFIER.task, max_length=40))
+    assert bert.classify("the cat").label
+    with pytest.raises(ValueError, match="a sequence of 40 tokens; this model has 32 positions"):
+        bert.classify("a " * 50)

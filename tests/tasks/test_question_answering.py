@@ -1,0 +1,482 @@
+"""Question answering: windows and targets by hand and as `transformers` makes them, decoding against a slow twin."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertTokenizerFast
+
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForTask
+from bertwright.tasks.prediction import predict
+from bertwright.tasks.question_answering import (
+    Answer,
+    Candidate,
+    QuestionAnswering,
+    Windows,
+    most_context,
+    official,
+)
+from bertwright.tasks.squad import Gold, QaExample
+from bertwright.tasks.task import TASK_FILE, from_fields, take, write_task
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+LETTERS = "abcdefghij"
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)], lowercase=True)
+SMALL = QuestionAnswering(max_length=10, stride=2, max_question=3, max_answer=3, n_best=4)
+
+WORDS = st.lists(st.text(LETTERS, min_size=1, max_size=3), max_size=14).map(" ".join)
+QUESTIONS = st.lists(
+    st.tuples(WORDS, st.sampled_from([*LETTERS, "a b c d e f", ""])).map(
+        lambda pair: QaExample("q", question=pair[1], context=pair[0])
+    ),
+    min_size=1,
+    max_size=4,
+)
+TASKS = st.builds(
+    QuestionAnswering,
+    max_length=st.integers(7, 14),
+    stride=st.integers(1, 12),
+    max_question=st.integers(1, 3),
+    max_answer=st.integers(1, 20),
+    n_best=st.integers(1, 30),
+    impossible=st.booleans(),
+    threshold=st.sampled_from([0.0, -1.5, 2.0]),
+)
+
+
+def asked(context: str, question: str = "a b", answer: str | None = None, **changes: Any) -> QaExample:
+    gold = () if answer is None else (Gold(answer, context.index(answer)),)
+    return replace(QaExample("q", question, context, gold), **changes)
+
+
+def shown(encoded: Windows) -> list[str]:
+    """Each window as its tokens."""
+    tokens = [TOKENIZER.token(int(number)) for number in encoded.input_ids]
+    return [" ".join(tokens[begin:end]) for begin, end in itertools.pairwise(encoded.starts)]
+
+
+def drawn(encoded: Windows, seed: int = 0, levels: int | None = None) -> np.ndarray:
+    """Outputs for every row; few `levels` make many of them alike."""
+    rng = np.random.default_rng(seed)
+    shape = (len(encoded.rows), 2)
+    return (rng.normal(size=shape) if levels is None else rng.integers(levels, size=shape)).astype(np.float32)
+
+
+# --- windows
+
+
+def test_windows_by_hand() -> None:
+    example = asked("c d e f g h i j", answer="g h")
+    encoded = SMALL.encode([example], TOKENIZER)
+    assert shown(encoded) == [
+        "[CLS] a b [SEP] c d e f g [SEP]",
+        "[CLS] a b [SEP] e f g h i [SEP]",
+        "[CLS] a b [SEP] g h i j [SEP]",
+    ]
+    assert encoded.token_type_ids[:10].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert encoded.targets.tolist() == [[0, 0], [6, 7], [4, 5]]  # only half of "g h" is in the first window
+    assert encoded.target_counts.tolist() == [1, 1, 1]
+    assert encoded.example_of.tolist() == [0, 0, 0]
+    assert encoded.rows.tolist() == [*range(10), *range(10), *range(9)]
+    assert encoded.row_counts.tolist() == encoded.lengths.tolist()
+    assert (encoded.items, encoded.truncated) == (3, 0)
+
+
+def test_a_long_question_is_cut_and_counted() -> None:
+    encoded = SMALL.encode([asked("i", "a b c d e"), asked("i", "a b c")], TOKENIZER, labelled=False)
+    assert shown(encoded) == ["[CLS] a b c [SEP] i [SEP]"] * 2
+    assert encoded.truncated == 1
+
+
+def test_a_stride_longer_than_a_window_leaves_nothing_out() -> None:
+    encoded = replace(SMALL, stride=100).encode([asked("c d e f g h i j a b c")], TOKENIZER, labelled=False)
+    assert [window.split("[SEP]")[1] for window in shown(encoded)] == [" c d e f g ", " h i j a b ", " c "]
+
+
+def test_an_answer_takes_the_tokens_that_share_a_character_with_it() -> None:
+    task = replace(SMALL, max_length=20)
+    cases = {
+        "b": (1, 1),  # inside a word
+        "bc d": (1, 3),
+        " d ": (3, 3),  # white space around it belongs to no token
+        "abc d e": (0, 4),
+    }
+    for answer, (first, last) in cases.items():
+        encoded = task.encode([asked("abc d e", answer=answer)], TOKENIZER)
+        assert (encoded.targets - encoded.context_at[:, None]).tolist() == [[first, last]], answer
+
+
+def test_what_cannot_be_learned_is_left_out_and_named() -> None:
+    lost = asked("c d", place="own.jsonl, line 2", answers=(Gold("x", None),))
+    examples = [asked("c d", answer="d"), lost, asked("e f", impossible=True)]
+    encoded = SMALL.encode(examples, TOKENIZER)
+    assert encoded.example_of.tolist() == [0, 2]
+    assert encoded.targets.tolist() == [[5, 5], [0, 0]]
+    (note,) = SMALL.notes(examples)
+    assert note.endswith("(own.jsonl, line 2)")
+    assert SMALL.encode(examples, TOKENIZER, labelled=False).example_of.tolist() == [0, 1, 2]  # but it is answered
+    assert SMALL.encode(examples, TOKENIZER, labelled=False).targets.shape == (0, 2)
+    assert SMALL.fitted(examples) == SMALL
+    with pytest.raises(ValueError, match=r"none of 1 questions has an answer .* the first is own\.jsonl, line 2"):
+        SMALL.fitted([lost])
+
+
+def test_an_answer_of_characters_that_are_no_token_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^dev\.json, question 7: the answer '\\x00' has no token"):
+        SMALL.encode([asked("c \x00 d", answer="\x00", place="dev.json, question 7")], TOKENIZER)
+
+
+def test_a_context_is_tokenized_once_for_all_its_questions() -> None:
+    twice, same = "".join(["c ", "d"]), "".join(["c", " d"])
+    assert twice is not same
+    examples = [asked(twice), asked("e f g"), asked(same), asked(twice)]
+    encoded = SMALL.encode(examples, TOKENIZER, labelled=False)
+    assert encoded.offsets.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3], [4, 5]]
+    assert encoded.first.tolist() == [0, 2, 0, 0]
+
+
+@given(TASKS, QUESTIONS)
+def test_every_token_of_a_context_is_in_a_window(task: QuestionAnswering, examples: list[QaExample]) -> None:
+    encoded = task.encode(examples, TOKENIZER, labelled=False)
+    assert encoded.lengths.max() <= task.max_length
+    for number, example in enumerate(examples):
+        tokens = TOKENIZER.encode(example.context).ids[1:-1].tolist()
+        covered = np.zeros(len(tokens), dtype=bool)
+        own = np.flatnonzero(encoded.example_of == number)
+        for window in own:
+            place = encoded.first[window] - encoded.first[own[0]]
+            begin = encoded.starts[window] + encoded.context_at[window]
+            content = encoded.content[window]
+            assert encoded.input_ids[begin : begin + content].tolist() == tokens[place : place + content]
+            covered[place : place + content] = True
+        assert covered.all()
+
+
+@pytest.mark.parametrize(("max_length", "stride"), [(384, 128), (96, 20)])
+def test_windows_and_targets_are_those_of_transformers(max_length: int, stride: int, tmp_path: Path) -> None:
+    """As its run_qa.py prepares training, but that its `stride` is what two windows share."""
+    sources = DATA / "vocab" / "bert-base-uncased-vocab.txt", DATA / "squad" / "dev-v1.1.json"
+    for source in sources:
+        if not source.exists():
+            pytest.skip(f"{source} is absent (set BERTWRIGHT_DATA)")
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_bytes(sources[0].read_bytes())
+    theirs, ours = BertTokenizerFast.from_pretrained(tmp_path), Tokenizer.load(vocab, lowercase=True)
+    task = QuestionAnswering(max_length=max_length, stride=stride)
+    examples = list(task.read(str(sources[1])))[:2_000:20]
+    encoded = task.encode(examples, ours)
+    window = 0
+    for example in examples:
+        target = example.target
+        assert target is not None
+        assert target.start is not None
+        room = max_length - 3 - len(theirs(example.question, add_special_tokens=False)["input_ids"])
+        windows = theirs(
+            example.question,
+            example.context,
+            truncation="only_second",
+            max_length=max_length,
+            stride=room - stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        for number, offsets in enumerate(windows["offset_mapping"]):
+            begin, end = encoded.starts[window : window + 2]
+            assert encoded.input_ids[begin:end].tolist() == windows["input_ids"][number]
+            assert encoded.token_type_ids[begin:end].tolist() == windows["token_type_ids"][number]
+            context = [place for place, side in enumerate(windows.sequence_ids(number)) if side == 1]
+            stop = target.start + len(target.text)
+            expected = [0, 0]
+            if offsets[context[0]][0] <= target.start and offsets[context[-1]][1] >= stop:
+                expected = [
+                    max(place for place in context if offsets[place][0] <= target.start),
+                    min(place for place in context if offsets[place][1] >= stop),
+                ]
+            assert encoded.targets[window].tolist() == expected
+            window += 1
+    assert window == len(encoded.lengths) > len(examples) * (1 if max_length == 384 else 2)
+
+
+def test_a_very_long_context_is_answered_from_any_place() -> None:
+    words = ["".join(LETTERS[int(digit)] for digit in f"{number:05}") for number in range(20_000)]
+    context = " ".join(words)
+    assert len(context) > 100_000
+    answers = [words[0], words[9_999], words[19_999]]
+    examples = [asked(context, answer=answer) for answer in answers]
+    task = QuestionAnswering()
+    encoded = task.encode(examples, TOKENIZER)
+    assert len(encoded.lengths) == 3 * (1 + -(-(100_000 - 379) // 128))
+    outputs = np.zeros((len(encoded.rows), 2), np.float32)
+    hits = np.flatnonzero(encoded.targets[:, 0] > 0)
+    outputs[encoded.starts[hits] + encoded.targets[hits, 0], 0] = 9  # the model points at what it should learn
+    outputs[encoded.starts[hits] + encoded.targets[hits, 1], 1] = 9
+    found = task.decode(examples, encoded, outputs)
+    assert [answer.text for answer in found] == answers
+    assert [context[answer.start : answer.end] for answer in found] == answers
+
+
+# --- loss
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_that_of_each_window_alone(smoothing: float) -> None:
+    examples = [asked("c d e f g h i j", answer="g h"), asked("a", answer="a"), asked("b c", impossible=True)]
+    batch = take(SMALL.encode(examples, TOKENIZER), np.array([4, 0, 2, 3, 1]))
+    generator = torch.Generator().manual_seed(0)
+    logits = (30 * torch.randn(batch.batch.num_tokens, 2, generator=generator)).requires_grad_()
+    twin = logits.detach().clone().requires_grad_()
+    bounds = batch.batch.cu_seqlens.tolist()
+    losses = [
+        torch.nn.functional.cross_entropy(twin[begin:end, side], target[side], label_smoothing=smoothing)
+        for begin, end, target in zip(bounds[:-1], bounds[1:], batch.targets, strict=True)
+        for side in (0, 1)
+    ]
+    expected = torch.stack(losses).sum() / 2
+    loss = SMALL.loss(logits, batch, smoothing)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(logits.grad, twin.grad)
+    assert batch.count == 5
+
+
+def test_the_loss_of_outputs_that_know_nothing() -> None:
+    batch = take(SMALL.encode([asked("c d", answer="d")], TOKENIZER), np.array([0]))
+    assert SMALL.loss(torch.full((7, 2), 1e4), batch).item() == pytest.approx(np.log(7))
+
+
+def test_a_model_learns_to_point() -> None:
+    """The whole way: read, encode, head, loss, decode, score."""
+    examples = [
+        asked(" ".join([*"bcd"[: n % 4], marker, "e", "f"]), marker, f"{marker} e", id=f"{n}{marker}")
+        for n in range(4)
+        for marker in "hij"
+    ]
+    task = replace(SMALL, max_length=12)
+    sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "max_positions": 16}
+    config = BertConfig(vocab_size=TOKENIZER.vocab_size, hidden_dropout=0.0, attention_dropout=0.0, **sizes)
+    model = BertForTask(config, task.head)
+    batch = take(encoded := task.encode(examples, TOKENIZER), np.arange(len(examples)))
+    assert encoded.items == len(examples)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = task.loss(model(batch.batch, batch.rows), batch) / batch.count
+        loss.backward()
+        optimizer.step()
+    answers = predict(model, task, TOKENIZER, examples)
+    assert task.score(examples, answers) == {"exact_match": 1.0, "f1": 1.0}
+    assert min(answer.probability for answer in answers) > 0.5
+
+
+# --- decoding
+
+
+def slow(task: QuestionAnswering, example: QaExample, windows: list[dict[str, Any]]) -> list[Candidate]:
+    """All spans by falling score, then by place, as the paper and Google's code have it; windows one by one."""
+    scored: list[tuple[float, int, int]] = []
+    for number, window in enumerate(windows):
+        for i in range(len(window["start"])):
+            token = window["first"] + i
+            rivals = []
+            for rival, other in enumerate(windows):
+                left = token - other["first"]
+                right = len(other["start"]) - 1 - left
+                if left >= 0 and right >= 0:
+                    rivals.append((min(left, right) + 0.01 * len(other["start"]), -rival))
+            if -max(rivals)[1] != number:
+                continue
+            for j in range(i, min(i + task.max_answer, len(window["start"]))):
+                score = float(window["start"][i]) + float(window["end"][j])
+                scored.append((-score, token, window["first"] + j))
+    offsets = TOKENIZER.encode(example.context).offsets[1:-1]
+    candidates = []
+    for negative, i, j in sorted(scored)[: task.n_best]:
+        begin, end = int(offsets[i, 0]), int(offsets[j, 1])
+        candidates.append(Candidate(example.context[begin:end], begin, end, 0.0, -negative))
+    return candidates
+
+
+def slow_answer(task: QuestionAnswering, example: QaExample, windows: list[dict[str, Any]]) -> Answer:
+    candidates = slow(task, example, windows)
+    null = Candidate("", 0, 0, 0.0, min(window["null"] for window in windows))
+    best = candidates[0] if candidates else null
+    speaks = bool(candidates) and not (task.impossible and best.score <= null.score + task.threshold)
+    if task.impossible or not candidates:
+        candidates = sorted([null, *candidates], key=lambda candidate: -candidate.score)
+    total = sum(np.exp(candidate.score) for candidate in candidates)
+    candidates = [candidate._replace(probability=np.exp(candidate.score) / total) for candidate in candidates]
+    given = next(candidate for candidate in candidates if bool(candidate.text) == speaks)
+    return Answer(given.text, given.start, given.end, given.probability, best.score, null.score, tuple(candidates))
+
+
+@settings(max_examples=150, deadline=None)
+@given(TASKS, QUESTIONS, st.integers(0, 99), st.sampled_from([None, 1, 3]))
+def test_decoding_is_that_of_a_slow_twin(
+    task: QuestionAnswering, examples: list[QaExample], seed: int, levels: int | None
+) -> None:
+    encoded = task.encode(examples, TOKENIZER, labelled=False)
+    outputs = drawn(encoded, seed, levels)
+    for number, (example, answer) in enumerate(zip(examples, task.decode(examples, encoded, outputs), strict=True)):
+        windows: list[dict[str, Any]] = []
+        for window in np.flatnonzero(encoded.example_of == number):
+            rows = outputs[encoded.starts[window] : encoded.starts[window + 1]]
+            asked_tokens = min(len(TOKENIZER.encode(example.question)) - 2, task.max_question)
+            context = rows[asked_tokens + 2 : -1]
+            place = windows[-1]["first"] + min(task.stride, len(windows[-1]["start"])) if windows else 0
+            windows.append(
+                {"start": context[:, 0], "end": context[:, 1], "null": float(rows[0, 0]) + float(rows[0, 1])}
+                | {"first": place}
+            )
+        expected = slow_answer(task, example, windows)
+        assert answer == expected._replace(
+            probability=pytest.approx(expected.probability),
+            candidates=tuple(c._replace(probability=pytest.approx(c.probability)) for c in expected.candidates),
+        )
+        assert answer.text == example.context[answer.start : answer.end]
+        assert sum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
+
+
+def test_a_token_counts_where_most_is_around_it() -> None:
+    #                      places 0 1 2 3 4 5 6 7 8
+    # window 0 (0-5)   shows      0 1 2 2 1 0
+    # window 1 (2-7)                  0 1 2 2 1 0
+    # window 2 (4-8)                      0 1 2 1 0     one token shorter: it loses what is even
+    assert most_context(np.array([0, 2, 4]), np.array([6, 6, 5])).tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2]
+
+
+def test_an_answer_is_cut_from_the_text_as_it_stands() -> None:
+    example = asked("  C,  É-d  (JA)!")
+    encoded = SMALL.encode([example], TOKENIZER, labelled=False)
+    begin = int(encoded.starts[0] + encoded.context_at[0])
+    outputs = np.zeros((len(encoded.rows), 2), np.float32)
+    outputs[begin + 2, 0] = outputs[begin + 4, 1] = 5  # c , e - d ( j ##a ) !
+    (answer,) = SMALL.decode([example], encoded, outputs)
+    assert (answer.text, answer.start, answer.end) == ("É-d", 6, 9)
+
+
+def test_no_answer_wins_where_the_margin_is_not_above_the_threshold() -> None:
+    example = asked("c d")
+    task = replace(SMALL, impossible=True)
+    encoded = task.encode([example], TOKENIZER, labelled=False)
+    outputs = np.full((7, 2), -9, np.float32)
+    outputs[0] = 1  # [CLS]: 2
+    outputs[4] = 1.5  # "c": 3
+    for threshold, text in [(0.0, "c"), (0.5, "c"), (1.0, ""), (7.0, "")]:
+        (answer,) = replace(task, threshold=threshold).decode([example], encoded, outputs)
+        assert (answer.text, answer.score, answer.null_score, answer.margin) == (text, 3.0, 2.0, 1.0)
+        assert answer.best_span == "c"
+        assert answer.probability == pytest.approx((1 if text else np.exp(-1)) / (1 + np.exp(-1)), abs=1e-3)
+    (answer,) = replace(SMALL, threshold=7.0).decode([example], encoded, outputs)  # where there must be an answer
+    assert answer.text == "c"
+    assert all(candidate.text for candidate in answer.candidates)
+
+
+def test_the_window_least_sure_of_no_answer_speaks_for_all() -> None:
+    example = asked("c d e f g h i j")
+    encoded = SMALL.encode([example], TOKENIZER, labelled=False)
+    outputs = drawn(encoded)
+    outputs[encoded.starts[:-1]] = [[3, 1], [-1, 0.5], [2, 2]]
+    (answer,) = SMALL.decode([example], encoded, outputs)
+    assert answer.null_score == -0.5
+
+
+@pytest.mark.parametrize("impossible", [False, True])
+def test_a_context_without_tokens_has_no_answer(impossible: bool) -> None:
+    task = replace(SMALL, impossible=impossible, threshold=-9.0)
+    examples = [asked(""), asked(" \x00 "), asked("c")]
+    encoded = task.encode(examples, TOKENIZER, labelled=False)
+    *empty, answer = task.decode(examples, encoded, drawn(encoded))
+    for found in empty:
+        assert (found.text, found.start, found.end, found.probability, found.margin) == ("", 0, 0, 1.0, 0.0)
+    assert answer.text == "c"
+    assert [text for text, *_ in task.decode([], task.encode([], TOKENIZER, labelled=False), np.empty((0, 2)))] == []
+
+
+# --- threshold, scores, files
+
+
+def test_the_tuned_threshold_gives_the_best_f1() -> None:
+    rng = np.random.default_rng(1)
+    examples = [asked(" ".join(rng.choice(list(LETTERS), 12)), impossible=bool(n % 2), id=str(n)) for n in range(30)]
+    examples = [e if e.impossible else replace(e, answers=(Gold(e.context[4:7], 4),)) for e in examples]
+    task = replace(SMALL, impossible=True)
+    encoded = task.encode(examples, TOKENIZER, labelled=False)
+    outputs = drawn(encoded)
+
+    def f1(task: QuestionAnswering) -> float:
+        return task.score(examples, task.decode(examples, encoded, outputs))["f1"]
+
+    answers = task.decode(examples, encoded, outputs)
+    tuned = task.tuned(examples, answers)
+    assert f1(tuned) > f1(task)
+    assert f1(tuned) >= max(f1(replace(task, threshold=answer.margin)) for answer in answers)
+    assert tuned.tuned(examples, tuned.decode(examples, encoded, outputs)) == tuned  # whatever τ they were decoded with
+    assert replace(task, impossible=False).tuned(examples, answers).threshold == 0
+    assert tuned.score(examples, answers).keys() == {
+        *("exact_match", "f1", "has_answer_exact_match", "has_answer_f1", "no_answer_accuracy")
+    }
+
+
+def test_records_and_official_files() -> None:
+    examples = [asked("c d", id="x"), asked("", id="y")]
+    encoded = SMALL.encode(examples, TOKENIZER, labelled=False)
+    answers = SMALL.decode(examples, encoded, drawn(encoded))
+    records = [SMALL.record(example, answer) for example, answer in zip(examples, answers, strict=True)]
+    assert json.loads(json.dumps(records)) == records
+    names = ["id", "answer", "start", "end", "probability", "score", "null_score"]
+    assert [list(record) for record in records] == [names, names]
+    assert [(record["id"], record["answer"]) for record in records] == [("x", answers[0].text), ("y", "")]
+    texts, odds = official(examples, answers)
+    assert texts == {"x": answers[0].text, "y": ""}
+    assert odds == {"x": answers[0].null_score - answers[0].score, "y": 0.0}
+
+
+def test_a_question_without_answer_needs_the_setting(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"question": "?", "context": "c", "answers": []}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"own\.jsonl, line 1: it has no answer; .* --impossible"):
+        list(QuestionAnswering().read(str(path)))
+    (example,) = QuestionAnswering(impossible=True).read(str(path))
+    assert example.impossible
+    (example,) = QuestionAnswering().read(str(path), labelled=False)
+    assert not example.impossible
+
+
+def test_a_task_comes_back_from_its_folder(tmp_path: Path) -> None:
+    task = replace(SMALL, impossible=True, threshold=-1.25)
+    write_task(tmp_path, task)
+    values = json.loads((tmp_path / TASK_FILE).read_text())
+    assert values.pop("kind") == "question-answering"
+    assert from_fields(QuestionAnswering, values, tmp_path / TASK_FILE) == task
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stride": 0}, "stride is 0; at least 1"),
+        ({"max_answer": 0}, "max_answer is 0"),
+        ({"n_best": -1}, "n_best is -1"),
+        ({"max_question": 0}, "max_question is 0"),
+        ({"max_length": 67}, "max_length is 67: max_question 64 .* at least 68 is needed"),
+        ({"metric": "accuracy"}, 'no metric "accuracy" for question-answering; f1 or exact_match'),
+        ({"threshold": float("nan")}, "threshold is nan; a finite number"),
+    ],
+)
+def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        QuestionAnswering(**changes)
+    assert QuestionAnswering(max_length=68).head == ("span", 2)

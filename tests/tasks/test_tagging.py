@@ -1,0 +1,410 @@
+"""Tagging: windows by property, everything else by hand, and a small model against one written out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertwright.batching.batch import pack
+from bertwright.metrics.tags import normalized
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForTask
+from bertwright.tasks.conll import TagExample, surrounded
+from bertwright.tasks.prediction import outputs, predict
+from bertwright.tasks.tagging import Entity, Tagged, Tagging
+from bertwright.tasks.task import from_fields, take, write_task
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+TOKENIZER = Tokenizer.from_tokens(
+    [*SPECIAL_TOKENS, *"abcdefgh.", *(f"##{letter}" for letter in "abcdefgh"), "Anna", "lives", "in", "Paris"],
+    lowercase=False,
+)
+TASK = Tagging(scheme="iob2", labels=("O", "B-LOC", "B-PER", "I-PER"))
+
+
+def tokens(ids: np.ndarray) -> str:
+    return " ".join(TOKENIZER.token(int(number)) for number in ids)
+
+
+def shown(encoded) -> list[str]:
+    """Every window, the tokens that the head reads in brackets."""
+    found = []
+    for number, (begin, end) in enumerate(zip(encoded.starts, encoded.starts[1:], strict=False)):
+        names = tokens(encoded.input_ids[begin:end]).split()
+        for row in encoded.rows[encoded.row_starts[number] : encoded.row_starts[number + 1]]:
+            names[row] = f"<{names[row]}>"
+        found.append(" ".join(names))
+    return found
+
+
+# --- encoding
+
+
+def test_a_sentence_is_a_window_and_a_words_first_token_carries_its_tag():
+    examples = [TagExample(("Anna", "ab", "\x00", "in"), ("B-PER", "I-PER", "O", "B-LOC")), TagExample(("a",), ("O",))]
+    encoded = TASK.encode(examples, TOKENIZER)
+    assert shown(encoded) == ["[CLS] <Anna> <a> ##b <[UNK]> <in> [SEP]", "[CLS] <a> [SEP]"]
+    assert encoded.targets.tolist() == [2, 3, 0, 1, 0]
+    assert (encoded.example_of.tolist(), encoded.row_counts.tolist(), encoded.target_counts.tolist()) == (
+        [0, 1],
+        [4, 1],
+        [4, 1],
+    )
+    assert encoded.token_type_ids.tolist() == [0] * 10
+    batch = take(encoded, np.array([1, 0]))
+    assert batch.rows.tolist() == [1, 4, 5, 7, 8]
+    assert batch.targets.tolist() == [0, 2, 3, 0, 1]
+    unlabelled = TASK.encode(examples, TOKENIZER, labelled=False)
+    assert (unlabelled.targets.tolist(), unlabelled.target_counts.tolist()) == ([], [0, 0])
+
+
+def test_a_long_sentence_is_cut_between_words_and_its_pieces_overlap():
+    encoded = replace(TASK, max_length=10).encode([TagExample(tuple("abcdefgh.abcd"))], TOKENIZER, labelled=False)
+    assert shown(encoded) == [
+        "[CLS] <a> <b> <c> <d> <e> <f> g h [SEP]",
+        "[CLS] f <g> <h> <.> <a> <b> <c> d [SEP]",
+        "[CLS] f g h . a b c <d> [SEP]",
+    ]
+    assert (encoded.example_of.tolist(), encoded.truncated) == ([0, 0, 0], 0)
+
+
+def test_a_word_longer_than_the_window_keeps_its_beginning_and_is_counted():
+    example = TagExample(("a", "abcdefghab", "b"), ("O", "B-PER", "O"))
+    encoded = replace(TASK, max_length=8).encode([example, example, TagExample(("a",), ("O",))], TOKENIZER)
+    assert shown(encoded)[:3] == ["[CLS] <a> [SEP]", "[CLS] <a> ##b ##c ##d ##e ##f [SEP]", "[CLS] <b> [SEP]"]
+    assert encoded.targets.tolist() == [0, 2, 0, 0, 2, 0, 0]
+    assert encoded.truncated == 2
+
+
+def test_document_context_fills_the_window_from_both_sides(tmp_path):
+    path = tmp_path / "a.conll"
+    sentences = ["a b", "Anna lives in", "cde", "f g h", "-DOCSTART-", "Paris"]
+    path.write_text("\n\n".join("\n".join(f"{word} O" for word in one.split()) for one in sentences))
+    expected = {
+        7: [
+            "[CLS] <a> <b> Anna lives in [SEP]",
+            "[CLS] a b <Anna> <lives> <in> [SEP]",  # cde is three tokens, and no word is cut
+            "[CLS] in <c> ##d ##e f [SEP]",
+            "[CLS] <f> <g> <h> [SEP]",
+            "[CLS] <Paris> [SEP]",  # a document of its own
+        ],
+        12: [
+            "[CLS] <a> <b> Anna lives in c ##d ##e f g [SEP]",
+            "[CLS] a b <Anna> <lives> <in> c ##d ##e f g [SEP]",
+            "[CLS] b Anna lives in <c> ##d ##e f g h [SEP]",
+            "[CLS] b Anna lives in c ##d ##e <f> <g> <h> [SEP]",
+            "[CLS] <Paris> [SEP]",
+        ],
+    }
+    for max_length, windows in expected.items():
+        task = replace(TASK, context=True, max_length=max_length)
+        encoded = task.encode(list(task.read(str(path))), TOKENIZER)
+        assert shown(encoded) == windows
+        assert len(encoded.targets) == 10
+    alone = TASK.encode(list(TASK.read(str(path))), TOKENIZER)
+    assert shown(alone)[1:3] == ["[CLS] <Anna> <lives> <in> [SEP]", "[CLS] <c> ##d ##e [SEP]"]
+
+
+WORDS = st.text("abcdefgh.", max_size=9) | st.sampled_from(["Paris", "\x00", "語", "a" * 120])
+SENTENCES = st.lists(st.tuples(st.lists(WORDS, max_size=9), st.booleans()), max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sentences=SENTENCES, max_length=st.integers(3, 20), context=st.booleans())
+def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentences, max_length, context):
+    document, examples = 0, []
+    for words, new in sentences:
+        document += new
+        examples.append(TagExample(tuple(words), document=document))
+    given_examples = list(surrounded(examples, max_length - 2)) if context else examples
+    encoded = replace(TASK, max_length=max_length).encode(given_examples, TOKENIZER, labelled=False)
+
+    def word_tokens(words):
+        return [(TOKENIZER.ids([word])[0].tolist() or [TOKENIZER.unk_id])[: max_length - 2] for word in words]
+
+    def flat(parts):
+        return list(chain.from_iterable(parts))
+
+    assert encoded.row_counts.all()
+    assert encoded.lengths.max(initial=0) <= max_length
+    assert (np.diff(encoded.example_of) >= 0).all()
+    read: list[list[int]] = [[] for _ in examples]
+    for number, owner in enumerate(encoded.example_of):
+        ids = encoded.input_ids[encoded.starts[number] : encoded.starts[number + 1]].tolist()
+        rows = encoded.rows[encoded.row_starts[number] : encoded.row_starts[number + 1]].tolist()
+        assert (ids[0], ids[-1]) == (TOKENIZER.cls_id, TOKENIZER.sep_id)
+        assert rows == sorted(set(rows))
+        example = given_examples[owner]
+        first = len(read[owner])
+        read[owner] += [ids[row] for row in rows]
+        # The window is a run of whole words of the sentence and of those around it, and this is where its words stand.
+        around = [flat(side) for side in (example.before, example.after)]
+        own = word_tokens(example.words)
+        before, after = word_tokens(around[0]) + own[:first], own[first + len(rows) :] + word_tokens(around[1])
+        tagged = flat(own[first : first + len(rows)])
+        left, right = ids[1 : rows[0]], ids[rows[0] + len(tagged) : -1]
+        assert ids[rows[0] : rows[0] + len(tagged)] == tagged
+        assert rows == [rows[0] + sum(map(len, own[first : first + place])) for place in range(len(rows))]
+        begin = [flat(before[place:]) for place in range(len(before) + 1)].index(left)
+        end = [flat(after[:place]) for place in range(len(after) + 1)].index(right)
+        # And as much of them as there is room for: no word beside it would fit.
+        assert all(
+            len(ids) + len(word) > max_length for word in before[max(begin - 1, 0) : begin] + after[end : end + 1]
+        )
+    assert read == [[word[0] for word in word_tokens(example.words)] for example in examples]
+    holders = [one for one in examples if any(len(TOKENIZER.ids([word])[0]) > max_length - 2 for word in one.words)]
+    assert encoded.truncated == len(holders)
+
+
+# --- predictions
+
+
+def model(task: Tagging) -> BertForTask:
+    config = BertConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=64,
+        max_positions=64,
+        initializer_range=0.2,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    )
+    return BertForTask(config, task.head, seed=1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(sentences=st.lists(st.lists(st.text("abcdefgh.", min_size=1, max_size=4), min_size=1, max_size=9), max_size=6))
+def test_predictions_are_those_of_each_sentence_alone(sentences):
+    network = model(TASK).eval()
+    predictions = predict(network, TASK, TOKENIZER, [TagExample(tuple(words)) for words in sentences])
+    assert len(predictions) == len(sentences)
+    for words, prediction in zip(sentences, predictions, strict=True):
+        ids, rows = [TOKENIZER.cls_id], []
+        for word in words:
+            rows.append(len(ids))
+            ids += TOKENIZER.ids([word])[0].tolist()
+        with torch.no_grad():
+            logits = network(pack([np.array([*ids, TOKENIZER.sep_id])]), torch.tensor(rows))
+        likely, best = logits.softmax(1).max(1)
+        assert prediction.words == tuple(words)
+        assert prediction.tags == tuple(TASK.labels[number] for number in best)
+        np.testing.assert_allclose(prediction.probabilities, likely.numpy(), rtol=1e-4)
+
+
+def logits_for(tags: list[str], share: float = 0.5) -> np.ndarray:
+    """Outputs that give each tag this probability and the others the rest in equal parts."""
+    rest = (1 - share) / (len(TASK.labels) - 1)
+    return np.log(np.array([[share if tag == label else rest for label in TASK.labels] for tag in tags], np.float32))
+
+
+def decoded(examples: list[TagExample], tags: list[str], task: Tagging = TASK) -> list[Tagged]:
+    return task.decode(examples, task.encode(examples, TOKENIZER, labelled=False), logits_for(tags))
+
+
+def test_entities_have_their_places_in_words_and_in_raw_text():
+    words = TagExample(("Anna", "B.", "lives", "in", "Paris"))
+    text = TagExample.from_text("  Anna B lives\nin Paris.")
+    tags = ["B-PER", "I-PER", "O", "O", "B-LOC"]
+    from_words, from_text, nothing = decoded([words, text, TagExample(())], [*tags, *tags, "O"])
+    assert from_words.tags == tuple(tags)
+    assert from_words.probabilities == pytest.approx([0.5] * 5)
+    assert from_words.entities == (
+        Entity("PER", "Anna B.", 0, 7, pytest.approx(0.25)),
+        Entity("LOC", "Paris", 17, 22, pytest.approx(0.5)),
+    )
+    assert [(one.text, one.start, one.end) for one in from_text.entities] == [("Anna B", 2, 8), ("Paris", 18, 23)]
+    assert nothing == Tagged((), (), (), ())
+
+
+def test_predicted_tags_that_are_ill_formed_are_read_as_they_are_scored():
+    (found,) = decoded([TagExample(("Anna", "in", "Paris"))], ["I-PER", "B-LOC", "I-PER"])
+    assert [(one.label, one.text) for one in found.entities] == [("PER", "Anna"), ("LOC", "in"), ("PER", "Paris")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text() | st.text("Ana Bo.-’s\n"), data=st.data())
+def test_every_entity_is_cut_from_the_text(text, data):
+    example = TagExample.from_text(text)
+    count = len(example.words)
+    tags = data.draw(st.lists(st.sampled_from(TASK.labels), min_size=count, max_size=count))
+    if not tags:
+        return
+    (found,) = decoded([example], tags)
+    assert all(text[one.start : one.end] == one.text for one in found.entities)
+    assert (found.entities == ()) == (set(tags) == {"O"})
+
+
+def test_plain_classes_have_no_entities():
+    task = Tagging(scheme="none", labels=TASK.labels)
+    (found,) = decoded([TagExample(("Anna",))], ["B-PER"], task)
+    assert (found.tags, found.entities) == (("B-PER",), ())
+
+
+def test_a_record_is_plain_and_has_the_same_columns_for_every_example():
+    examples = [TagExample(("Anna",)), TagExample(())]
+    records = [TASK.record(*pair) for pair in zip(examples, decoded(examples, ["B-PER"]), strict=True)]
+    assert json.loads(json.dumps(records[0])) == {
+        "words": ["Anna"],
+        "tags": ["B-PER"],
+        "probabilities": [pytest.approx(0.5)],
+        "entities": [{"label": "PER", "text": "Anna", "start": 0, "end": 4, "probability": pytest.approx(0.5)}],
+    }
+    assert records[0].keys() == records[1].keys()
+
+
+# --- loss and score
+
+
+def test_the_loss_is_the_sum_over_words():
+    examples = [TagExample(("Anna", "in"), ("B-PER", "O")), TagExample(("Paris",), ("B-LOC",))]
+    batch = take(TASK.encode(examples, TOKENIZER), np.array([1, 0]))
+    logits = torch.from_numpy(logits_for(["B-LOC", "O", "O"]))
+    assert TASK.loss(logits, batch).item() == pytest.approx(-math.log(0.5) - math.log(0.5 / 3) - math.log(0.5))
+    smoothed = F.cross_entropy(logits, batch.targets, label_smoothing=0.1).item()
+    assert TASK.loss(logits, batch, smoothing=0.1).item() == pytest.approx(smoothed * 3)
+
+
+def test_scores_by_hand():
+    examples = [TagExample(("Anna", "B", "in", "Paris"), ("I-PER", "I-PER", "O", "I-LOC")), TagExample((), ())]
+    predictions = decoded(examples, ["B-PER", "I-PER", "O", "O"])
+    assert replace(TASK, scheme="iob1").score(examples, predictions) == {
+        "f1": pytest.approx(2 / 3),
+        "precision": 1.0,
+        "recall": 0.5,
+        "accuracy": 0.75,
+    }
+    assert replace(TASK, scheme="none").score(examples, predictions) == {"accuracy": 0.5}
+
+
+def test_a_small_model_learns_tags_and_a_long_text_keeps_its_words():
+    examples = [
+        TagExample(("Anna", "lives", "in", "Paris"), ("B-PER", "O", "O", "B-LOC")),
+        TagExample(("in", "Paris", "Anna", "ab", "lives"), ("O", "B-LOC", "B-PER", "I-PER", "O")),
+    ]
+    task = Tagging(max_length=16).fitted(examples)
+    network = model(task)
+    encoded = task.encode(examples, TOKENIZER)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    for _ in range(40):
+        batch = take(encoded, np.arange(encoded.items))
+        optimizer.zero_grad()
+        (task.loss(network(batch.batch, batch.rows), batch) / batch.count).backward()
+        optimizer.step()
+    assert task.score(examples, task.decode(examples, encoded, outputs(network, encoded)))["f1"] == 1.0
+    text = "Anna lives in Paris " * 30
+    (found,) = predict(network, task, TOKENIZER, [TagExample.from_text(text)])
+    assert list(found.words) == text.split()
+    assert {one.text for one in found.entities if one.label == "LOC"} == {"Paris"}
+
+
+# --- settings, labels, misuse
+
+
+def labelled(*tags: str) -> TagExample:
+    return TagExample(tuple(f"w{number}" for number in range(len(tags))), tags, "a.conll", range(5, 5 + len(tags)))
+
+
+@pytest.mark.parametrize(
+    ("task", "sequences", "scheme", "labels", "metric"),
+    [
+        (Tagging(), [("I-B", "I-A", "O"), ("I-A", "B-A")], "iob1", ("O", "B-A", "B-B"), "f1"),
+        (Tagging(), [("B-A", "I-A", "O")], "iob2", ("O", "B-A", "I-A"), "f1"),
+        (Tagging(), [("B-A", "L-A", "U-A")], "bioes", ("B-A", "E-A", "S-A"), "f1"),
+        (Tagging(), [("VERB", "NOUN", "O")], "none", ("O", "NOUN", "VERB"), "accuracy"),
+        (Tagging(scheme="none"), [("B-A", "O")], "none", ("O", "B-A"), "accuracy"),
+        (Tagging(metric="accuracy"), [("B-A", "O")], "iob2", ("O", "B-A"), "accuracy"),
+        (Tagging(scheme="iob1"), [("B-A", "O")], "iob1", ("O", "B-A"), "f1"),
+    ],
+)
+def test_training_tells_scheme_labels_and_what_can_be_scored(task, sequences, scheme, labels, metric):
+    examples = [labelled(*tags) for tags in sequences]
+    fitted = task.fitted(examples)
+    assert (fitted.scheme, fitted.labels, fitted.metric) == (scheme, labels, metric)
+    assert fitted.head == ("token", len(labels))
+    assert fitted.label_names == labels
+    assert fitted.fitted(examples) == fitted
+    assert fitted.metric in fitted.score(
+        examples, [Tagged(one.words, normalized(one.tags, scheme), (), ()) for one in examples]
+    )
+
+
+def test_a_fitted_task_is_kept_whole(tmp_path):
+    task = Tagging(words="form", context=True).fitted([labelled("B-A", "O")])
+    write_task(tmp_path, task)
+    values = json.loads((tmp_path / "task.json").read_text())
+    assert values.pop("kind") == "tagging"
+    assert from_fields(Tagging, values, tmp_path) == task
+
+
+@pytest.mark.parametrize(
+    ("task", "sequences", "message"),
+    [
+        (Tagging(), [("B-A", "O"), ("O", "X-A")], "a.conll, line 6: tag 'X-A' of 'w1': tags of iob2 are O, B-…, I-…"),
+        (Tagging(), [("B-A", "PER", "O")], "a.conll, line 6: tag 'PER' of 'w1': tags of iob2"),
+        (Tagging(scheme="iob2"), [("O", "O", "I-A")], "a.conll, line 7: tag 'I-A' of 'w2': in iob2 a span begins with"),
+        (Tagging(scheme="bioes"), [("O", "NN")], "a.conll, line 6: tag 'NN' of 'w1': tags of bioes are"),
+        (Tagging(), [("O", "O")], "a.conll, line 5: all words have the tag 'O'; two are the least"),
+        (Tagging(), [], "no sentences to learn from"),
+    ],
+)
+def test_training_tags_that_make_no_task_are_refused(task, sequences, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        task.fitted([labelled(*tags) for tags in sequences])
+
+
+def test_a_tag_that_training_did_not_have_is_refused_with_its_place():
+    message = "a.conll, line 6: tag 'I-LOC' of 'w1' is unknown; those of training are O, B-LOC, B-PER, I-PER"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TASK.encode([labelled("O", "O"), labelled("B-LOC", "I-LOC")], TOKENIZER)
+
+
+def test_what_is_not_known_yet_cannot_be_asked_for():
+    with pytest.raises(ValueError, match="the tags are not known yet"):
+        _ = Tagging().head
+    with pytest.raises(ValueError, match="text 3: no tags; they are needed"):
+        TASK.encode([TagExample(("a",), source="text 3")], TOKENIZER)
+    with pytest.raises(ValueError, match="text 4: 2 words, but 1 tags"):
+        TagExample(("a", "b"), ("O",), "text 4")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"metric": "f2"}, "metric is 'f2'; known are f1, accuracy"),
+        ({"scheme": "iob"}, "scheme is 'iob'; known are iob1, iob2, bioes, none"),
+        ({"max_length": 2}, r"max_length is 2; \[CLS\], \[SEP\] and one token need 3"),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        Tagging(**values)
+
+
+@pytest.mark.parametrize("context", [False, True])
+def test_real_sentences_keep_every_word(context):
+    path, vocab = DATA / "conll2003" / "valid.txt", DATA / "vocab" / "bert-base-cased-vocab.txt"
+    if not path.exists() or not vocab.exists():
+        pytest.skip(f"{path} or {vocab} is absent (set BERTWRIGHT_DATA)")
+    task = Tagging(context=context, max_length=256)
+    examples = list(task.read(str(path)))
+    task = task.fitted(examples)
+    encoded = task.encode(examples, Tokenizer.load(vocab, lowercase=False))
+    assert task.labels == ("O", *(f"{prefix}-{name}" for prefix in "BI" for name in ("LOC", "MISC", "ORG", "PER")))
+    assert (encoded.items, len(encoded.rows), len(encoded.targets), encoded.truncated) == (3_250, 51_362, 51_362, 0)
+    gold = [Tagged(one.words, one.tags or (), (), ()) for one in examples]
+    assert task.score(examples, gold) == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "accuracy": 1.0}
