@@ -286,9 +286,7 @@ class BertTagger(BertEstimator):
         examples = self._sentences(X, y)
         with self._placed() as bert:
             assert bert.task is not None
-            found = bert.tag([example.words for example in examples])
-            scores = bert.task.score(examples, found)
-        return scores["accuracy" if bert.task.scheme == "none" else "f1"]  # type: ignore[attr-defined]
+            return bert.task.score(examples, bert.tag([one.words for one in examples]))[bert.task.metric]
 
     def _sentences(self, X: Any, y: Any) -> list[TagExample]:
         words = _sequences(X, "X", "words")

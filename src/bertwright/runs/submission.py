@@ -185,17 +185,15 @@ def _questions(settings: SubmissionSettings, name: str, model: str) -> list[Ques
 
 
 def _fitting(sheet: Sheet, folder: Path) -> Classification | Regression:
-    """A model's task. Raises ValueError where it gives other answers than GLUE knows, or reads another number of texts."""
+    """A model's task. Raises ValueError where it gives other answers than GLUE knows, or reads not as many texts."""
     task = read_task(folder)
-    kind, expected = (
-        (Classification, f"the labels {listed(sheet.labels)}") if sheet.labels else (Regression, "a number")
-    )
+    kind = Classification if sheet.labels else Regression
     labels = task.label_names if task else ()
     if not isinstance(task, Classification | Regression) or type(task) is not kind or {*labels} != {*sheet.labels}:
+        expected = f"the labels {listed(sheet.labels)}" if sheet.labels else "a number"
         found = f"its task is {task.kind}" if task else "it was not fine-tuned on a task"
-        raise ValueError(
-            f"{folder}: {sheet.task} asks for {expected}; {found}{f' with {listed(labels)}' if labels else ''}"
-        )
+        having = f" with {listed(labels)}" if labels else ""
+        raise ValueError(f"{folder}: {sheet.task} asks for {expected}; {found}{having}")
     told = (folder / TASK_FILE).is_file()  # a folder of transformers does not say how many texts it reads
     if told and (task.pair is None) != (len(sheet.texts) == 1):
         read = "single texts" if task.pair is None else "pairs of texts"

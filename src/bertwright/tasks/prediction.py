@@ -55,7 +55,8 @@ def scored(
 def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
     """The head's outputs for all rows, R × C float32, dropout off; `advance` is told of items done.
 
-    Raises ValueError where they are not finite: no label follows from those. Longest sequences first: memory runs out at once or never, and a backend that pads has little to pad.
+    Longest sequences first: memory runs out at once or never, and a backend that pads has little to pad. Raises
+    ValueError for outputs that are not finite: no answer follows from those.
     """
     device = next(model.parameters()).device
     training = model.training

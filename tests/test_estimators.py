@@ -1,0 +1,590 @@
+"""The estimators learn, keep to scikit-learn's conventions for text, travel as folders, and refuse what does not fit."""
+# ruff: noqa: N803, N806 - X is what scikit-learn calls it
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import pickle
+import pickletools
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+import polars
+import pytest
+import torch
+from sklearn.base import BaseEstimator, clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.utils import estimator_checks, get_tags
+
+from bertwright import estimators
+from bertwright.estimators import BertClassifier, BertEstimator, BertRegressor, BertTagger
+from bertwright.files import read_json
+from bertwright.interop.huggingface import save_model
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.runs import finetune as finetuning
+from bertwright.runs.tuning import FinetuneSettings
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.device import DeviceSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+
+BAD = "gloomy dull stale bleak tedious".split()
+GOOD = "bright witty fresh vivid moving".split()
+FILLERS = "the film is a story of two cities in spring".split()
+KINDS = (BertClassifier, BertRegressor, BertTagger)
+QUICK: dict[str, Any] = {
+    "epochs": 6.0,
+    "batch_size": 8,
+    "learning_rate": 1e-2,
+    "device": "cpu",
+    "dtype": "float32",
+    "threads": 1,
+}
+
+
+class Reviews(NamedTuple):
+    """Sentences with one telling word each, and what it tells."""
+
+    texts: list[str]
+    good: list[bool]
+
+
+def reviews(number: int, seed: int) -> Reviews:
+    rng = np.random.default_rng(seed)
+    good = [bool(flag) for flag in rng.permutation(np.arange(number) % 2)]
+    texts = [" ".join(rng.permutation([*rng.choice(FILLERS, 4), rng.choice(GOOD if flag else BAD)])) for flag in good]
+    return Reviews(texts, good)
+
+
+TRAIN, TEST = reviews(64, 0), reviews(24, 1)
+
+
+def words_of(given: Reviews) -> list[list[str]]:
+    return [text.split() for text in given.texts]
+
+
+def tags_of(given: Reviews, telling: str) -> list[list[str]]:
+    return [[telling if word in BAD + GOOD else "O" for word in words] for words in words_of(given)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_plots() -> Any:
+    """Drawing a run's figures is tested with runs; of the second that a fit takes here it would be the most."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetuning, "plot_metrics", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model folder with random weights."""
+    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *FILLERS, *BAD, *GOOD], lowercase=True)
+    config = BertConfig.named(
+        "tiny", tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64, max_positions=32
+    )
+    folder = tmp_path_factory.mktemp("bert") / "model"
+    save_model(folder, BertForPretraining(config), tokenizer)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def classifier(bert: str) -> BertClassifier:
+    """Fitted on labels 1 and 0."""
+    return BertClassifier(bert, **QUICK).fit(TRAIN.texts, [int(flag) for flag in TRAIN.good])
+
+
+@pytest.fixture(scope="module")
+def regressor(bert: str) -> BertRegressor:
+    return BertRegressor(bert, **QUICK).fit(TRAIN.texts, np.where(TRAIN.good, 1.0, -1.0))
+
+
+@pytest.fixture(scope="module")
+def tagger(bert: str) -> BertTagger:
+    return BertTagger(bert, **QUICK).fit(words_of(TRAIN), tags_of(TRAIN, "B-MOOD"))
+
+
+@pytest.fixture
+def fitted(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+every_fitted = pytest.mark.parametrize("fitted", ["classifier", "regressor", "tagger"], indirect=True)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+# --- they learn
+
+
+def test_a_classifier_learns_labels(classifier: BertClassifier) -> None:
+    truth = [int(flag) for flag in TEST.good]
+    found = classifier.predict(TEST.texts)
+    assert classifier.classes_.tolist() == [0, 1]
+    assert found.dtype == classifier.classes_.dtype == np.dtype(int)
+    assert classifier.score(TEST.texts, truth) == accuracy_score(truth, found) > 0.9
+    shares = classifier.predict_proba(TEST.texts)
+    assert shares.shape == (24, 2)
+    assert shares.sum(1) == pytest.approx(1, abs=1e-12)
+    assert (classifier.classes_[shares.argmax(1)] == found).all()
+    answers = classifier.model_.classify(TEST.texts)
+    assert shares[:, 1].tolist() == [answer.probabilities["1"] for answer in answers]
+
+
+def test_a_regressor_learns_numbers(regressor: BertRegressor) -> None:
+    truth = np.where(TEST.good, 1.0, -1.0)
+    found = regressor.predict(TEST.texts)
+    assert found.dtype == np.float64
+    assert regressor.score(TEST.texts, truth) == r2_score(truth, found) > 0.8
+
+
+def test_a_tagger_learns_spans(tagger: BertTagger) -> None:
+    assert tagger.predict(words_of(TEST)) == tags_of(TEST, "B-MOOD")
+    assert tagger.predict([["bright"] * 50, [], ["film"]]) == [["B-MOOD"] * 50, [], ["O"]]
+    halves = [[tag if number % 2 else "O" for tag in tags] for number, tags in enumerate(tags_of(TEST, "B-MOOD"))]
+    assert tagger.score(words_of(TEST), halves) == pytest.approx(2 / 3)  # 12 of 24 spans right, all 12 found
+
+
+def test_a_tagger_of_plain_classes_is_scored_by_words(bert: str) -> None:
+    tags = [["ADJ" if tag != "O" else "NOUN" for tag in row] for row in tags_of(TRAIN, "B-MOOD")]
+    tagger = BertTagger(bert, **QUICK).fit(words_of(TRAIN), tags)
+    assert tagger.score(words_of(TRAIN)[:1], [["ADJ"] * 5]) == 0.2  # one of the five
+
+
+# --- what X and y may be
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (["10", "9"], ["10", "9"]),  # as text; the model itself sorts them as numbers
+        (np.array(["no", "yes"]), ["no", "yes"]),
+        (np.array(["no", "yes"], dtype=object), ["no", "yes"]),
+        (np.array([7, -1], dtype=np.int16), [-1, 7]),
+        ([2.0, 1.0], [1.0, 2.0]),
+        ([True, False], [False, True]),
+        (polars.Series(["nein", "ja"]), ["ja", "nein"]),
+    ],
+)
+def test_labels_come_back_as_they_were_also_from_a_folder(
+    bert: str, tmp_path: Path, labels: Any, classes: list[Any]
+) -> None:
+    given = labels if isinstance(labels, polars.Series) else np.asarray(labels)
+    texts = ["gloomy", "bright"]
+    classifier = BertClassifier(bert, **QUICK | {"epochs": 8, "learning_rate": 2e-2}).fit(texts * 4, [*labels] * 4)
+    assert classifier.classes_.tolist() == classes
+    found = classifier.predict(texts)
+    assert found.tolist() == list(labels)
+    assert found.dtype == np.asarray([*given]).dtype
+    classifier.save(tmp_path / "folder")
+    opened = BertClassifier.from_folder(tmp_path / "folder", device="cpu", dtype="float32", threads=1)
+    assert opened.predict(texts).tolist() == list(labels)
+    assert opened.predict(texts).dtype == found.dtype
+    assert (opened.predict_proba(texts) == classifier.predict_proba(texts)).all()
+
+
+def test_an_array_of_labels_keeps_its_type(bert: str) -> None:
+    for labels in (np.array([3, 5], dtype=np.uint8), np.array(["x", "y"], dtype=object)):
+        classifier = BertClassifier(bert, **QUICK | {"epochs": 0.1}).fit(["bright", "dull"], labels)
+        assert classifier.predict(["film"]).dtype == labels.dtype
+
+
+def test_texts_may_be_lists_arrays_and_columns(classifier: BertClassifier) -> None:
+    expected = classifier.predict_proba(TEST.texts)
+    forms = (
+        tuple(TEST.texts),
+        np.array(TEST.texts),
+        np.array(TEST.texts, dtype=object),
+        polars.Series(TEST.texts),
+        iter(TEST.texts),
+    )
+    for form in forms:
+        assert (classifier.predict_proba(form) == expected).all()
+
+
+def test_columns_of_pandas_are_texts_too(classifier: BertClassifier) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is no dependency")
+    expected = classifier.predict_proba(TEST.texts)
+    assert (classifier.predict_proba(pandas.Series(TEST.texts)) == expected).all()
+
+
+def test_pairs_may_be_tuples_arrays_and_frames(bert: str) -> None:
+    pairs = [("the film is", text) for text in TRAIN.texts]
+    classifier = BertClassifier(bert, **QUICK).fit(pairs, TRAIN.good)
+    frame = polars.DataFrame({"a": ["the film is"] * 24, "b": TEST.texts})
+    assert classifier.score(frame, TEST.good) > 0.9
+    expected = classifier.predict_proba(frame)
+    as_lists = [["the film is", text] for text in TEST.texts]
+    for form in (as_lists, np.array(as_lists), [np.array(pair) for pair in as_lists]):
+        assert (classifier.predict_proba(form) == expected).all()
+    with pytest.raises(ValueError, match="a pair of texts expected by this task, one text found"):
+        classifier.predict(TEST.texts)
+
+
+# --- scikit-learn's conventions
+
+
+def test_defaults_are_those_of_a_run() -> None:
+    settings = FinetuneSettings(Path("run"), TaskSettings("classification"))
+    expected = {name: value for name, value in vars(settings).items() if not hasattr(value, "__dataclass_fields__")}
+    expected |= vars(settings.device) | vars(settings.optimizer) | {"random_state": settings.seed}
+    for name, parameter in inspect.signature(BertEstimator).parameters.items():
+        if name not in ("model", "verbose", "max_length"):
+            assert parameter.default == expected[name], name
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "check",
+    [
+        estimator_checks.check_estimator_cloneable,
+        estimator_checks.check_estimator_tags_renamed,
+        estimator_checks.check_valid_tag_types,
+        estimator_checks.check_estimator_repr,
+        estimator_checks.check_no_attributes_set_in_init,
+        estimator_checks.check_do_not_raise_errors_in_init_or_set_params,
+        estimator_checks.check_mixin_order,
+        estimator_checks.check_parameters_default_constructible,
+        estimator_checks.check_get_params_invariance,
+        estimator_checks.check_set_params,
+        estimator_checks.check_fit_score_takes_y,
+    ],
+)
+def test_scikit_learn_finds_its_conventions_kept(
+    check: Callable[[str, BaseEstimator], None], kind: type[BertEstimator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if check is estimator_checks.check_fit_score_takes_y:  # it also fits, on numbers
+        monkeypatch.setattr(kind, "fit", inspect.unwrap(lambda self, X, y: self))
+        monkeypatch.setattr(kind, "score", lambda self, X, y: 0.0)
+    check(kind.__name__, kind("a folder"))
+
+
+@every_kind
+def test_the_tags_speak_of_text(kind: type[BertEstimator]) -> None:
+    tags = get_tags(kind("a folder"))
+    assert tags.input_tags.string
+    assert not tags.input_tags.two_d_array
+    assert tags.target_tags.required
+    assert tags.estimator_type == {BertClassifier: "classifier", BertRegressor: "regressor"}.get(kind)
+
+
+@every_fitted
+def test_fit_leaves_the_parameters_alone_and_clone_forgets_the_rest(fitted: Any, bert: str) -> None:
+    assert fitted.get_params() == type(fitted)(bert, **QUICK).get_params()
+    twin = clone(fitted)
+    assert twin.get_params() == fitted.get_params()
+    assert set(vars(twin)) == set(twin.get_params())
+
+
+@every_kind
+def test_what_is_not_fitted_says_so(kind: type[Any], tmp_path: Path) -> None:
+    for call in (lambda: kind("folder").predict(["a"]), lambda: kind("folder").save(tmp_path / "folder")):
+        with pytest.raises(NotFittedError, match="is not fitted yet"):
+            call()
+
+
+def test_the_random_state_decides(bert: str, classifier: BertClassifier) -> None:
+    def shares(random_state: Any) -> Any:
+        twin = clone(classifier).set_params(random_state=random_state, epochs=1.0)
+        return twin.fit(TRAIN.texts, TRAIN.good).predict_proba(TEST.texts).tolist()
+
+    same, other = shares(np.random.RandomState(3)), shares(np.random.RandomState(4))
+    assert same == shares(np.random.RandomState(3)) != other
+
+
+def test_cross_validation(classifier: BertClassifier, tagger: BertTagger) -> None:
+    assert cross_val_score(classifier, TRAIN.texts, TRAIN.good, cv=2).mean() > 0.7
+    assert cross_val_score(tagger, words_of(TRAIN), tags_of(TRAIN, "B-MOOD"), cv=2).mean() > 0.7
+
+
+def test_a_grid_over_a_pipeline(bert: str) -> None:
+    pipeline = make_pipeline(FunctionTransformer(lambda texts: [text.lower() for text in texts]))
+    pipeline.steps.append(("bert", BertClassifier(bert, **QUICK)))
+    grid = {"bert__epochs": np.array([0.1, 6.0]), "bert__batch_size": np.array([8])}
+    search = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(TRAIN.texts, TRAIN.good)
+    assert search.best_params_["bert__epochs"] == 6.0
+    assert search.predict([text.upper() for text in TEST.texts]).tolist() == search.predict(TEST.texts).tolist()
+
+
+def test_targets_far_from_one_are_learned_through_a_scaler(bert: str) -> None:
+    prices = np.where(TRAIN.good, 21_000.0, 20_000.0)
+    scaled = TransformedTargetRegressor(BertRegressor(bert, **QUICK), transformer=StandardScaler())
+    assert scaled.fit(TRAIN.texts, prices).score(TEST.texts, np.where(TEST.good, 21_000.0, 20_000.0)) > 0.8
+
+
+# --- travelling
+
+
+def answers(fitted: Any) -> Any:
+    if isinstance(fitted, BertTagger):
+        return [(one.tags, one.probabilities) for one in fitted.model_.tag(words_of(TEST))]
+    if isinstance(fitted, BertClassifier):
+        return fitted.predict_proba(TEST.texts).tolist()
+    return fitted.predict(TEST.texts).tolist()
+
+
+def joblib_round_trip(fitted: Any) -> Any:
+    with io.BytesIO() as file:
+        joblib.dump(fitted, file)
+        file.seek(0)
+        return joblib.load(file)
+
+
+@every_fitted
+@pytest.mark.parametrize("travelled", [lambda one: pickle.loads(pickle.dumps(one)), joblib_round_trip])
+def test_a_pickled_estimator_gives_the_same_to_the_bit(fitted: Any, travelled: Callable[[Any], Any]) -> None:
+    other = travelled(fitted)
+    assert answers(other) == answers(fitted)
+    assert other.get_params() == fitted.get_params()
+    assert isinstance(fitted.model_, type(other.model_))  # the one that was pickled is as it was
+
+
+@every_fitted
+def test_a_pickle_holds_the_files_of_a_folder_and_no_torch(fitted: Any, tmp_path: Path) -> None:
+    pickled = pickle.dumps(fitted, protocol=2)  # in which every class is named by one opcode, its module included
+    named = {str(value).split()[0] for code, value, _ in pickletools.genops(pickled) if code.name == "GLOBAL"}
+    assert "bertwright.estimators" in named
+    assert not [name for name in named if name.startswith(("torch", "bertwright.models", "bertwright.inference"))]
+    fitted.save(tmp_path / "folder")
+    files = fitted.__getstate__()["model_"]
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()}
+    assert "model.safetensors" in files
+
+
+@every_fitted
+def test_a_saved_folder_opens_again_and_another_fit_starts_from_it(fitted: Any, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "folder")
+    opened = type(fitted).from_folder(tmp_path / "folder", **QUICK | {"epochs": 0.1})
+    assert answers(opened) == answers(fitted)
+    target = tags_of(TEST, "B-MOOD") if isinstance(fitted, BertTagger) else [float(flag) for flag in TEST.good]
+    given = words_of(TEST) if isinstance(fitted, BertTagger) else TEST.texts
+    assert answers(clone(opened).fit(given, target)) != answers(fitted)
+    with pytest.raises(ValueError, match="is there already"):
+        fitted.save(tmp_path / "folder")
+
+
+def test_without_the_file_of_classes_labels_are_strings(classifier: BertClassifier, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    classifier.save(folder)
+    for content in ({"classes": [0, 2], "dtype": "l"}, {"classes": [0, 1]}, [0, 1], {"classes": ["a"], "dtype": "l"}):
+        (folder / "classes.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"classes\.json: not the labels of the model beside it"):
+            BertClassifier.from_folder(folder)
+    (folder / "classes.json").unlink()
+    opened = BertClassifier.from_folder(folder, device="cpu", dtype="float32")
+    assert opened.classes_.tolist() == ["0", "1"]
+    assert opened.predict(TEST.texts).tolist() == classifier.predict(TEST.texts).astype(str).tolist()
+
+
+def test_a_folder_of_another_kind_is_refused(tagger: BertTagger, bert: str, tmp_path: Path) -> None:
+    tagger.save(tmp_path / "folder")
+    with pytest.raises(ValueError, match="a model for tagging; BertClassifier needs one for classification"):
+        BertClassifier.from_folder(tmp_path / "folder")
+    with pytest.raises(ValueError, match="a model for no task; BertTagger needs one for tagging"):
+        BertTagger.from_folder(bert)
+
+
+# --- good manners
+
+
+def test_fit_is_quiet_unless_told_and_leaves_nothing_behind(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        classifier = BertClassifier(bert, **QUICK | {"epochs": 1.0}).fit(TRAIN.texts, TRAIN.good)
+        classifier.predict(TEST.texts)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert not printed.err
+    classifier.set_params(verbose=True, dev_share=0.25).fit(TRAIN.texts, TRAIN.good)
+    assert "dev after step" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_fit_leaves_nothing_behind(
+    bert: str, classifier: BertClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    figures = finetuning._figures
+
+    def interrupting(window: Any) -> dict[str, float]:
+        signal.raise_signal(signal.SIGINT)
+        return figures(window)
+
+    monkeypatch.setattr(finetuning, "_figures", interrupting)
+    twin = clone(classifier).set_params(epochs=60.0)
+    with pytest.raises(KeyboardInterrupt, match="fit was interrupted, nothing is kept"):
+        twin.fit(TRAIN.texts, TRAIN.good)
+    assert not hasattr(twin, "model_")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_checkpoint_is_written_that_nobody_could_resume(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+
+    def watched(settings: FinetuneSettings, *rest: Any) -> Path:
+        model = finetuning.finetune(settings, *rest)
+        left.extend(path.name for path in (settings.run / "checkpoints").iterdir())
+        assert read_json(settings.run / "report.json")["steps"] == 16
+        return model
+
+    monkeypatch.setattr(estimators, "finetune", watched)
+    BertClassifier(bert, **QUICK | {"epochs": 2.0}).fit(TRAIN.texts, TRAIN.good)
+    assert not left
+
+
+def test_bertwright_alone_imports_neither_torch_nor_scikit_learn() -> None:
+    loaded = "import bertwright, sys; print([name for name in ('sklearn', 'torch') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- misuse
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        ("one text", ["a"], "X is one str: a list, an array or a column is expected"),
+        ({"text": ["bright"]}, ["a"], "X is one dict"),
+        (5, ["a"], "X is one int"),
+        ([], [], "X is empty: one example is the least"),
+        (["bright", None], ["a", "b"], r"X\[1\] is None \(NoneType\): a text \(str\), or a pair of texts, is expected"),
+        (["bright", NAN], ["a", "b"], r"X\[1\] is nan \(float\)"),
+        ([b"bright"], ["a"], r"X\[0\] is b'bright' \(bytes\)"),
+        (np.eye(2), ["a", "b"], r"X\[0\] is \[1\.0, 0\.0\] \(list\)"),
+        ([("a", "b", "c")], ["a"], r"X\[0\] is \('a', 'b', 'c'\) \(tuple\)"),
+        (["bright", ("a", "b")], ["a", "b"], r"X\[1\] is \('a', 'b'\) \(tuple\), but X\[0\] 'bright' \(str\): give"),
+        (["bright", "a \ud800"], ["a", "b"], r"^X\[1\]: \\ud800 is half a surrogate pair"),
+        (["bright", "dull"], None, "y cannot be None"),
+        (["bright", "dull"], ["a"], r"inconsistent numbers of samples: \[2, 1\]"),
+        (["bright", "dull"], ["a", "a"], "have the same in 'label': 'a'; at least two different ones are needed"),
+        (["bright", "dull"], ["a", 1], r"y\[1\] is 1 \(int\), but y\[0\] 'a' \(str\): labels are of one type"),
+        (["bright", "dull"], ["a", NAN], r"y\[1\] is nan \(float\), but y\[0\] 'a' \(str\)"),
+        (["bright", "dull"], [1, NAN], "Input y contains NaN"),
+        (["bright", "dull"], [1, None], "Unknown label type"),
+        (["bright", "dull"], [0.5, 1.25], "Unknown label type: continuous"),
+        (["bright", "dull"], [["a", "b"], ["b", "a"]], "y should be a 1d array"),
+        (["bright", "dull"], ["a", ""], "class '': no value in 'y'"),
+    ],
+)
+def test_a_classifier_refuses(bert: str, X: Any, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        BertClassifier(bert, **QUICK).fit(X, y)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([1.0, NAN], "Input y contains NaN"),
+        ([1.0, None], "Input y contains NaN"),
+        ([1.0, float("inf")], "Input y contains infinity"),
+        (["a", "b"], "could not convert string to float: 'a'"),
+        ([2.0, 2.0], "have the same in 'label': 2.0"),
+        ([1.0, 1e300], r"^X\[1\]: a finite number expected"),
+        ([1.0], "inconsistent numbers of samples"),
+    ],
+)
+def test_a_regressor_refuses(bert: str, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BertRegressor(bert, **QUICK).fit(["bright", "dull"], y)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (["a text"], [["O", "O"]], r"X\[0\] is 'a text' \(str\): a list of words \(str, not empty\) is expected"),
+        ([["film", ""]], [["O", "O"]], r"X\[0\] is \['film', ''\] \(list\)"),
+        ([["film"], ["is"]], [["O"], [3]], r"y\[1\] is \[3\] \(list\): a list of tags"),
+        ([["film"], ["is", "dull"]], [["O"], ["O"]], r"^X\[1\]: 2 words, but 1 tags; each word needs one"),
+        ([["film"], ["is"]], [["O"]], "inconsistent numbers of samples"),
+        ([["film"], ["is"]], [["O"], ["O"]], "all words have the tag 'O'"),
+        ([["film"], ["is", "dull"]], [["B-X"], ["O", "Y"]], r"^X\[1\]: tag 'Y' of 'dull': tags of iob2 are O"),
+    ],
+)
+def test_a_tagger_refuses(bert: str, X: Any, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BertTagger(bert, **QUICK).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"epochs": "3"}, "BertClassifier: epochs: float is expected, '3' found"),
+        ({"epochs": 0}, "epochs must be above 0"),
+        ({"batch_size": 2.5}, "BertClassifier: batch_size: int is expected, 2.5 found"),
+        ({"learning_rate": -1.0}, "learning_rate must be above 0"),
+        ({"device": "gpu"}, "one of 'auto', 'cpu', 'cuda' is expected, 'gpu' found"),
+        ({"dtype": "float16"}, "one of 'auto', 'float32', 'bfloat16' is expected"),
+        ({"max_length": 33}, "max_length = 33: the model has 32 positions"),
+        ({"dev_share": 0.01}, "leaves one part empty"),
+        ({"freeze": 9}, "freeze = 9: this model has 1 layers"),
+        ({"random_state": "seed"}, "cannot be used to seed"),
+        ({"model": "nowhere"}, "nowhere: no such folder"),
+    ],
+)
+def test_parameters_are_checked_in_fit(bert: str, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BertClassifier(bert, **QUICK).set_params(**parameters).fit(TRAIN.texts, TRAIN.good)
+
+
+def test_prediction_refuses_what_fit_would(classifier: BertClassifier, tagger: BertTagger) -> None:
+    with pytest.raises(ValueError, match="X is one str"):
+        classifier.predict("bright")
+    with pytest.raises(ValueError, match="X is empty"):
+        classifier.predict([])
+    with pytest.raises(ValueError, match="one text expected by this task, a pair found"):
+        classifier.predict([("a", "b")])
+    with pytest.raises(ValueError, match=r"X\[0\] is 'the film' \(str\): a list of words"):
+        tagger.predict(["the film"])
+    with pytest.raises(ValueError, match=r"X\[0\]: 1 words, but 2 tags"):
+        tagger.score([["film"]], [["O", "O"]])
+    with pytest.raises(ValueError, match="one of 'auto', 'cpu', 'cuda' is expected"):
+        pickle.loads(pickle.dumps(classifier)).set_params(device="tpu").predict(["film"])
+
+
+def test_settings_reach_the_run(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[FinetuneSettings] = []
+
+    def watched(settings: FinetuneSettings, *_: Any) -> Path:
+        seen.append(settings)
+        raise ValueError("seen")
+
+    monkeypatch.setattr(estimators, "finetune", watched)
+    given: dict[str, Any] = {"epochs": 2.5, "batch_size": 4, "dropout": 0.2, "freeze": 1, "layer_decay": 0.9}
+    rest: dict[str, Any] = {"learning_rate": 7e-5, "max_length": 20, "dev_share": 0.5, "random_state": np.int64(11)}
+    placed: dict[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 3}
+    with pytest.raises(ValueError, match="seen"):
+        BertRegressor(bert, **given, **rest, **placed).fit([("a", "b"), ("c", "d")], [1, 2])
+    (settings,) = seen
+    assert {name: getattr(settings, name) for name in given} == given
+    assert (settings.seed, settings.dev_share, settings.optimizer.learning_rate) == (11, 0.5, 7e-5)
+    assert settings.optimizer.bias_correction  # the rest of the paper's optimizer stays
+    assert settings.device == DeviceSettings(**placed)
+    assert (settings.task.task, settings.task.overrides.max_length, settings.task.overrides.pair) == (
+        "regression",
+        20,
+        "pair",
+    )
