@@ -50,17 +50,17 @@ Block = Callable[[int], float]  # the steps of one block, by its number; gives t
 
 def contenders(bfloat16: bool, compiled: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
     """Name → (arguments of the child, environment)."""
-    best = ["theirs", "--grouped"]
+    grouped = ["theirs", "--padding", "grouped"]
     listed: dict[str, tuple[list[str], dict[str, str]]] = {
-        "transformers, as the example scripts run it (padded to 128, fp32)": (["theirs"], {}),
-        "transformers, padded to 128, malloc thresholds": (["theirs"], MALLOC),
-        "transformers, dynamic padding, length grouping, malloc thresholds": (best, MALLOC),
+        "transformers, as the example scripts run it (padded to 128, fp32)": (["theirs", "--padding", "fixed"], {}),
+        "transformers, dynamic padding, malloc thresholds": (["theirs", "--padding", "dynamic"], MALLOC),
+        "transformers, the same with length grouping": (grouped, MALLOC),
         "bertwright": (["ours"], {}),
     }
     if compiled:
-        listed["transformers, the same compiled"] = ([*best, "--compile"], MALLOC)
+        listed["transformers, with length grouping, compiled"] = ([*grouped, "--compile"], MALLOC)
     if bfloat16:
-        listed["transformers, dynamic padding, length grouping, malloc, bf16"] = ([*best, "--bfloat16"], MALLOC)
+        listed["transformers, with length grouping, bf16 autocast"] = ([*grouped, "--bfloat16"], MALLOC)
         listed["bertwright, bf16"] = (["ours", "--bfloat16"], {})
     return listed
 
@@ -103,8 +103,8 @@ def theirs(chosen: argparse.Namespace) -> Block:
     def block(number: int) -> float:
         batches = block_examples(lengths, number, chosen.steps)
         total = 0.0
-        for rows in batches if chosen.grouped else shuffled(batches, number):
-            inputs = peer.batch([items[row] for row in rows], None if chosen.grouped else LENGTH)
+        for rows in batches if chosen.padding == "grouped" else shuffled(batches, number):
+            inputs = peer.batch([items[row] for row in rows], LENGTH if chosen.padding == "fixed" else None)
             with torch.autocast("cpu", torch.bfloat16, enabled=chosen.bfloat16):
                 loss = forward(**inputs).loss
             loss.backward()
@@ -166,10 +166,11 @@ def serve(chosen: argparse.Namespace) -> None:
     use_threads(chosen.threads)
     torch.manual_seed(0)
     block = {"ours": ours, "theirs": theirs}[chosen.serve](chosen)
+    clock = time.process_time if chosen.cpu_time else time.perf_counter
     for number, _ in enumerate(sys.stdin):
-        started = time.perf_counter()
+        started = clock()
         loss = block(number)
-        seconds = time.perf_counter() - started
+        seconds = clock() - started
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"seconds": seconds, "result": loss, "peak": peak}), flush=True)
 
@@ -180,6 +181,7 @@ class Contender(Child):
     def __init__(self, chosen: argparse.Namespace, arguments: list[str], environment: dict[str, str]) -> None:
         same = {name: str(getattr(chosen, name)) for name in ("model", "task", "steps", "threads")}
         flags = [part for name, value in same.items() for part in (f"--{name}", value)]
+        flags += ["--cpu-time"] * chosen.cpu_time
         command = [sys.executable, __file__, str(chosen.data), "--serve", *arguments, *flags]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
@@ -229,19 +231,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="steps of a block")
     parser.add_argument("--rounds", type=int, default=7, help="blocks of each contender that are counted")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds: one thread on a busy machine")
     parser.add_argument("--compiled", action="store_true", help="let transformers compete under torch.compile, too")
     parser.add_argument("--without", nargs="+", default=[], help="leave out contenders whose name contains this")
     parser.add_argument("--serve", choices=("ours", "theirs"), help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
     parser.add_argument("--task", help=argparse.SUPPRESS)
-    parser.add_argument("--grouped", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--padding", choices=("fixed", "dynamic", "grouped"), help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--bfloat16", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.serve:
         serve(chosen)
         return
-    print(f"{machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.steps} × {BATCH} examples")
+    seconds = "CPU seconds" if chosen.cpu_time else "seconds of the clock"
+    print(f"{machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.steps} × {BATCH} examples, {seconds}")
     for model, task in product(chosen.models, chosen.tasks):
         chosen.model, chosen.task = model, task
         compare(chosen, multiplies_bfloat16(torch.device("cpu")))

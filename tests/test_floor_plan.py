@@ -25,13 +25,14 @@ models.probe
 pretraining.objective pretraining.evaluation
 training.optimizer training.schedule training.device training.loop training.interrupt training.checkpoint
 training.journal
-interop.checksum interop.bundle interop.huggingface interop.google
+interop.checksum interop.bundle interop.folders interop.names interop.weights interop.heads interop.huggingface
+interop.google
 metrics.scores metrics.tags metrics.answers metrics.spread
 tasks.task tasks.batches tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging
 tasks.squad tasks.question_answering tasks.kinds tasks.presets
 inference.masks inference.vectors inference.features inference.model
 runs.recipe runs.screen runs.folders runs.resuming runs.corpus runs.opening runs.pretrain runs.use
-runs.tuning runs.finetune runs.evaluate runs.grid runs.submission runs.probe
+runs.tuning runs.finetune runs.evaluate runs.trials runs.grid runs.submission runs.probing runs.probe
 estimators
 cli __main__
 """.split()

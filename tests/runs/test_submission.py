@@ -16,7 +16,7 @@ from rich.console import Console
 import bertwright
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
-from bertwright.runs.submission import SHEETS, SubmissionSettings, checked, submission
+from bertwright.runs.submission import SHEETS, SubmissionSettings, submission
 from bertwright.tasks.kinds import TaskModel, save_task_folder
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE
@@ -87,10 +87,10 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model_of(vocabulary_folder: Path, name: str) -> TaskModel:
     """Random weights, large enough to answer differently to different texts, and the preset's task."""
     size = Tokenizer.load(vocabulary_folder).vocab_size
-    config = BertConfig(size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32, initializer_range=1.0)
+    config = BertConfig(size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32, initializer_range=2.0)
     task: Any = PRESETS[name].task
     task = replace(task, labels=WORDS[name]) if WORDS[name] else task
-    return TaskModel(BertForTask(config, task.head, seed=3), task)
+    return TaskModel(BertForTask(config, task.head, seed=5), task)
 
 
 @pytest.fixture(scope="module")
@@ -173,15 +173,25 @@ def test_what_is_missing_is_said_and_filled_where_asked(make: Make, tmp_path: Pa
     assert filled["WNLI.tsv"] == files["WNLI.tsv"]
     counts = {name: len(lines) - 1 for name, lines in filled.items()}
     assert counts == {  # as gluebenchmark.com has them
-        **{"CoLA.tsv": 1_063, "SST-2.tsv": 1_821, "MRPC.tsv": 1_725, "STS-B.tsv": 1_379, "QQP.tsv": 390_965},
-        **{"MNLI-m.tsv": 9_796, "MNLI-mm.tsv": 9_847, "QNLI.tsv": 5_463, "RTE.tsv": 3_000, "WNLI.tsv": 146},
+        "CoLA.tsv": 1_063,
+        "SST-2.tsv": 1_821,
+        "MRPC.tsv": 1_725,
+        "STS-B.tsv": 1_379,
+        "QQP.tsv": 390_965,
+        "MNLI-m.tsv": 9_796,
+        "MNLI-mm.tsv": 9_847,
+        "QNLI.tsv": 5_463,
+        "RTE.tsv": 3_000,
+        "WNLI.tsv": 146,
         "AX.tsv": 1_104,
     }
     assert filled["QQP.tsv"][-1] == "390964\t0"
     assert filled["RTE.tsv"][1] == "0\tentailment"
     assert "no model, so the most frequent answer throughout: CoLA" in printed
-    for sheet in SHEETS:
-        assert checked(sheet, [sheet.usual], "") == [sheet.usual]
+    for name, lines in filled.items():
+        answers = {line.split("\t")[1] for line in lines[1:]}
+        labels = next({*WORDS[sheet.task]} for sheet in SHEETS if f"{sheet.name}.tsv" == name)
+        assert answers <= (labels or {"2.500"})
 
 
 def test_the_diagnostic_file_alone_in_the_folder_is_found(make: Make, glue: Path, tmp_path: Path) -> None:
@@ -240,15 +250,7 @@ def test_a_model_that_gives_no_number(make: Make, tmp_path: Path, vocabulary_fol
     broken = model_of(vocabulary_folder, "stsb")
     torch.nn.init.constant_(broken.model.classifier.bias, float("nan"))
     save_task_folder(tmp_path / "broken", broken, Tokenizer.load(vocabulary_folder))
-    refused(make(models=(f"stsb={tmp_path / 'broken'}",)), r"STS-B, answer 0: a number from 0 to 5 expected, 'nan'")
-
-
-def test_answers_that_glue_does_not_know() -> None:
-    sheets = {sheet.name: sheet for sheet in SHEETS}
-    with pytest.raises(ValueError, match="here: RTE, answer 1: one of 'entailment', 'not_entailment' expected, '1'"):
-        checked(sheets["RTE"], ["entailment", "1"], "here")
-    with pytest.raises(ValueError, match=r"STS-B, answer 0: a number from 0 to 5 expected, '5\.001'"):
-        checked(sheets["STS-B"], ["5.001"], "here")
+    refused(make(models=(f"stsb={tmp_path / 'broken'}",)), r"broken: the model's outputs are not finite")
 
 
 def test_a_zip_that_is_there_stays(make: Make, tmp_path: Path) -> None:

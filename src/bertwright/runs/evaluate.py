@@ -19,16 +19,18 @@ from tyro.conf import Positional
 
 from bertwright.files import whole_file, write_json
 from bertwright.inference.model import Bert, load
+from bertwright.interop.folders import model_folder
 from bertwright.models.heads import BertForTask
 from bertwright.runs.finetune import score_table, shown
-from bertwright.runs.folders import model_folder, refuse_existing
+from bertwright.runs.folders import refuse_existing
 from bertwright.runs.screen import Advance, columns, counting, heading, say
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.conll import column_text
+from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.prediction import predict as tasks_predict
 from bertwright.tasks.prediction import scored
-from bertwright.tasks.presets import AnyTask, Overrides
+from bertwright.tasks.presets import Overrides
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.training.device import DeviceSettings, placed

@@ -22,16 +22,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bertwright.files import folder_lock, remove_folder, whole_folder, write_json
-from bertwright.interop.huggingface import load_task_model, write_task_model
 from bertwright.runs.resuming import check_folder
 from bertwright.runs.screen import columns, facts, heading, remark, say
 from bertwright.runs.tuning import FREE, FinetuneSettings, Part, Tuned, begin, open_run
 from bertwright.tasks.batches import micro_batches
-from bertwright.tasks.classification import Regression
-from bertwright.tasks.kinds import read_task
+from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, write_task_folder
 from bertwright.tasks.prediction import BATCH_TOKENS, Scored, scored
-from bertwright.tasks.presets import AnyTask
-from bertwright.tasks.task import TaskBatch, write_task
+from bertwright.tasks.task import TaskBatch
 from bertwright.training import checkpoint, schedule
 from bertwright.training.device import Place, placed
 from bertwright.training.interrupt import interruptible, steps_until
@@ -202,8 +199,7 @@ class _Run(Tuned):
         checkpoint.save(folder, self.optimizer.steps, write, self.optimizer.state(), keep=1)
 
     def write_model(self, folder: Path, task: AnyTask) -> None:
-        write_task_model(folder, self.model, self.tokenizer, task.label_names, isinstance(task, Regression))
-        write_task(folder, task)
+        write_task_folder(folder, TaskModel(self.model, task), self.tokenizer)
 
     def drop_later_bests(self) -> None:
         """What a killed run found best beyond its last checkpoint is found again."""
@@ -215,9 +211,9 @@ class _Run(Tuned):
         """Take the best weights, score them, write plot, report and model, and show what came out."""
         run, folder = self.settings.run, self.settings.run / "model"
         best = checkpoint.newest(run / "best")
-        if best is not None:
-            self.model.load_state_dict(load_task_model(best).state_dict())
-            self.task = read_task(best) or self.task
+        if best is not None and (found := load_task(best)):
+            self.model.load_state_dict(found.model.state_dict())
+            self.task = found.task
         results = {part.name: self.score(part) for part in (self.dev, self.test) if part}
         plot_metrics(run, run / "scores.png", (("loss", "training loss"), (self.task.metric, self.task.metric)))
         outcome = {

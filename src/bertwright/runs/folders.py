@@ -6,8 +6,6 @@ from pathlib import Path
 
 from bertwright.interop.folders import is_run, model_folder
 
-__all__ = ["is_run", "model_folder", "refuse_existing", "vocabulary_folder"]
-
 
 def vocabulary_folder(name: str) -> Path:
     """A vocabulary's folder or file as it is; a run, or a name on the hub, stands for its model's."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from bertwright.files import digest_bytes, read_json, sweep_parts, write_json
 from bertwright.interop import huggingface
+from bertwright.interop.folders import model_folder
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import PretrainingData
-from bertwright.runs.folders import model_folder
 from bertwright.runs.recipe import PretrainSettings
 from bertwright.settings import write_settings
 from bertwright.tokenstore.store import TokenStore

@@ -23,17 +23,18 @@ from rich.console import Console
 
 from bertwright.files import digest_bytes, folder_lock, sweep_parts, write_json, write_text
 from bertwright.inference.features import Features, cached_features
+from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_model
 from bertwright.metrics.spread import Spread, spread
 from bertwright.models.encoder import Encoder
 from bertwright.models.probe import REPRESENTATIONS, Probe, ProbeShape, RepresentationName, layers_of
-from bertwright.runs.folders import model_folder
 from bertwright.runs.probing import HeadData, Recipe, total_steps, train
 from bertwright.runs.resuming import check_folder
 from bertwright.runs.screen import columns, counting, facts, heading, say
 from bertwright.runs.tuning import Part, read_examples
 from bertwright.settings import write_settings
-from bertwright.tasks.presets import AnyTask, TaskSettings
+from bertwright.tasks.kinds import AnyTask
+from bertwright.tasks.presets import TaskSettings
 from bertwright.training.device import DeviceSettings, Place, placed
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -68,8 +69,8 @@ class ProbeSettings:
     lstm_layers: int = 2
     """Layers of the BiLSTM (paper: 2). Only tagging has one: of a text there is one vector, the state of [CLS], which a
     linear layer reads."""
-    dropout: float = 0.5
-    """Dropout before, between and after the layers of the BiLSTM (as in ELMo's tagger; the paper does not say)."""
+    dropout: float = 0.3
+    """Dropout before, between and after the layers of the BiLSTM (the paper does not say)."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:

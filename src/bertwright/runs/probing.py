@@ -23,7 +23,7 @@ from bertwright.models.probe import Probe
 from bertwright.runs.screen import Advance
 from bertwright.runs.tuning import Part
 from bertwright.seeding import key
-from bertwright.tasks.presets import AnyTask
+from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.task import Ints, Outputs, TaskBatch, gather, take
 from bertwright.training import schedule
 from bertwright.training.loop import Computed, steps

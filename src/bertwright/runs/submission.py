@@ -6,7 +6,6 @@ training file has none.
 
 from __future__ import annotations
 
-import math
 import statistics
 import zipfile
 from collections import Counter
@@ -21,8 +20,9 @@ from tyro.conf import Positional
 from bertwright.corpus.tables import Columns, read_rows
 from bertwright.files import whole_file
 from bertwright.inference.model import load
+from bertwright.interop.folders import model_folder
 from bertwright.models.heads import BertForTask
-from bertwright.runs.folders import model_folder, refuse_existing
+from bertwright.runs.folders import refuse_existing
 from bertwright.runs.screen import columns, counting, heading, remark, say
 from bertwright.settings import nearest
 from bertwright.tasks.classification import Classification, Regression, listed
@@ -127,8 +127,8 @@ class Questions(NamedTuple):
 def submission(settings: SubmissionSettings, console: Console | None = None) -> Path:
     """Write the zip, whole or not at all, and show what was answered; returns its path.
 
-    Models, files, indices and numbers of rows are checked before the first prediction. Raises ValueError for what GLUE
-    would not take, and when the zip is there already.
+    Models, labels, files, indices and numbers of rows are checked before the first prediction. Raises ValueError for
+    what GLUE would not take, and when the zip is there already.
     """
     console = console or Console()
     refuse_existing(settings.output)
@@ -144,18 +144,6 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     write_zip(settings.output, answers)
     _show(settings, answers, [sheet.name for sheet in missing], console)
     return settings.output
-
-
-def checked(sheet: Sheet, answers: Sequence[str], place: str) -> list[str]:
-    """The answers, once GLUE would take each of them. Raises ValueError for the first that it would not."""
-    for number, answer in enumerate(answers):
-        if sheet.labels:
-            taken, known = answer in sheet.labels, f"one of {listed(sheet.labels)}"
-        else:
-            taken, known = 0 <= float(answer) <= 5, "a number from 0 to 5"  # a NaN is not
-        if not taken:
-            raise ValueError(f"{place}: {sheet.name}, answer {number}: {known} expected, {answer!r} found")
-    return list(answers)
 
 
 def write_zip(path: Path, answers: Mapping[str, Sequence[str]]) -> None:
@@ -223,19 +211,22 @@ def _answered(model: str, asked: Sequence[Questions], place: Place, console: Con
         examples = list(task.read(str(path), labelled=False))
         encoded = task.encode(examples, bert.tokenizer, labelled=False)
         with counting(console, sheet.name, encoded.items) as advance:
-            found = task.decode(examples, encoded, outputs(bert.model, encoded, advance))
-        answers[sheet.name] = checked(sheet, [_written(one) for one in found], model)
+            try:
+                found = outputs(bert.model, encoded, advance)
+            except ValueError as error:  # of numbers that are not finite: say whose
+                raise ValueError(f"{model}: {error}") from None
+        answers[sheet.name] = [_written(one) for one in task.decode(examples, encoded, found)]
     return answers
 
 
 def _written(prediction: Any) -> str:
     """A prediction in GLUE's words; a number within the scale of STS-B.
 
-    >>> _written(5.2), _written(-0.0004), _written(float("nan"))
-    ('5.000', '0.000', 'nan')
+    >>> _written(5.2), _written(-0.0004), _written(3.14159)
+    ('5.000', '0.000', '3.142')
     """
     if isinstance(prediction, float):
-        return str(prediction) if math.isnan(prediction) else f"{min(max(prediction, 0.0), 5.0):.3f}"
+        return f"{min(max(prediction, 0.0), 5.0):.3f}"
     return str(prediction.label)
 
 

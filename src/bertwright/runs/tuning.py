@@ -14,14 +14,14 @@ from rich.console import Console
 
 from bertwright.batching.order import permuted
 from bertwright.files import digest_bytes, digest_file, read_json, sweep_parts, write_json
+from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.heads import BertForTask
-from bertwright.runs.folders import model_folder
 from bertwright.runs.screen import remark
 from bertwright.seeding import key
 from bertwright.settings import write_settings
-from bertwright.tasks.kinds import read_task
-from bertwright.tasks.presets import AnyTask, TaskSettings
+from bertwright.tasks.kinds import AnyTask, read_task
+from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import Encoded
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, Place

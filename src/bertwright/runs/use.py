@@ -21,9 +21,10 @@ from bertwright.files import read_json, whole_file
 from bertwright.inference.masks import Filled
 from bertwright.inference.model import Bert, load
 from bertwright.interop import google
+from bertwright.interop.folders import is_run, model_folder
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
-from bertwright.runs.folders import is_run, model_folder, refuse_existing
+from bertwright.runs.folders import refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
 from bertwright.settings import read_toml
 from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertwright.settings import nearest
 from bertwright.tasks.classification import Classification, Regression
-from bertwright.tasks.kinds import KINDS
+from bertwright.tasks.kinds import KINDS, AnyTask
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import Task
-
-AnyTask = Task[Any, Any]
 
 
 class Preset(NamedTuple):
