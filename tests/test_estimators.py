@@ -192,19 +192,18 @@ def test_labels_come_back_as_they_were_also_from_a_folder(bert: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("labels", "dtype"),
+    ("labels", "kinds"),
     [
-        (["no", "maybe"], "<U5"),
-        ([0, 1], "int64"),
-        ([True, False], "bool"),
-        (polars.Series(["no", "maybe"]), "object"),
-        (polars.Series([0, 1]), "int64"),
+        (["no", "maybe"], "U"),
+        ([0, 1], "i"),
+        ([True, False], "b"),
+        (polars.Series(["no", "maybe"]), "UO"),
+        (polars.Series([0, 1]), "i"),
     ],
-    ids=str,
 )
-def test_labels_may_be_lists_and_columns(bert: str, labels: Any, dtype: str) -> None:
+def test_labels_may_be_lists_and_columns(bert: str, labels: Any, kinds: str) -> None:
     classifier = BertClassifier(bert, **QUICK | {"epochs": 0.1}).fit(["bright", "dull"], labels)
-    assert classifier.classes_.dtype == dtype
+    assert classifier.classes_.dtype.kind in kinds
     assert classifier.classes_.tolist() == sorted(labels)
 
 
@@ -266,15 +265,11 @@ def test_defaults_are_those_of_a_run() -> None:
         estimator_checks.check_parameters_default_constructible,
         estimator_checks.check_get_params_invariance,
         estimator_checks.check_set_params,
-        estimator_checks.check_fit_score_takes_y,
     ],
 )
 def test_scikit_learn_finds_its_conventions_kept(
-    check: Callable[[str, BaseEstimator], None], kind: type[BertEstimator], monkeypatch: pytest.MonkeyPatch
+    check: Callable[[str, BaseEstimator], None], kind: type[BertEstimator]
 ) -> None:
-    if check is estimator_checks.check_fit_score_takes_y:  # it also fits, on numbers
-        monkeypatch.setattr(kind, "fit", inspect.unwrap(lambda self, X, y: self))
-        monkeypatch.setattr(kind, "score", lambda self, X, y: 0.0)
     check(kind.__name__, kind("a folder"))
 
 

@@ -160,17 +160,17 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> 
 
 def test_rate_factors(tiny_bert: Path) -> None:
     model = start_task_model(tiny_bert, Head("sequence", 2), seed=0).model
-    factors = rate_factors(model, freeze=0, decay=0.5)
+    factors = rate_factors(model, freeze=None, decay=0.5)
     assert factors["classifier.weight"] == factors["pooler.dense.weight"] == 1.0
     assert factors["encoder.layers.1.qkv.weight"] == 0.5
     assert factors["encoder.layers.0.qkv.weight"] == 0.25
     assert factors["encoder.embeddings.word.weight"] == 0.125
     with pytest.raises(ValueError, match="this model has 2 layers"):
-        rate_factors(model, freeze=4, decay=1.0)
+        rate_factors(model, freeze=3, decay=1.0)
 
 
 def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
-    settings = make_tuning(tmp_path / "run", epochs=0.2, freeze=2)
+    settings = make_tuning(tmp_path / "run", epochs=0.2, freeze=1)
     carried_out(settings)
     before = start_task_model(tiny_bert, Head("sequence", 2), seed=0).model.state_dict()
     after = load_task_model(settings.run / "model").state_dict()

@@ -57,8 +57,8 @@ class FinetuneSettings:
     """Dropout of states, attention weights and the head's input, whatever the model was trained with (paper: 0.1)."""
     label_smoothing: float = 0.0
     """Share of a target's probability that is spread over all labels (paper: none)."""
-    freeze: int = 0
-    """Leave the embeddings and this many of the lowest layers as they are, less one: 1 freezes the embeddings alone."""
+    freeze: int | None = None
+    """Leave the embeddings and this many of the lowest layers as they are; 0: the embeddings alone. Unset: all move."""
     layer_decay: float = 1.0
     """Factor between a layer's rate and that of the layer above it; below 1, lower layers move less (ULMFiT)."""
     evaluate_every: int | None = None
@@ -82,7 +82,7 @@ class FinetuneSettings:
                 raise ValueError(f"{name} is a share, from 0 to below 1, not {getattr(self, name)}")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay is a factor, above 0 and at most 1, not {self.layer_decay}")
-        if self.freeze < 0:
+        if self.freeze is not None and self.freeze < 0:
             raise ValueError(f"freeze is a number of layers, not {self.freeze}")
 
 
@@ -183,16 +183,17 @@ def read_examples(task: AnyTask, settings: TaskSettings, part: str, labelled: bo
     return found
 
 
-def rate_factors(model: BertForTask, freeze: int, decay: float) -> dict[str, float]:
+def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[str, float]:
     """What each parameter's rate is multiplied by: 0 where it is frozen, else `decay` for each layer above it."""
     layers = model.config.num_layers
-    if freeze > layers + 1:
-        raise ValueError(f"freeze = {freeze}: this model has {layers} layers; from 0 to {layers + 1} is possible")
+    frozen = -1 if freeze is None else freeze
+    if frozen > layers:
+        raise ValueError(f"freeze = {freeze}: this model has {layers} layers")
     factors = {}
     for name, _ in model.named_parameters():
         layer = re.match(r"encoder\.layers\.(\d+)\.", name)
         depth = int(layer[1]) + 1 if layer else 0 if name.startswith("encoder.embeddings.") else layers + 1
-        factors[name] = 0.0 if depth < freeze else decay ** (layers + 1 - depth)
+        factors[name] = 0.0 if depth <= frozen else decay ** (layers + 1 - depth)
     return factors
 
 
