@@ -220,12 +220,6 @@ def test_texts_may_be_lists_arrays_and_columns(classifier: BertClassifier) -> No
         assert (classifier.predict_proba(form) == expected).all()
 
 
-def test_columns_of_pandas_are_texts_too(classifier: BertClassifier) -> None:
-    pandas = pytest.importorskip("pandas", reason="pandas is no dependency")
-    expected = classifier.predict_proba(TEST.texts)
-    assert (classifier.predict_proba(pandas.Series(TEST.texts)) == expected).all()
-
-
 def test_pairs_may_be_tuples_arrays_and_frames(bert: str) -> None:
     pairs = [("the film is", text) for text in TRAIN.texts]
     classifier = BertClassifier(bert, **QUICK).fit(pairs, TRAIN.good)

@@ -69,7 +69,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         learning_rate: float = paper_optimizer().learning_rate,
         max_length: int | None = None,
         dropout: float = FinetuneSettings.dropout,
-        freeze: int = FinetuneSettings.freeze,
+        freeze: int | None = FinetuneSettings.freeze,
         layer_decay: float = FinetuneSettings.layer_decay,
         dev_share: float = FinetuneSettings.dev_share,
         random_state: int | np.random.RandomState | None = FinetuneSettings.seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -234,8 +235,8 @@ def test_blocks_hold_every_item_whole(counts: list[list[int]], rows: int):
     assert bounds == sorted({*bounds})
     assert (bounds[0], bounds[-1]) == (0, len(counts))
     of_items = np.array(counts).sum(1)
-    assert all(of_items[first:last].sum() < rows + 12 for first, last in zip(bounds, bounds[1:], strict=False))
-    parts = [features._part(encoded, 2 * first, 2 * last) for first, last in zip(bounds, bounds[1:], strict=False)]
+    assert all(of_items[first:last].sum() < rows + 12 for first, last in pairwise(bounds))
+    parts = [features._part(encoded, 2 * first, 2 * last) for first, last in pairwise(bounds)]
     assert np.array_equal(np.concatenate([part.rows for part in parts]), encoded.rows)
     assert np.array_equal(np.concatenate([part.input_ids for part in parts]), encoded.input_ids)
     assert sum(part.items for part in parts) == encoded.items
@@ -260,10 +261,11 @@ def test_damage_is_told(encoder: Encoder, encoded: Encoded, tmp_path: Path):
         cached_features(encoder, encoded, (4,), tmp_path / "mine")
 
 
-def test_states_that_are_no_numbers_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path):
+@pytest.mark.parametrize("number", [1e6, torch.nan])
+def test_states_that_cannot_be_kept_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path, number: float):
     with torch.no_grad():
-        encoder.layers[1].output_norm.bias[3] = 1e6
-    with pytest.raises(ValueError, match="not finite in float16"):
+        encoder.layers[1].output_norm.bias[3] = number
+    with pytest.raises(ValueError, match="beyond float16's range: are its weights whole"):
         cached_features(encoder, encoded, (2,), tmp_path / "train")
     assert not (tmp_path / "train").exists()
 

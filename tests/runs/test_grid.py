@@ -104,6 +104,7 @@ def test_the_table_is_what_the_runs_report(finished: tuple[GridSettings, str]) -
     tests = [reported[name]["test"]["accuracy"] for name in names[2:]]
     assert report["test"]["accuracy"]["mean"] == pytest.approx(statistics.mean(tests))
     assert f"Chosen: {best}" in printed
+    assert f"test accuracy over the setting's seeds: {100 * statistics.mean(tests):.1f} ± " in printed
 
 
 def test_the_chosen_model_is_what_finetune_makes_of_its_settings(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.batching.batch import Batch, starts
-from bertwright.files import digest_bytes, folder_lock, read_json, remove_folder, sync, write_json
+from bertwright.files import digest_bytes, folder_lock, read_json, remove_folder, sweep_parts, sync, write_json
 from bertwright.models.encoder import Encoder
 from bertwright.models.heads import BertForTask, Head
 from bertwright.tasks.prediction import outputs
@@ -117,6 +117,7 @@ def cached_features(
     """
     header = Header(encoder_digest(encoder), rows_digest(encoded), States(encoder, layers).layers)
     with folder_lock(folder.parent):
+        sweep_parts(folder.parent)
         if folder.exists():
             kept = _read_header(folder)
             if replace(kept, layers=header.layers) != header:
@@ -134,6 +135,7 @@ def cached_features(
         if folder.exists():
             remove_folder(folder)
         unfinished.rename(folder)
+        (folder / DONE).unlink()
         sync(folder.parent)
     return _open(folder, header, encoder, encoded)
 
@@ -167,11 +169,9 @@ def _compute(folder: Path, header: Header, encoder: Encoder, encoded: Encoded, a
     advance(bounds[done])
     for number, (first, last) in enumerate(pairwise(bounds[done:]), done + 1):
         part = _part(encoded, first * encoded.width, last * encoded.width)
-        found = outputs(states, part, advance).reshape(len(part.rows), len(files), -1).astype(np.float16)
-        if not np.isfinite(found).all():
-            raise ValueError(
-                f"{folder}: the encoder gives states that are not finite in float16: are its weights whole?"
-            )
+        found = outputs(states, part, advance).reshape(len(part.rows), len(files), -1)
+        if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:  # nor is NaN
+            raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
         begin = encoded.row_starts[first * encoded.width]
         for place, file in enumerate(files):
             file[begin : begin + len(found)] = found[:, place]

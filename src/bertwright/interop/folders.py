@@ -18,6 +18,7 @@ DOWNLOADED = [
     "model-*.safetensors",
     SHARDS,
     "task.json",
+    "classes.json",
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",

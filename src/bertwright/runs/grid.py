@@ -189,7 +189,8 @@ class _Grid:
         console.print(_table(table))
         heading(console, f"Chosen: {chosen.trial.name}")
         console.print(score_table(chosen.scores, self.metric))
-        if found := self.test_spreads(chosen.trial.setting).get(self.metric):
+        found = self.test_spreads(chosen.trial.setting).get(self.metric)
+        if found and settings.seeds > 1:
             say(console, f"test {self.metric.replace('_', ' ')} over the setting's seeds: {found}")
         if failures := sum(one.failures for one in table):
             remark(console, f"{failures} of {len(self.outcomes)} runs diverged; results.jsonl says which, and why")

@@ -89,7 +89,7 @@ class SubmissionSettings:
     """The .zip to be made."""
     fill_missing: bool = False
     """Give the tasks without a model the most frequent answer of their training set: GLUE takes whole submissions only
-    (of WNLI, where nothing is learned, the paper submits just that)."""
+    (of WNLI, where nothing is learned, the paper submits just that: B.1)."""
     any_count: bool = False
     """Take test files that have not as many rows as GLUE's."""
     device: DeviceSettings = field(default_factory=DeviceSettings)

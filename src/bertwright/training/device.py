@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,10 @@ class DeviceSettings:
     """CPU threads; unset: all cores this process may use, shared among the ranks on this machine."""
 
     def __post_init__(self) -> None:
+        for name in ("device", "dtype"):
+            possible = get_args(get_type_hints(DeviceSettings)[name])
+            if getattr(self, name) not in possible:
+                raise ValueError(f"{name} is one of {', '.join(possible)}, not {getattr(self, name)!r}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1, not {self.threads}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
@@ -26,6 +27,9 @@ def interruptible() -> Iterator[list[int]]:
     A second Ctrl-C ends the program at once.
     """
     received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # signals come to the main thread, and only there may they be listened to
+        return
 
     def note(number: int, _frame: object) -> None:
         if received:
