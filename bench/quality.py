@@ -18,7 +18,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,8 +42,10 @@ class Work:
 
     folder: str
     train: str = "train.tsv"
-    dev: str = "dev.tsv"
+    dev: str | None = "dev.tsv"
     test: str | None = None
+    dev_share: float = 0.0
+    """Share of the training examples that chooses the best epoch, where there is no dev file."""
     preset: str = ""
     """The published task; unset: as this one is called."""
     examples: int | None = None
@@ -65,7 +67,7 @@ WORKS = {
     "stsb": Work("glue/STS-B", test="test.tsv", shown=("spearman", "pearson")),
     "sst2": Work("glue/SST-2", published="91.5"),
     "codah": Work("codah", test="test.tsv"),
-    "conll2003": Work(**_CONLL, changes=Overrides(context=False, max_length=128), shown=("f1",)),
+    "conll2003": Work(**_CONLL, changes=Overrides(context=False), shown=("f1",)),
     "conll2003_context": Work(**_CONLL, changes=Overrides(context=True, max_length=128), shown=("f1",)),
     "squad": Work(**_QA, train="train-v1.1.json", dev="dev-v1.1.json", examples=20_000),
     "squad_v2": Work(**_QA, train="dev-v2.0-part-train.json", dev="dev-v2.0-part-dev.json"),
@@ -83,7 +85,8 @@ def transformers(settings: FinetuneSettings) -> Scores:
     return finetuned(settings)
 
 
-SYSTEMS: dict[str, Callable[[FinetuneSettings], Scores]] = {"ours": ours, "transformers": transformers}
+System = Callable[[FinetuneSettings], Scores]
+SYSTEMS: dict[str, System] = {"ours": ours, "transformers": transformers}
 
 
 class Run(NamedTuple):
@@ -109,9 +112,8 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
                 yield Run(task, system, seed, *given)
 
 
-def settings_of(run: Run, data: Path, work: Path, threads: int) -> FinetuneSettings:
-    """The run as both systems take it."""
-    about = WORKS[run.task]
+def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> FinetuneSettings:
+    """The run as every system takes it."""
     cuts = {"train": run.examples, "dev": run.dev_examples, "test": run.dev_examples}
     files = {
         part: (str(sample(data / about.folder / name, number, work)),)
@@ -119,9 +121,10 @@ def settings_of(run: Run, data: Path, work: Path, threads: int) -> FinetuneSetti
         if (name := getattr(about, part)) is not None
     }
     return FinetuneSettings(
-        run=work / f"{run.task}-{run.system}-{run.seed}",
+        run=work / "run",
         task=TaskSettings(about.preset or run.task, overrides=about.changes, **files),
         model=run.model,
+        dev_share=about.dev_share,
         epochs=run.epochs,
         seed=run.seed,
         optimizer=replace(paper_optimizer(), learning_rate=run.rate),
@@ -136,25 +139,28 @@ def read_results(path: Path) -> dict[Run, dict[str, Any]]:
     return {Run(**{name: record[name] for name in Run._fields}): record for record in records}
 
 
-def carry_out(chosen: argparse.Namespace) -> None:
+def carry_out(
+    asked: Iterable[Run], works: Mapping[str, Work], systems: Mapping[str, System], chosen: argparse.Namespace
+) -> None:
     """Every run that has no line yet."""
     use_threads(chosen.threads)
     about = machine(chosen.threads)
     print(about)
     done = read_results(chosen.results)
-    for run in runs(chosen):
+    for run in asked:
         if run in done:
             continue
-        with tempfile.TemporaryDirectory() as work:
-            settings = settings_of(run, chosen.data, Path(work), chosen.threads)
+        with tempfile.TemporaryDirectory() as folder:
+            settings = settings_of(run, works[run.task], chosen.data, Path(folder), chosen.threads)
             started = time.perf_counter()
-            scores = SYSTEMS[run.system](settings)
+            scores = systems[run.system](settings)
             seconds = time.perf_counter() - started
         record = run._asdict() | {"scores": scores, "seconds": round(seconds, 1), "machine": about}
         with chosen.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        told = ", ".join(f"{part} {scores[part][name]:.4f}" for part in scores for name in WORKS[run.task].shown[:1])
-        print(f"{run.task}, {run.system}, seed {run.seed}: {told}, {seconds:,.0f} s", flush=True)
+        name = works[run.task].shown[0]
+        told = ", ".join(f"{part} {name} {100 * found[name]:.2f}" for part, found in scores.items())
+        print(f"{run.task}, {run.system}, seed {run.seed}: {told}; {seconds:,.0f} s", flush=True)
 
 
 def table(chosen: argparse.Namespace) -> None:
@@ -223,7 +229,10 @@ def main() -> None:
     parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples")
     chosen = parser.parse_args()
     chosen.model = chosen.model or str(minilm())
-    (table if chosen.table else carry_out)(chosen)
+    if chosen.table:
+        table(chosen)
+    else:
+        carry_out(runs(chosen), WORKS, SYSTEMS, chosen)
 
 
 if __name__ == "__main__":

@@ -261,10 +261,9 @@ def test_damage_is_told(encoder: Encoder, encoded: Encoded, tmp_path: Path):
         cached_features(encoder, encoded, (4,), tmp_path / "mine")
 
 
-@pytest.mark.parametrize("number", [1e6, torch.nan])
-def test_states_that_cannot_be_kept_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path, number: float):
+def test_states_beyond_float16_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path):
     with torch.no_grad():
-        encoder.layers[1].output_norm.bias[3] = number
+        encoder.layers[1].output_norm.bias[3] = 1e6
     with pytest.raises(ValueError, match="beyond float16's range: are its weights whole"):
         cached_features(encoder, encoded, (2,), tmp_path / "train")
     assert not (tmp_path / "train").exists()

@@ -8,19 +8,21 @@ import os
 import signal
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from bertwright.cli import field_texts
 from bertwright.files import read_json
 from bertwright.runs import grid as grids
-from bertwright.runs.finetune import _Run, finetune
+from bertwright.runs.finetune import Run, finetune
 from bertwright.runs.grid import grid
 from bertwright.runs.resuming import saved_settings
 from bertwright.runs.trials import GridSettings, Outcome, Setting, Trial, contenders, read_results, standings
+from bertwright.runs.tuning import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.device import DeviceSettings
 from bertwright.training.loop import DivergedError
@@ -48,8 +50,8 @@ def make(tiny_bert: Path, review_files: Path) -> Make:
             "task": TaskSettings("classification", **files),
             "model": str(tiny_bert),
             "learning_rates": (1e-4, 3e-3),
-            "batch_sizes": (32,),
-            "epochs": (3.0,),
+            "batch_sizes": (16,),
+            "epochs": (4.0,),
             "seeds": 2,
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
@@ -85,7 +87,7 @@ def weights(folder: Path) -> bytes:
 
 def test_the_table_is_what_the_runs_report(finished: tuple[GridSettings, str]) -> None:
     settings, printed = finished
-    names = [f"lr{rate}-bs32-ep3-seed{seed}" for rate in ("0.0001", "0.003") for seed in (0, 1)]
+    names = [f"lr{rate}-bs16-ep4-seed{seed}" for rate in ("0.0001", "0.003") for seed in (0, 1)]
     assert [row["run"] for row in rows(settings)] == names
     reported = {name: read_json(settings.run / "runs" / name / "report.json")["scores"] for name in names}
     assert {row["run"]: row["scores"] for row in rows(settings)} == reported
@@ -129,11 +131,11 @@ def test_only_the_chosen_weights_stay_and_all_figures(finished: tuple[GridSettin
 def test_what_all_runs_have_in_common_is_said_once(finished: tuple[GridSettings, str]) -> None:
     settings, printed = finished
     assert printed.count("320 examples") == 1
-    assert "of 120 steps in all" in printed  # four runs of three epochs, each of 320 / 32 steps
+    assert "of 320 steps in all" in printed  # four runs of four epochs, each of 320 / 16 steps
     assert all(f"{number} of 4  {trial.name}" in printed for number, trial in enumerate(settings.trials(), 1))
     log = (settings.run / "runs" / settings.trials()[0].name / "log.txt").read_text()
     assert "320 examples" in log
-    assert "dev after step 10" in log
+    assert "dev after step 20" in log
 
 
 def test_resuming_a_finished_grid_shows_it_again(
@@ -161,15 +163,15 @@ def test_ctrl_c_in_the_middle_of_a_run_costs_nothing(
     def second_is_stopped(tuning: Any, console: Console) -> Path:
         begun.append(tuning.run.name)
         if len(begun) == 2:
-            compute = _Run.compute
+            compute = Run.compute
 
-            def with_signal(run: _Run, batch: Any) -> Any:
-                if run.optimizer.steps == 3:  # the step in hand is the fourth of thirty
+            def with_signal(run: Run, batch: Any) -> Any:
+                if run.optimizer.steps == 3:  # the step in hand is the fourth of eighty
                     os.kill(os.getpid(), signal.SIGINT)
                 return compute(run, batch)
 
             with monkeypatch.context() as patch:
-                patch.setattr(_Run, "compute", with_signal)
+                patch.setattr(Run, "compute", with_signal)
                 return finetune(tuning, console)
         return finetune(tuning, console)
 
@@ -201,7 +203,7 @@ def test_a_kill_between_a_run_and_its_record_repeats_nothing(
         with pytest.raises(SystemExit):
             carried_out(settings)
     made = weights(settings.run / "runs" / settings.trials()[0].name / "model")
-    monkeypatch.setattr(_Run, "carry_out", lambda _: pytest.fail("run again"))
+    monkeypatch.setattr(Run, "carry_out", lambda _: pytest.fail("run again"))
     carried_out(replace(settings, resume=True))
     assert weights(settings.run / "model") == made
     assert len(rows(settings)) == 1
@@ -324,6 +326,18 @@ def test_only_runs_that_can_still_be_chosen_keep_their_weights() -> None:
 
 
 # Misuse
+
+
+def test_what_a_grid_takes_over_from_finetune_means_the_same_there() -> None:
+    tuning = {one.name: (one.type, one.default) for one in fields(FinetuneSettings)}
+    ours = {one.name: (one.type, one.default) for one in fields(GridSettings)}
+    shared = ours.keys() & tuning.keys() - {"epochs"}
+    assert {"dropout", "label_smoothing", "freeze", "layer_decay", "dev_share"} < shared
+    for name in shared:
+        assert ours[name] == tuning[name], name
+    texts, others = field_texts(GridSettings), field_texts(FinetuneSettings)
+    for name in shared - {"run", "model", "resume"}:
+        assert texts.get(name) == others.get(name), name
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def _compute(folder: Path, header: Header, encoder: Encoder, encoded: Encoded, a
     for number, (first, last) in enumerate(pairwise(bounds[done:]), done + 1):
         part = _part(encoded, first * encoded.width, last * encoded.width)
         found = outputs(states, part, advance).reshape(len(part.rows), len(files), -1)
-        if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:  # nor is NaN
+        if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:
             raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
         begin = encoded.row_starts[first * encoded.width]
         for place, file in enumerate(files):

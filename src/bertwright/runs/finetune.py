@@ -53,14 +53,14 @@ def finetune(settings: FinetuneSettings, console: Console | None = None) -> Path
                 say(console, f"{settings.run}: finished already; the model is {settings.run / 'model'}")
                 return settings.run / "model"
         place.wait()
-        run = _Run(**vars(open_run(settings, place, console)), settings=settings, place=place, console=console)
+        run = Run(**vars(open_run(settings, place, console)), settings=settings, place=place, console=console)
         if place.leads:
             begin(settings)
         return run.carry_out()
 
 
 @dataclass
-class _Run(Tuned):
+class Run(Tuned):
     """An opened run being carried out at a place."""
 
     settings: FinetuneSettings
@@ -95,7 +95,7 @@ class _Run(Tuned):
                     f"step {self.optimizer.steps:,} is saved; go on with: "
                     f"bertwright finetune --run {shlex.quote(str(self.settings.run))} --resume"
                 )
-            return self.finish(journal, time.perf_counter() - started)
+        return self.finish(time.perf_counter() - started)
 
     def follow(self, journal: Journal, live: Progress, received: list[int]) -> None:
         """Step by step: log, evaluate, save."""
@@ -207,7 +207,7 @@ class _Run(Tuned):
             if checkpoint.step_of(path) > self.optimizer.steps:
                 remove_folder(path)
 
-    def finish(self, journal: Journal, seconds: float) -> Path:
+    def finish(self, seconds: float) -> Path:
         """Take the best weights, score them, write plot, report and model, and show what came out."""
         run, folder = self.settings.run, self.settings.run / "model"
         best = checkpoint.newest(run / "best")

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from bertwright.files import folder_lock, read_json, remove_folder, sweep_parts, whole_folder, write_json
 from bertwright.metrics.spread import Spread, spread
-from bertwright.runs.finetune import _Run, finetune, score_table, shown, told
+from bertwright.runs.finetune import Run, finetune, score_table, shown, told
 from bertwright.runs.resuming import check_folder
 from bertwright.runs.screen import columns, counting, facts, heading, remark, say
 from bertwright.runs.trials import (
@@ -259,7 +259,7 @@ def measured(settings: GridSettings, trials: Sequence[Trial], console: Console) 
     return Plan(steps, seconds)
 
 
-def _opened(settings: FinetuneSettings, place: Place, console: Console) -> tuple[_Run, float]:
+def _opened(settings: FinetuneSettings, place: Place, console: Console) -> tuple[Run, float]:
     """A run, and the seconds that opening it takes; a quick one is opened again, as the first time loads libraries."""
     started = time.perf_counter()
     opened = open_run(settings, place, console)
@@ -268,10 +268,10 @@ def _opened(settings: FinetuneSettings, place: Place, console: Console) -> tuple
         started = time.perf_counter()
         open_run(settings, place, Console(quiet=True))
         seconds = time.perf_counter() - started
-    return _Run(**vars(opened), settings=settings, place=place, console=console), seconds
+    return Run(**vars(opened), settings=settings, place=place, console=console), seconds
 
 
-def _step_seconds(run: _Run) -> float:
+def _step_seconds(run: Run) -> float:
     """Seconds of one optimizer step."""
     run.optimizer.steps = 0
     seconds: list[float] = []
@@ -283,7 +283,7 @@ def _step_seconds(run: _Run) -> float:
     return statistics.median(seconds[1:] or seconds)
 
 
-def _pass_seconds(run: _Run, part: Part) -> float:
+def _pass_seconds(run: Run, part: Part) -> float:
     """Seconds of one prediction of a whole part."""
     sample = part.examples[:: max(1, len(part.examples) // TIMED_EXAMPLES)]
     encoded = run.task.encode(sample, run.tokenizer)

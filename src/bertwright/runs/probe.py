@@ -309,19 +309,23 @@ class _Run:
 
     def report(self, rows: Sequence[Row]) -> None:
         """Print the table, beside the paper's where it is of the same kind, and write it as JSON."""
+        comparable = self.task.head.kind == "token" and self.task.metric == "f1"
         metric = self.task.metric.replace("_", " ")
-        comparable = self.task.head.kind == "token" and metric == "f1"
-        heading(self.console, f"{self.settings.model}, frozen: {metric} in percent")
+        heading(self.console, f"{metric} on the frozen states, percent, mean ± deviation over the seeds")
         paper = ("paper",) if comparable else ()
-        table = columns("", "rate", "dev", *(("test",) if rows[0].test else ()), *paper)
+        table = columns("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
         for row in rows:
-            scores = [str(found) for found in (row.dev, row.test) if found]
+            scores = [_shown(found) for found in (row.dev, row.test) if found]
             given = [f"{100 * REPRESENTATIONS[row.representation].paper:.1f}"] if comparable else []
-            table.add_row(row.representation, f"{row.learning_rate:g}", *scores, *given)
+            table.add_row(row.representation, f"{row.learning_rate:g}", str(row.dev.seeds), *scores, *given)
         self.console.print(table)
         if comparable:
-            say(self.console, "paper: BERT BASE on the dev set of CoNLL-2003, 5 restarts (table 7; fine-tuned 96.4)")
-        write_json(
-            self.settings.run / "report.json", {"metric": self.task.metric, "rows": [row.plain() for row in rows]}
-        )
-        say(self.console, f"all figures  {self.settings.run / 'results.jsonl'}")
+            say(self.console, "paper: BERT BASE on the dev set of CoNLL-2003 (table 7; fine-tuned 96.4)")
+        run = self.settings.run
+        write_json(run / "report.json", {"metric": self.task.metric, "rows": [row.plain() for row in rows]})
+        say(self.console, f"every head   {run / 'results.jsonl'}")
+
+
+def _shown(found: Spread) -> str:
+    deviation = "" if found.deviation is None else f" ± {100 * found.deviation:.2f}"
+    return f"{100 * found.mean:.2f}{deviation}"

@@ -54,8 +54,8 @@ class GridSettings:
     task: TaskSettings
     model: str | None = None
     """Model folder, run folder or hub name to start from. Needed unless --resume finds it in the grid's settings."""
-    dev_share: float = 0.0
-    """Share of the training examples to set aside as dev where there are no dev files; the same ones in every run."""
+    dev_share: float = FinetuneSettings.dev_share
+    """Share of the training examples to set aside as dev where there are no dev files."""
     learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
     """Peak rates to try (paper, 4.1)."""
     batch_sizes: tuple[int, ...] = (16, 32)
@@ -71,13 +71,13 @@ class GridSettings:
     on from its checkpoint."""
     dry_run: bool = False
     """Only say how many runs there are and about how long they take; nothing is written."""
-    dropout: float = 0.1
+    dropout: float = FinetuneSettings.dropout
     """Dropout of states, attention weights and the head's input, whatever the model was trained with (paper: 0.1)."""
-    label_smoothing: float = 0.0
+    label_smoothing: float = FinetuneSettings.label_smoothing
     """Share of a target's probability that is spread over all labels (paper: none)."""
-    freeze: int = 0
-    """Leave the embeddings and this many of the lowest layers as they are, less one: 1 freezes the embeddings alone."""
-    layer_decay: float = 1.0
+    freeze: int | None = FinetuneSettings.freeze
+    """Leave the embeddings and this many of the lowest layers as they are; 0: the embeddings alone. Unset: all move."""
+    layer_decay: float = FinetuneSettings.layer_decay
     """Factor between a layer's rate and that of the layer above it; below 1, lower layers move less (ULMFiT)."""
     optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
     device: DeviceSettings = field(default_factory=DeviceSettings)

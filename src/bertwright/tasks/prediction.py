@@ -56,7 +56,7 @@ def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None]
     """The head's outputs for all rows, R × C float32, dropout off; `advance` is told of items done.
 
     Longest sequences first: memory runs out at once or never, and a backend that pads has little to pad. Raises
-    ValueError for outputs that are not finite: no answer follows from those.
+    DivergedError for outputs that are not finite: no answer follows from those.
     """
     device = next(model.parameters()).device
     training = model.training

@@ -15,13 +15,16 @@ from bertwright.tasks.tagging import Tagging
 
 
 class Preset(NamedTuple):
-    """A published task: how its files are read, and what they are called in the folder that one downloads."""
+    """A published task: how its files are read, and what they are called in the folder that one downloads.
+
+    GLUE's test files have no labels, so there is nothing to score: those go through `bertwright glue-submission`.
+    """
 
     about: str
     task: AnyTask
     train: str = "train.tsv"
     dev: str = "dev.tsv"
-    test: str = "test.tsv"
+    test: str = ""
 
 
 def _pair(
@@ -31,7 +34,7 @@ def _pair(
 
 
 _MNLI = _pair("sentence1", "sentence2", "gold_label")
-_SQUAD_FILES = ("train-v{}.json", "dev-v{}.json", "test-v{}.json")
+_SQUAD_FILES = ("train-v{}.json", "dev-v{}.json")
 
 # Section 4: GLUE (4.1), SQuAD 1.1 (4.2), SQuAD 2.0 (4.3), SWAG (4.4); 5.3: CoNLL-2003. Scores as in table 1's caption.
 PRESETS: dict[str, Preset] = {
@@ -56,22 +59,20 @@ PRESETS: dict[str, Preset] = {
         "GLUE: entailment, contradiction or neutral; the matched dev set",
         _MNLI,
         dev="dev_matched.tsv",
-        test="test_matched.tsv",
     ),
-    "mnli_mismatched": Preset(
-        "the same with the mismatched dev set", _MNLI, dev="dev_mismatched.tsv", test="test_mismatched.tsv"
-    ),
+    "mnli_mismatched": Preset("the same with the mismatched dev set", _MNLI, dev="dev_mismatched.tsv"),
     "qnli": Preset("GLUE: does the sentence answer the question?", _pair("question", "sentence")),
     "rte": Preset("GLUE: does the first sentence entail the second?", _pair("sentence1", "sentence2")),
     "wnli": Preset("GLUE: does the sentence with its pronoun resolved follow?", _pair("sentence1", "sentence2")),
     "swag": Preset(
         "which of four endings follows?",
         MultipleChoice(prompt="sent1", start="sent2", label="label"),
-        *("train.csv", "val.csv", "test.csv"),
+        *("train.csv", "val.csv"),
     ),
     "codah": Preset(
         "four endings written to fool models, of SWAG's form",
         MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", header=False),
+        test="test.tsv",
     ),
     "squad": Preset(
         "answers in paragraphs, SQuAD 1.1; exact match and F1",
@@ -196,4 +197,4 @@ class TaskSettings:
         if self.task not in PRESETS:
             raise ValueError(f"--data is for published tasks, whose file names are known; name files with --{part}")
         name: str = getattr(PRESETS[self.task], part)
-        return tuple(str(path) for path in sorted(self.data.glob(name)))
+        return tuple(str(path) for path in sorted(self.data.glob(name))) if name else ()

@@ -23,7 +23,7 @@ Rate = Callable[[int], float]  # the learning rate of a step, counted from 0
 
 
 class DivergedError(RuntimeError):
-    """The loss or a gradient is not finite. The weights are those of the last good step."""
+    """A loss, a gradient or an output is not finite. In training, the weights are those of the last good step."""
 
 
 class Computed(NamedTuple):

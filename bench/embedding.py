@@ -1,0 +1,143 @@
+"""Vectors of short texts in arrival order: bertwright beside sentence-transformers, with all-MiniLM-L6-v2.
+
+    python bench/embedding.py DATA [--texts 4000] [--rounds 5] [--threads 2]
+
+The texts are sentences of STS-B in the order of the file. In one process, contenders in turn, tokenization included.
+sentence-transformers takes part with its default batch size, 32, and with the best of --batch-sizes on the first texts;
+its `encode` sorts all texts by length first. Where the machine multiplies bfloat16, both take part in it, too. Where
+sentence-transformers[openvino] is installed, so does that backend, sorted by `encode` and in arrival order (32 texts a
+call), in float32 or bfloat16 as the machine has it.
+
+Afterwards both embed the pairs of the STS-B test set: Spearman's correlation of cosines and scores, published 82.03.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer
+
+import bertwright
+from bertwright.training.device import multiplies_bfloat16
+from footing import machine, minilm, use_threads
+
+TRIED, DEFAULT = 512, 32  # texts on which batch sizes are tried; sentence-transformers' own batch size
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+Contender = Callable[[Sequence[str]], Array]
+
+
+def pairs(path: Path) -> list[tuple[str, str, float]]:
+    """Both sentences and the score of each line of an STS-B file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [(row["sentence1"], row["sentence2"], float(row["score"])) for row in rows]
+
+
+def encode(model: SentenceTransformer, batch_size: int, texts: Sequence[str]) -> Array:
+    return model.encode(list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False)
+
+
+def in_arrival_order(model: SentenceTransformer, texts: Sequence[str]) -> Array:
+    """As a server gets them: each call knows its own texts only."""
+    calls = [texts[begin : begin + DEFAULT] for begin in range(0, len(texts), DEFAULT)]
+    return np.concatenate([encode(model, DEFAULT, call) for call in calls])
+
+
+def openvino(bfloat16: bool) -> SentenceTransformer:
+    options = {"export": True, "ov_config": {"INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32"}}
+    return SentenceTransformer(str(minilm()), device="cpu", backend="openvino", model_kwargs=options)
+
+
+def best_size(model: SentenceTransformer, sizes: Sequence[int], texts: Sequence[str]) -> int:
+    """The batch size with which `encode` is fastest on these texts; what each took is printed."""
+    encode(model, DEFAULT, texts[:DEFAULT])
+    seconds = {size: timed(partial(encode, model, size), texts) for size in sizes}
+    told = ", ".join(f"{size}: {len(texts) / took:.0f}" for size, took in seconds.items())
+    print(f"sentence-transformers, texts/s by batch size: {told}", flush=True)
+    return min(seconds, key=seconds.__getitem__)
+
+
+def timed(contender: Contender, texts: Sequence[str]) -> float:
+    started = time.perf_counter()
+    contender(texts)
+    return time.perf_counter() - started
+
+
+def contenders(sizes: Sequence[int], texts: Sequence[str], bfloat16: bool) -> dict[str, Contender]:
+    """The first is the one that the others are compared with."""
+    peer = SentenceTransformer(str(minilm()), device="cpu")
+    best = best_size(peer, sizes, texts)
+    listed: dict[str, Contender] = {
+        "bertwright": bertwright.load(minilm(), "cpu").embed,
+        "sentence-transformers, as it is (batches of 32)": partial(encode, peer, DEFAULT),
+        f"sentence-transformers, batches of {best}": partial(encode, peer, best),
+        "sentence-transformers, arrival order": partial(in_arrival_order, peer),
+    }
+    if bfloat16:
+        options = {"dtype": torch.bfloat16}
+        half = SentenceTransformer(str(minilm()), device="cpu", model_kwargs=options)
+        listed = {"bertwright, bf16": bertwright.load(minilm(), "cpu", torch.bfloat16).embed} | listed
+        listed[f"sentence-transformers, bf16, batches of {best}"] = partial(encode, half, best)
+    if find_spec("openvino") and find_spec("optimum"):
+        compiled, precision = openvino(bfloat16), "bf16" if bfloat16 else "fp32"
+        listed[f"OpenVINO {precision}, sorted"] = partial(encode, compiled, best)
+        listed[f"OpenVINO {precision}, arrival order"] = partial(in_arrival_order, compiled)
+    else:
+        print("OpenVINO takes no part: sentence-transformers[openvino] is not installed")
+    for contender in listed.values():
+        contender(texts)  # warm-up
+    return listed
+
+
+def spearman(contender: Contender, test: Sequence[tuple[str, str, float]]) -> float:
+    """Spearman's correlation of cosines and scores."""
+    one, other = contender([first for first, _, _ in test]), contender([second for _, second, _ in test])
+    return float(spearmanr((one * other).sum(1), [score for _, _, score in test]).statistic)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--texts", type=int, default=4_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256])
+    parser.add_argument("--threads", type=int, default=2)
+    chosen = parser.parse_args()
+    use_threads(chosen.threads)
+    print(machine(chosen.threads))
+    folder = chosen.data / "glue" / "STS-B"
+    texts = [text for *both, _ in pairs(folder / "train.tsv") for text in both][: chosen.texts]
+    taking_part = contenders(chosen.batch_sizes, texts[:TRIED], multiplies_bfloat16(torch.device("cpu")))
+    seconds: dict[str, list[float]] = {name: [] for name in taking_part}
+    for _ in range(chosen.rounds):
+        for name, contender in taking_part.items():
+            seconds[name].append(timed(contender, texts))
+    characters = statistics.fmean(map(len, texts))
+    print(f"\n{len(texts):,} texts of {characters:.0f} characters, {chosen.rounds} rounds in turn\n")
+    print("| | texts/s | bertwright is, × as fast (least to most) | least cosine with it | STS-B test, Spearman |")
+    print("|---|---:|---:|---:|---:|")
+    test, first = pairs(folder / "test.tsv"), next(iter(taking_part))
+    reference = taking_part[first](texts)
+    for name, contender in taking_part.items():
+        ratios = [one / own for one, own in zip(seconds[name], seconds[first], strict=True)]
+        ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f}) "
+        cosine = f" {(contender(texts) * reference).sum(1).min():.7f} "
+        compared = "| | " if name == first else f"| {ratio}|{cosine}"
+        speed = len(texts) / statistics.median(seconds[name])
+        print(f"| {name} | {speed:,.0f} {compared}| {100 * spearman(contender, test):.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
