@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
@@ -82,9 +83,10 @@ def contenders(sizes: Sequence[int], texts: Sequence[str], bfloat16: bool) -> di
     listed: dict[str, Contender] = {
         "bertwright": bertwright.load(minilm(), "cpu").embed,
         "sentence-transformers, as it is (batches of 32)": partial(encode, peer, DEFAULT),
-        f"sentence-transformers, batches of {best}": partial(encode, peer, best),
-        "sentence-transformers, arrival order": partial(in_arrival_order, peer),
+        "sentence-transformers, 32 texts a call, in arrival order": partial(in_arrival_order, peer),
     }
+    if best != DEFAULT:
+        listed[f"sentence-transformers, batches of {best}"] = partial(encode, peer, best)
     if bfloat16:
         options = {"dtype": torch.bfloat16}
         half = SentenceTransformer(str(minilm()), device="cpu", model_kwargs=options)
@@ -116,6 +118,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     use_threads(chosen.threads)
+    transformers.logging.disable_progress_bar()
     print(machine(chosen.threads))
     folder = chosen.data / "glue" / "STS-B"
     texts = [text for *both, _ in pairs(folder / "train.tsv") for text in both][: chosen.texts]

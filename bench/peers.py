@@ -94,9 +94,9 @@ class Peer(ABC):
     def items(self, examples: Sequence[Any]) -> list[Item]:
         """Examples as the model reads them."""
 
-    @abstractmethod
     def targets(self, items: Sequence[Item], width: int) -> dict[str, Tensor]:
         """What the model should say, by the names of `forward`, for sequences padded to `width`."""
+        return {"labels": torch.tensor([item.target for item in items])}
 
     @abstractmethod
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
@@ -161,9 +161,6 @@ class SequencePeer(Peer):
     def _target(self, example: Any) -> float | int:
         return float(example.label) if self.regression else self.labels.index(example.label)
 
-    def targets(self, items: Sequence[Item], width: int) -> dict[str, Tensor]:
-        return {"labels": torch.tensor([item.target for item in items])}
-
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
         right = [item.target for item in items]
         if self.regression:
@@ -192,9 +189,6 @@ class ChoicePeer(Peer):
     def inputs(self, items: Sequence[Item], width: int | None = None) -> dict[str, Tensor]:
         flat = super().inputs(items, width)
         return {name: rows.unflatten(0, (len(items), -1)) for name, rows in flat.items()}
-
-    def targets(self, items: Sequence[Item], width: int) -> dict[str, Tensor]:
-        return {"labels": torch.tensor([item.target for item in items])}
 
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
         guessed = [int(row.argmax()) for row in outputs]
@@ -252,7 +246,10 @@ class TaggingPeer(Peer):
 
 
 class AnswerPeer(Peer):
-    """Question answering in overlapping windows, as in the example script run_qa."""
+    """Question answering in overlapping windows, as in the example script run_qa.
+
+    The loss of `BertForQuestionAnswering` is a softmax over all places of the padded batch, padding included.
+    """
 
     model_class = transformers.BertForQuestionAnswering
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The main job on real text that every Python installation carries: the language manual and the standard library's
-# docstrings. Raw text → survey → vocabulary → token store → pre-training → filled masks. About five minutes on two cores.
+# docstrings. Raw text → survey → vocabulary → token store → pre-training → filled masks → a fine-tuned task. About five minutes on two
+# cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 WORK=${1:-demo-run}
@@ -22,4 +23,9 @@ step "Let it fill masks" bertwright fill-mask "$WORK/run" --top-k 3 \
     "Return True if the [MASK] is a directory." \
     "Raise a [MASK] if the file does not exist." \
     "Return a list of all the [MASK] in the given string."
+step "A task: does a sentence describe a module, a class or a function?" python demo/labels.py "$WORK/labels"
+step "Fine-tune on it" bertwright finetune --task classification --train "$WORK/labels/train.tsv" \
+    --dev "$WORK/labels/dev.tsv" --model "$WORK/run" --run "$WORK/kinds" --learning-rate 5e-4 --epochs 5
+step "Let it answer" bertwright predict "$WORK/kinds" \
+    "Return the absolute path of a file." "Abstract base class of all loaders." "Tools for reading and writing zip files."
 printf '\nThe loss over the steps, as a picture: %s\n' "$WORK/run/loss.png"

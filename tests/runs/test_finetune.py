@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     refusals = {
         r"unknown\.tsv, line 3: .*ugly": TaskSettings("classification", train=(train,), dev=(str(unknown),)),
         r"one\.tsv, line 2: .*at least two different ones": TaskSettings("classification", train=(str(one_class),)),
-        r"empty\.tsv: no examples": TaskSettings("classification", train=(train,), dev=(str(empty),)),
+        r"empty\.tsv: no rows": TaskSettings("classification", train=(train,), dev=(str(empty),)),
         "nothing to train on": TaskSettings("classification", dev=(dev,)),
         "the model has 64 positions": TaskSettings(
             "classification", train=(train,), overrides=Overrides(max_length=65)

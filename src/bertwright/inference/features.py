@@ -112,7 +112,7 @@ def cached_features(
     """The features that `folder` holds; computed first where it does not, or not for all of these layers.
 
     A killed computation goes on where it was. float16 keeps 11 bits of each number: an error of 0.05 % at most, well
-    below what other seeds of a head change. `advance` is told of sequences' items done. Raises ValueError where the
+    below what other seeds of a head change. `advance` is told of items done. Raises ValueError where the
     folder holds another model's or other data's features, for damaged ones, and for a layer that is not there.
     """
     header = Header(encoder_digest(encoder), rows_digest(encoded), States(encoder, layers).layers)
@@ -121,12 +121,10 @@ def cached_features(
         if folder.exists():
             kept = _read_header(folder)
             if replace(kept, layers=header.layers) != header:
-                what = (
-                    "another model or number type"
-                    if kept.model != header.model
-                    else "other data, or of the same differently read"
+                other = (
+                    "another model or number type" if kept.model != header.model else "other data, or otherwise read"
                 )
-                raise ValueError(f"{folder}: holds features of {what}; delete it, or name another folder")
+                raise ValueError(f"{folder}: holds features of {other}; delete it, or name another folder")
             if {*layers} <= {*kept.layers}:
                 return _open(folder, kept, encoder, encoded)
             header = replace(header, layers=tuple(sorted({*kept.layers, *layers})))
