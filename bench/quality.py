@@ -8,8 +8,9 @@ recipe is that of section A.3 for both: batch 32, linear warm-up over a tenth of
 0.01 and bias correction, clipping at 1.0, dropout 0.1, float32, the best epoch on dev. The peer's side is `peers.py`,
 padded to each batch's longest sequence. The weights are all-MiniLM-L6-v2 unless --model names others.
 
-squad learns from 20,000 questions chosen at random; conll2003_context fills each window of 128 tokens with the
-sentences around. --examples and --dev-examples cut every task down, to try things out.
+--table shows the runs that the other options name. squad learns from 20,000 questions chosen at random;
+conll2003_context fills each window of 128 tokens with the sentences around. --examples and --dev-examples cut every
+task down, to try things out.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 `bertwright pretrain` or a model folder. The untrained net has its configuration and its vocabulary, and random weights
 from the seed of each run. The recipe is that of section A.3 with a higher rate, as small nets take it. SST-2 and NSMC
 learn from --examples of their examples; NSMC sets a twentieth of them aside to choose the best epoch. Each run appends
-a line to FILE; what stands there already is not run again.
+a line to FILE; what stands there already is not run again. --table shows the runs that the other options name.
 
 "Most frequent answer" is what one reaches without reading: one label for all, no entity at all.
 """

@@ -35,11 +35,13 @@ def is_run(folder: Path) -> bool:
 def model_folder(name: str | Path) -> Path:
     """The folder of a model, by what a user may call it.
 
-    A model folder is itself. A run stands for its finished model, or for its newest checkpoint. `org/name` and
-    `hf://org/name` are downloaded into the Hugging Face cache, or found there. Raises ValueError for a run that has no
-    checkpoint yet, and where neither folder nor hub has the name.
+    A model folder is itself. A run stands for its finished model, or for its newest checkpoint; a grid for the model
+    that it chose. `org/name` and `hf://org/name` are downloaded into the Hugging Face cache, or found there. Raises
+    ValueError for a run that has no checkpoint yet, and where neither folder nor hub has the name.
     """
     folder = Path(name)
+    if (folder / "settings.toml").is_file() and (folder / "model").is_dir():
+        return folder / "model"
     if is_run(folder):
         return _of_run(folder)
     return folder if folder.is_dir() else _downloaded(str(name))
@@ -48,8 +50,6 @@ def model_folder(name: str | Path) -> Path:
 def _of_run(run: Path) -> Path:
     from bertwright.training import checkpoint
 
-    if (run / "model").is_dir():
-        return run / "model"
     newest = checkpoint.newest(run / "checkpoints")
     if newest is None:
         raise ValueError(f"{run}: a run without a checkpoint yet")

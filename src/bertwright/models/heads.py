@@ -119,5 +119,5 @@ class BertForTask(nn.Module):
             drop = drawn(self, self.config.hidden_dropout, batch)
             site = 1 + SITES_PER_LAYER * self.config.num_layers
             states = dropout(states, drop and drop._replace(rows=rows), site)
-        logits: Tensor = self.classifier(states)
-        return logits.float()
+        logits: Tensor = self.classifier(states.float())  # a few numbers a row, of which bfloat16 would make ties
+        return logits

@@ -24,6 +24,7 @@ from bertwright.models.heads import BertForTask
 from bertwright.runs.finetune import score_table, shown
 from bertwright.runs.folders import refuse_existing
 from bertwright.runs.screen import Advance, columns, counting, heading, say
+from bertwright.runs.tuning import encoded_part
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.conll import column_text
 from bertwright.tasks.kinds import AnyTask
@@ -65,8 +66,8 @@ class PredictSettings:
     model: Positional[str]
     """Folder of a fine-tuned model, its run folder, or a hub name."""
     texts: Positional[tuple[str, ...]] = ()
-    """Texts to label or tag; for question answering a question and its context; for multiple choice a prompt and its
-    endings."""
+    """Texts to label or tag, or one pair where the task is about pairs; for question answering a question and its
+    context; for multiple choice a prompt and its endings."""
     inputs: tuple[str, ...] = ()
     """Files in the form of the training files; labels in them are not looked at."""
     output: Path | None = None
@@ -99,9 +100,9 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
         examples = [example for path in settings.inputs for example in task.read(path)]
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
-        encoded = task.encode(examples, model.tokenizer)
-        with counting(console, "evaluating", encoded.items) as advance:
-            found = scored(network, task, examples, encoded, advance=advance)
+        part = encoded_part("evaluated", examples, task, model.tokenizer)
+        with counting(console, "evaluating", part.encoded.items) as advance:
+            found = scored(network, task, part.examples, part.encoded, advance=advance)
     heading(console, f"{settings.model} on {len(examples):,} examples")
     console.print(score_table({"score": found.scores}, task.metric))
     for table in _by_label(task, examples, found.predictions):
@@ -140,7 +141,8 @@ def _opened(name: str, overrides: Overrides, place: Any) -> tuple[Bert, AnyTask,
     model = load(folder, place.device, place.dtype)
     if model.task is None or not isinstance(model.model, BertForTask):
         raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
-    return model, overrides.applied(model.task), model.model
+    model.task = overrides.applied(model.task)
+    return model, model.task, model.model
 
 
 def _predictions(model: Bert, task: AnyTask, examples: Iterator[Any], advance: Advance) -> Iterator[tuple[Any, Any]]:
@@ -167,7 +169,14 @@ def _write(file: TextIO, suffix: str, task: AnyTask, pairs: Iterator[tuple[Any, 
     """Write one record an example; returns their number."""
     number = 0
     if suffix == ".json":
-        answers = {example.id: prediction.text for example, prediction in pairs}
+        answers: dict[str, str] = {}
+        for example, prediction in pairs:
+            if example.id in answers:
+                raise ValueError(
+                    f'{example.place}: the id "{example.id}" is that of a question before; answer each file by '
+                    "itself, or name a .jsonl file"
+                )
+            answers[example.id] = prediction.text
         json.dump(answers, file, ensure_ascii=False)
         return len(answers)
     table = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
@@ -227,15 +236,22 @@ def _show(console: Console, model: Bert, task: AnyTask, texts: Sequence[str]) ->
             if task.scheme == "none":
                 for word, tag, probability in zip(tagged.words, tagged.tags, tagged.probabilities, strict=True):
                     table.add_row(Text(word), Text(tag), "", f"{probability:.1%}")
-    elif isinstance(task, Regression):
-        table = columns("text", "score")
-        for text, score in zip(texts, model.classify(list(texts)), strict=True):
-            table.add_row(Text(text), f"{score:.3f}")
-    else:
-        table = columns("text", "label", "probability")
-        for text, one in zip(texts, model.classify(list(texts)), strict=True):
-            table.add_row(Text(text), Text(one.label), f"{one.probabilities[one.label]:.1%}")
+    elif isinstance(task, Regression | Classification):
+        asked, numbers = _asked(task, texts), isinstance(task, Regression)
+        table = columns("text", "score") if numbers else columns("text", "label", "probability")
+        for text, one in zip(asked, model.classify(asked), strict=True):
+            found = (f"{one:.3f}",) if numbers else (Text(one.label), f"{one.probabilities[one.label]:.1%}")
+            table.add_row(Text(text if isinstance(text, str) else " / ".join(text)), *found)
     console.print(table)
+
+
+def _asked(task: Classification | Regression, texts: Sequence[str]) -> list[Any]:
+    """What the texts of a command line are to a task: texts, or one pair."""
+    if task.pair is None:
+        return list(texts)
+    if len(texts) != 2:
+        raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
+    return [(texts[0], texts[1])]
 
 
 def _by_label(task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> Iterator[Table]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -49,10 +50,11 @@ def finetune(settings: FinetuneSettings, console: Console | None = None) -> Path
         if place.leads:
             stack.enter_context(folder_lock(settings.run))
             check_folder(settings, FREE)
-            if settings.resume and (settings.run / "model").is_dir():
-                say(console, f"{settings.run}: finished already; the model is {settings.run / 'model'}")
-                return settings.run / "model"
         place.wait()
+        if settings.resume and (settings.run / "model").is_dir():
+            if place.leads:
+                say(console, f"{settings.run}: finished already; the model is {settings.run / 'model'}")
+            return settings.run / "model"
         run = Run(**vars(open_run(settings, place, console)), settings=settings, place=place, console=console)
         if place.leads:
             begin(settings)
@@ -164,10 +166,11 @@ class Run(Tuned):
             remark(self.console, note)
         if encoded.truncated:
             share = encoded.truncated / len(self.train.examples)
+            limit = self.task.limit
             remark(
                 self.console,
-                f"{encoded.truncated:,} training examples ({share:.1%}) are cut to {self.task.max_length} tokens; "
-                "raise --max-length to keep them whole",
+                f"{encoded.truncated:,} training examples ({share:.1%}) lose tokens: {limit} is "
+                f"{getattr(self.task, limit)}; raise --{limit.replace('_', '-')} to keep them whole",
             )
         if self.dev is None:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
@@ -184,7 +187,8 @@ class Run(Tuned):
         journal.write("dev", self.optimizer.steps, found.scores)
         if best:
             write = partial(self.write_model, task=found.task)
-            checkpoint.save(self.settings.run / "best", self.optimizer.steps, write, {}, keep=1)
+            # What it outdoes goes with the next checkpoint: a run killed before that goes on from where it was best.
+            checkpoint.save(self.settings.run / "best", self.optimizer.steps, write, {}, keep=sys.maxsize)
         epoch = self.optimizer.steps * self.settings.batch_size / self.train.encoded.items
         say(
             self.console,
@@ -197,6 +201,8 @@ class Run(Tuned):
         folder = self.settings.run / "checkpoints"
         write = partial(self.write_model, task=self.task)
         checkpoint.save(folder, self.optimizer.steps, write, self.optimizer.state(), keep=1)
+        for outdone in checkpoint.checkpoints(self.settings.run / "best")[:-1]:
+            remove_folder(outdone)
 
     def write_model(self, folder: Path, task: AnyTask) -> None:
         write_task_folder(folder, TaskModel(self.model, task), self.tokenizer)

@@ -91,9 +91,17 @@ class _Grid:
     def __init__(self, settings: GridSettings, console: Console) -> None:
         self.settings = settings
         self.console = console
-        self.metric = settings.task.make().metric
         self.results = settings.run / "results.jsonl"
         self.outcomes = read_results(self.results, settings.trials())
+
+    @property
+    def metric(self) -> str:
+        """The score that chooses, as the runs found it: of tags that spell no spans it is accuracy, never f1."""
+        ended = next((outcome for outcome in self.outcomes if outcome.failure is None), None)
+        if ended is None:
+            return self.settings.task.make().metric
+        metric: str = read_json(self.settings.finetuning(ended.trial).run / "report.json")["metric"]
+        return metric
 
     def pending(self) -> list[Trial]:
         """The runs that are not done."""
@@ -286,7 +294,7 @@ def _step_seconds(run: Run) -> float:
 def _pass_seconds(run: Run, part: Part) -> float:
     """Seconds of one prediction of a whole part."""
     sample = part.examples[:: max(1, len(part.examples) // TIMED_EXAMPLES)]
-    encoded = run.task.encode(sample, run.tokenizer)
+    encoded = run.task.encode(sample, run.tokenizer, labelled=False)
     started = 0.0
     for _ in range(2):  # the first time warms up
         started = time.perf_counter()

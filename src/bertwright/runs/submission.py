@@ -30,6 +30,7 @@ from bertwright.tasks.kinds import AnyTask, read_task
 from bertwright.tasks.prediction import outputs
 from bertwright.tasks.task import TASK_FILE
 from bertwright.training.device import DeviceSettings, Place, placed
+from bertwright.training.loop import DivergedError
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def _answered(model: str, asked: Sequence[Questions], place: Place, console: Con
         with counting(console, sheet.name, encoded.items) as advance:
             try:
                 found = outputs(bert.model, encoded, advance)
-            except ValueError as error:  # of numbers that are not finite: say whose
+            except DivergedError as error:  # numbers that are not finite: say whose
                 raise ValueError(f"{model}: {error}") from None
         answers[sheet.name] = [_written(one) for one in task.decode(examples, encoded, found)]
     return answers

@@ -20,6 +20,7 @@ from bertwright.models.heads import BertForTask
 from bertwright.runs.screen import remark
 from bertwright.seeding import key
 from bertwright.settings import write_settings
+from bertwright.tasks.classification import Regression
 from bertwright.tasks.kinds import AnyTask, read_task
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import Encoded
@@ -80,6 +81,8 @@ class FinetuneSettings:
         for name in ("dropout", "label_smoothing", "dev_share"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a share, from 0 to below 1, not {getattr(self, name)}")
+        if self.label_smoothing and isinstance(self.task.make(), Regression):
+            raise ValueError(f"label_smoothing = {self.label_smoothing}: a regression has no labels; leave it at 0")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay is a factor, above 0 and at most 1, not {self.layer_decay}")
         if self.freeze is not None and self.freeze < 0:
@@ -138,6 +141,8 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
     """
     if settings.model is None:
         raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
+    if settings.batch_size < place.ranks:
+        raise ValueError(f"batch_size = {settings.batch_size} leaves some of {place.ranks} ranks without an example")
     latest = checkpoint.newest(settings.run / "checkpoints")
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
@@ -150,7 +155,7 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
     task = task.fitted(read["train"])
     model = _starting_model(settings, task, source, resumed=latest is not None, console=console)
     task = _within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
-    parts = {name: _encoded(name, part, task, tokenizer) for name, part in read.items() if part}
+    parts = {name: encoded_part(name, part, task, tokenizer) for name, part in read.items() if part}
     if not len(parts["train"].encoded.targets):
         raise ValueError(f"{settings.task.files('train')[0]}: no example can be trained on")
     model.encoder.compute_dtype = place.dtype
@@ -166,7 +171,7 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
     return Tuned(task, tokenizer, model, optimizer, parts["train"], parts.get("dev"), parts.get("test"))
 
 
-def _encoded(name: str, examples: Sequence[Any], task: AnyTask, tokenizer: Tokenizer) -> Part:
+def encoded_part(name: str, examples: Sequence[Any], task: AnyTask, tokenizer: Tokenizer) -> Part:
     """A part as the model reads it: with targets in training, else with every example, once its labels are known."""
     encoded = task.encode(examples, tokenizer)
     return Part(name, examples, encoded if name == "train" else task.encode(examples, tokenizer, labelled=False))

@@ -306,8 +306,10 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 
 
 def _from_json_lines(path: str, fields: tuple[str, ...]) -> Iterator[TagExample]:
-    for place, lists in read_rows(path, Columns((), fields, way_out="choose them with --words and --tags")):
+    columns = Columns((), fields, way_out="choose them with --words and --tags")
+    for document, (place, lists) in enumerate(read_rows(path, columns)):
         for name, values in zip(fields, lists, strict=True):
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
                 raise ValueError(f"{place}: a list of strings expected in {name!r}, found {str(values)[:SHOWN]!r}")
-        yield TagExample(tuple(lists[0]), tuple(lists[1]) if len(fields) > 1 else None, source=place)
+        tags = tuple(lists[1]) if len(fields) > 1 else None
+        yield TagExample(tuple(lists[0]), tags, source=place, document=document)

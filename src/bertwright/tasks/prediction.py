@@ -10,6 +10,7 @@ import torch
 
 from bertwright.models.heads import BertForTask
 from bertwright.tasks.task import Encoded, Outputs, Task, gather, take
+from bertwright.training.loop import DivergedError
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 E = TypeVar("E")
@@ -80,7 +81,7 @@ def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None]
     finally:
         model.train(training)
     if not np.isfinite(found).all():
-        raise ValueError(
+        raise DivergedError(
             "the model's outputs are not finite numbers: its weights are damaged, or its training diverged"
         )
     return found

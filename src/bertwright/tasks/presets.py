@@ -197,4 +197,7 @@ class TaskSettings:
         if self.task not in PRESETS:
             raise ValueError(f"--data is for published tasks, whose file names are known; name files with --{part}")
         name: str = getattr(PRESETS[self.task], part)
-        return tuple(str(path) for path in sorted(self.data.glob(name))) if name else ()
+        found = tuple(str(path) for path in sorted(self.data.glob(name))) if name else ()
+        if part == "train" and not found:
+            raise ValueError(f"{self.data}: no {name}, the training file of {self.task}; name it with --train")
+        return found

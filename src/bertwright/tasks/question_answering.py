@@ -92,6 +92,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """Point at the answer to a question in a text: the start and the end of a span."""
 
     kind: ClassVar[str] = "question-answering"
+    limit: ClassVar[str] = "max_question"  # a longer context has more windows
 
     max_length: int = 384
     """Longest window in tokens: [CLS] question [SEP] part of the context [SEP]."""
@@ -133,7 +134,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         """The questions of SQuAD .json, .jsonl or .parquet; see `tasks.squad`."""
         for example in read_questions(path, labelled):
             if example.impossible and not self.impossible:
-                raise ValueError(f"{example.place}: it has no answer; allow that, as in SQuAD 2.0, with --impossible")
+                raise ValueError(f"{example.place}: it has no answer; allow that (SQuAD 2.0) with --impossible True")
             yield example
 
     def fitted(self, examples: Sequence[QaExample]) -> Self:

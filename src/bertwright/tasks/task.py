@@ -54,7 +54,7 @@ class Encoded:
     width: int = 1
     """Sequences of one item."""
     truncated: int = 0
-    """Examples that lost tokens to `max_length`."""
+    """Examples that lost tokens to the task's `limit`."""
 
     @property
     def items(self) -> int:
@@ -137,6 +137,8 @@ class Task(ABC, Generic[E, P]):
     """The score that chooses between checkpoints and between settings; the higher the better."""
     max_length: int
     """Longest sequence in tokens, [CLS] and [SEP] included."""
+    limit: ClassVar[str] = "max_length"
+    """The setting to which examples are cut that `Encoded.truncated` counts."""
 
     @property
     @abstractmethod

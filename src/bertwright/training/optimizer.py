@@ -16,9 +16,10 @@ class OptimizerSettings:
     """How the weights move."""
 
     learning_rate: float = 1e-4
-    """Peak rate (paper, A.2: 1e-4 at 256 sequences a step). Small models take more: 5e-4 and above."""
+    """Peak rate (paper: 1e-4 at 256 sequences a step in pre-training, A.2; 2e-5 to 5e-5 in fine-tuning, A.3). Small
+    models take more."""
     warmup_share: float = 0.01
-    """Share of all steps in which the rate climbs to its peak (paper: 10,000 of 1,000,000)."""
+    """Share of all steps in which the rate climbs to its peak (paper: 10,000 of 1,000,000; in fine-tuning a tenth)."""
     beta1: float = 0.9
     """Memory of the mean gradient (paper)."""
     beta2: float = 0.999
