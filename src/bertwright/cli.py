@@ -65,6 +65,7 @@ as settings.toml, and --config reads them again.
 FROM_FILE = "Settings may also stand in a TOML file: --config FILE.toml; options given beside it win."
 
 READER_GONE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
+HUB_CLIENT = ("huggingface_hub", "httpx")  # modules whose errors tell of the network, and are no OSErrors
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -97,6 +98,11 @@ def run(arguments: list[str]) -> int:
         if not type(error).__module__.startswith("bertwright."):  # not ours: a defect, which shows its trace
             raise
         return failed(f"error: {error}", 1)
+    except Exception as error:
+        if not type(error).__module__.startswith(HUB_CLIENT):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return failed(f"error: the Hugging Face hub did not answer ({reason}); name files on this machine instead", 2)
 
 
 def failed(message: str, code: int) -> int:
@@ -110,8 +116,8 @@ def told(error: OSError) -> str:
     >>> told(PermissionError(13, "Permission denied", "models/.bert.part-4711"))
     'models/bert: Permission denied'
     """
-    file = re.sub(r"(^|/)\.([^/]+)\.part-\d+", r"\1\2", os.fsdecode(error.filename)) if error.filename else ""
-    return f"{file}: {error.strerror}" if file else error.strerror or str(error)
+    text = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror or str(error)
+    return re.sub(r"(^|/)\.([^/]+)\.part-\d+", r"\1\2", text)
 
 
 def obey(arguments: list[str]) -> int:
@@ -125,7 +131,11 @@ def obey(arguments: list[str]) -> int:
         print(f"bertwright {version('bertwright')}")
         return 0
     name, *rest = arguments
-    for argument in rest:  # settings.toml, which repeats the work, could not hold it
+    for before, argument in pairwise([name, *rest]):
+        flag = before if not argument else argument.removesuffix("=") if argument.endswith("=") else ""
+        if flag.startswith("--"):  # Path would take the empty text for the current folder
+            raise ValueError(f"{flag} has an empty value; is a variable of your script unset?")
+        # settings.toml, which repeats the work, could not hold it
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise ValueError(f"{argument!r}: not UTF-8; rename the file, or name its folder or a glob")
     if name not in VERBS:
@@ -254,13 +264,13 @@ def _shown(name: str, kind: Any, default: Any) -> Any:
 
 
 def _placeholder(kind: Any) -> str | None:
-    """What stands for a value in the help; None where tyro's own is good: a choice, a fixed number of values.
+    """What stands for a value in the help; None where tyro's own is good: choices, a fixed number of values.
 
     >>> _placeholder(int | None), _placeholder(tuple[str, ...]), _placeholder(tuple[float, float])
     ('INT', 'STR ...', None)
     """
     if _is_list(kind):
-        return f"{_placeholder(get_args(kind)[0])} ..."
+        return (one := _placeholder(get_args(kind)[0])) and f"{one} ..."
     if get_origin(kind) in (Union, UnionType):
         return next(map(_placeholder, get_args(kind)))
     return kind.__name__.upper() if kind in (int, float, str, Path) else None

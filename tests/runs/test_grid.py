@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bertwright.cli import field_texts
 from bertwright.files import read_json
+from bertwright.interop.folders import model_folder
 from bertwright.runs import grid as grids
 from bertwright.runs.finetune import Run, finetune
 from bertwright.runs.grid import grid
@@ -228,6 +229,17 @@ def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make)
     (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
     with pytest.raises(ValueError, match=r"results\.jsonl, line 2: no result of this grid"):
         carried_out(replace(settings, resume=True))
+
+
+def test_tags_that_spell_no_spans_are_chosen_by_accuracy(tmp_path: Path, make: Make) -> None:
+    path = tmp_path / "pos.conll"
+    path.write_text("the DT\nbear NN\n\nwolf NN\nsees VB\n")
+    task = TaskSettings("tagging", train=(str(path),), dev=(str(path),))  # whose metric is f1 until it has seen them
+    settings = make(tmp_path / "run", task=task, learning_rates=(1e-3,), epochs=(1.0,))
+    carried_out(settings)
+    report = read_json(settings.run / "report.json")
+    assert report["metric"] == "accuracy"
+    assert model_folder(settings.run) == settings.run / "model"
 
 
 # Failure

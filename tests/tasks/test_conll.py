@@ -87,6 +87,7 @@ def test_json_lines_by_hand(tmp_path):
         (("a b", ""), ("O", "X"), f"{path}, line 1"),
         ((), (), f"{path}, line 3"),
     ]
+    assert len({one.document for one in found}) == 2  # no line is another's context
     renamed = write(tmp_path, '{"tokens": ["a"], "ner": ["X"]}\n', "b.jsonl")
     assert shown(read(renamed, "tokens", "ner")) == [(0, "a", "X")]
     assert read(renamed, "tokens", labelled=False)[0].tags is None

@@ -244,6 +244,8 @@ def _places(header: list[str], columns: Columns, quotes: bool, place: str) -> li
                 hint = "; columns by number need header = false"
             elif not quotes and f'"{name}"' in header:
                 hint = "; are fields in quotes? Set quotes to true"
+            elif len(header) == 1 and len(re.split("[,;\t]", header[0])) > 1:
+                hint = "; fields stand between commas in .csv, between tabs in .tsv and .txt"
             raise _no_column(place, name, header, columns, hint)
         if header.count(name) > 1:
             raise ValueError(f"{place}: {name!r} names several columns; rename all but one")

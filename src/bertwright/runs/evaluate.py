@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,8 +24,8 @@ from bertwright.interop.folders import model_folder
 from bertwright.models.heads import BertForTask
 from bertwright.runs.finetune import score_table, shown
 from bertwright.runs.folders import refuse_existing
-from bertwright.runs.screen import Advance, columns, counting, heading, say
-from bertwright.runs.tuning import encoded_part
+from bertwright.runs.screen import Advance, columns, counting, heading, remark, say
+from bertwright.runs.tuning import encoded_part, within_positions
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.conll import column_text
 from bertwright.tasks.kinds import AnyTask
@@ -122,6 +123,8 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
         model, task, _ = _opened(settings.model, settings.overrides, place)
         if settings.output is None:
             _show(console, model, task, settings.texts)
+            for text in filter(os.path.isfile, settings.texts):  # which, unlike Path, takes a text of any length
+                remark(console, f"{text} is a file, but was read as a text; to label what it holds: --inputs {text}")
             return
         started = time.perf_counter()
         _check_form(settings.output, task)
@@ -141,7 +144,8 @@ def _opened(name: str, overrides: Overrides, place: Any) -> tuple[Bert, AnyTask,
     model = load(folder, place.device, place.dtype)
     if model.task is None or not isinstance(model.model, BertForTask):
         raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
-    model.task = overrides.applied(model.task)
+    task = overrides.applied(model.task)
+    model.task = within_positions(task, overrides.max_length, model.config.max_positions)
     return model, model.task, model.model
 
 
@@ -182,7 +186,7 @@ def _write(file: TextIO, suffix: str, task: AnyTask, pairs: Iterator[tuple[Any, 
     table = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
     for number, (example, prediction) in enumerate(pairs, 1):
         if suffix == ".conll":
-            file.write(column_text(prediction.words, prediction.tags))
+            file.write(column_text(prediction.words, prediction.tags, example.place))
             continue
         record = task.record(example, prediction)
         if suffix == ".jsonl":

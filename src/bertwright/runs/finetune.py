@@ -174,6 +174,9 @@ class Run(Tuned):
             )
         if self.dev is None:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
+        files = self.settings.task.files
+        if shared := {*files("train")}.intersection(files("dev") + files("test")):
+            remark(self.console, f"{sorted(shared)[0]}: trained on and scored; such a score says little about others")
         if self.optimizer.steps:
             say(self.console, f"Resuming after step {self.optimizer.steps:,}")
 

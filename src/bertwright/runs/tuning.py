@@ -154,7 +154,7 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
         read["train"], read["dev"] = _held_out(read["train"], settings.dev_share)
     task = task.fitted(read["train"])
     model = _starting_model(settings, task, source, resumed=latest is not None, console=console)
-    task = _within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
+    task = within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
     parts = {name: encoded_part(name, part, task, tokenizer) for name, part in read.items() if part}
     if not len(parts["train"].encoded.targets):
         raise ValueError(f"{settings.task.files('train')[0]}: no example can be trained on")
@@ -215,7 +215,7 @@ def _starting_model(
     return started.model
 
 
-def _within_positions(task: AnyTask, asked: int | None, positions: int) -> AnyTask:
+def within_positions(task: AnyTask, asked: int | None, positions: int) -> AnyTask:
     """The task for a model of so many positions: a default length gives way to them, one asked for does not."""
     if asked is not None and asked > positions:
         raise ValueError(f"max_length = {asked}: the model has {positions} positions; ask for that or less")

@@ -245,6 +245,10 @@ class Classification(TextTask[str, Classified]):
     def fitted(self, examples: Sequence[TextExample[str]]) -> Self:
         """This task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
         found = self.varied(examples)
+        for label in found:
+            if (bare := label.strip()) != label and bare in found:
+                place = next(example.place for example in examples if example.label == label)
+                raise ValueError(f"{place}: the labels {label!r} and {bare!r} differ in white space alone; mend it")
         return replace(self, labels=self.labels or tuple(sorted(found, key=_order(found))))
 
     def targets(self, examples: Sequence[TextExample[str]]) -> Ints:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path, PurePath
+from statistics import mode
 from typing import NamedTuple, Self
 
 from tokenizers import Regex, pre_tokenizers
@@ -150,17 +151,19 @@ def _with_neighbours(document: Iterator[TagExample], words: int) -> Iterator[Tag
             words_passed -= len(passed.popleft())
 
 
-def column_text(words: Sequence[str], tags: Sequence[str]) -> str:
+def column_text(words: Sequence[str], tags: Sequence[str], place: str = "words") -> str:
     """One sentence as CoNLL columns: a word, a tab and its tag on each line, and the blank line that ends it.
 
-    Raises ValueError for a word that such a file cannot hold.
+    Raises ValueError, naming the place, for what such a file cannot hold: no word at all, or an odd one.
 
     >>> column_text(["Paris", "."], ["B-LOC", "O"])
     'Paris\\tB-LOC\\n.\\tO\\n\\n'
     """
+    if not words:
+        raise ValueError(f"{place}: a sentence without words cannot stand in a column file; write .jsonl")
     for word in words:
         if not word.strip(" \r") or "\t" in word or "\n" in word:
-            raise ValueError(f"the word {word!r} cannot stand in a column file; write .jsonl")
+            raise ValueError(f"{place}: the word {word!r} cannot stand in a column file; write .jsonl")
     return "".join([f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)]) + "\n"
 
 
@@ -246,6 +249,7 @@ def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: 
         if not rows:
             continue
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
+        _check_widths(rows, path)
         yield TagExample(
             words=values[0],
             tags=values[1] if len(columns) > 1 else None,
@@ -294,6 +298,17 @@ def _values(row: Row, columns: list[Column], path: str) -> tuple[str, ...]:
         if value == column.blank:
             raise ValueError(f"{path}, line {number}: nothing ({value!r}) in {column.name}; fill it in")
     return found
+
+
+def _check_widths(rows: list[Row], path: str) -> None:
+    """Raise ValueError for a line with other columns than most of its sentence: which of them are missing?"""
+    width = mode(len(cells) for _, _, cells in rows)
+    for number, text, cells in rows:
+        if len(cells) != width:
+            raise ValueError(
+                f"{path}, line {number}: {width} columns expected, as in the lines around, {len(cells)} found: "
+                f"{text[:SHOWN]!r}; mend the line, or put tabs between the columns of all"
+            )
 
 
 def _compact(numbers: list[int]) -> Sequence[int]:

@@ -41,9 +41,11 @@ def read_task(folder: Path) -> AnyTask | None:
     if kind not in KINDS:
         raise ValueError(f'{path}: no kind of task "{kind}"; {nearest(kind, KINDS)}')
     try:
-        return from_fields(KINDS[kind], values, path)
+        task = from_fields(KINDS[kind], values, path)
+        _ = task.head  # which a task without its labels does not know
     except ValueError as error:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    return task
 
 
 def inferred(described: HeadRecord, max_positions: int) -> AnyTask:

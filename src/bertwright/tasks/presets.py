@@ -183,6 +183,10 @@ class TaskSettings:
     def __post_init__(self) -> None:
         if self.task not in PRESETS and self.task not in KINDS:
             raise ValueError(f'no task "{self.task}"; {nearest(self.task, [*PRESETS, *KINDS])}')
+        for part in ("train", "dev", "test"):
+            given = getattr(self, part)
+            if twice := [path for path in given if given.count(path) > 1]:
+                raise ValueError(f"{twice[0]}: named twice with --{part}; its examples would count double")
         self.make()
 
     def make(self) -> AnyTask:

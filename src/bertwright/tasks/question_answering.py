@@ -119,7 +119,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         if self.max_length <= self.max_question + ADDED:
             raise ValueError(
                 f"max_length is {self.max_length}: max_question {self.max_question} and [CLS], [SEP], [SEP] leave no "
-                f"room for the context; at least {self.max_question + ADDED + 1} is needed"
+                f"room for the context; at least {self.max_question + ADDED + 1} is needed, or a lower max_question"
             )
         if self.metric not in ("f1", "exact_match"):
             raise ValueError(f'no metric "{self.metric}" for {self.kind}; f1 or exact_match')
