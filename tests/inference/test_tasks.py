@@ -189,6 +189,21 @@ def rounded(bert: Bert) -> list[object]:
     return calls[bert.task.kind]() if bert.task else bert.fill_mask("the [MASK]")
 
 
+def test_features_are_the_states_of_words_first_tokens() -> None:
+    words = ("the", "cat", "satz", ".")  # t-h-e … "satz" is several pieces
+    found = PRETRAINED.features([words, "the cat."], layers=(-1, 0))
+    assert [vectors.shape for vectors in found] == [(4, 2, 24), (3, 2, 24)]
+    pieces = [TOKENIZER.ids([word])[0] for word in words]
+    ids = np.concatenate([[TOKENIZER.cls_id], *pieces, [TOKENIZER.sep_id]])
+    firsts = 1 + np.cumsum([0, *map(len, pieces[:-1])])
+    with torch.no_grad():
+        embedded, *_, last = PRETRAINED.model.encoder.hidden_states(pack([ids]))
+    np.testing.assert_allclose(found[0][:, 0], last[firsts], atol=1e-5)
+    np.testing.assert_allclose(found[0][:, 1], embedded[firsts], atol=1e-5)
+    with pytest.raises(ValueError, match="layer 3: this model has 2"):
+        PRETRAINED.features(["the"], layers=(3,))
+
+
 @pytest.mark.parametrize("bert", ALL, ids=lambda bert: bert.task.kind if bert.task else "pre-training")
 def test_what_is_saved_is_loaded_with_its_task(tmp_path, bert):
     bert.save(tmp_path / "m")

@@ -130,5 +130,8 @@ def test_jagged_backend_is_the_same_function() -> None:
     qkv, cu_seqlens = packed(lengths, 2, 16)
     qkv = qkv.transpose(0, 1).contiguous().transpose(0, 1)
     torch.testing.assert_close(
-        jagged_attention(qkv, cu_seqlens, 17, None, causal=False), one_by_one(qkv, cu_seqlens, False), rtol=0, atol=2e-6
+        jagged_attention(qkv, cu_seqlens, 17, None, 0, causal=False),
+        one_by_one(qkv, cu_seqlens, False),
+        rtol=0,
+        atol=2e-6,
     )

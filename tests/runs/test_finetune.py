@@ -193,6 +193,17 @@ def test_dev_may_be_a_share_of_the_training_examples(tmp_path: Path, make_tuning
     assert "80 examples" in printed
 
 
+def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) -> None:
+    path = tmp_path / "copies.tsv"
+    path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
+    task = TaskSettings("classification", train=(str(path),))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.1))
+    assert printed.count("20 examples") == 2
+    path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe bear sees\tgood\n" * 20)
+    with pytest.raises(ValueError, match=r"one part of 40 examples would be empty \(1 of them"):
+        finetune(make_tuning(tmp_path / "other", task=task, dev_share=0.1))
+
+
 # Misuse
 
 

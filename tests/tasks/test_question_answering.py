@@ -25,7 +25,6 @@ from bertwright.tasks.question_answering import (
     QuestionAnswering,
     Windows,
     most_context,
-    official,
 )
 from bertwright.tasks.squad import Gold, QaExample
 from bertwright.tasks.task import TASK_FILE, from_fields, take, write_task
@@ -431,18 +430,16 @@ def test_the_tuned_threshold_gives_the_best_f1() -> None:
     }
 
 
-def test_records_and_official_files() -> None:
+def test_records() -> None:
     examples = [asked("c d", id="x"), asked("", id="y")]
     encoded = SMALL.encode(examples, TOKENIZER, labelled=False)
     answers = SMALL.decode(examples, encoded, drawn(encoded))
     records = [SMALL.record(example, answer) for example, answer in zip(examples, answers, strict=True)]
     assert json.loads(json.dumps(records)) == records
-    names = ["id", "answer", "start", "end", "probability", "score", "null_score"]
+    names = ["id", "answer", "start", "end", "probability", "score", "null_score", "candidates"]
     assert [list(record) for record in records] == [names, names]
     assert [(record["id"], record["answer"]) for record in records] == [("x", answers[0].text), ("y", "")]
-    texts, odds = official(examples, answers)
-    assert texts == {"x": answers[0].text, "y": ""}
-    assert odds == {"x": answers[0].null_score - answers[0].score, "y": 0.0}
+    assert records[0]["candidates"][0]["text"] == answers[0].candidates[0].text
 
 
 def test_a_question_without_answer_needs_the_setting(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from bertwright.inference import masks, vectors
+from bertwright.inference.features import word_features
 from bertwright.inference.masks import Candidate, Filled
 from bertwright.inference.vectors import Pooling, Vectors
 from bertwright.interop.folders import model_folder
@@ -31,6 +32,7 @@ E = TypeVar("E")
 P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
+FEATURE_WINDOW = 512  # tokens; longer windows than those of pre-training say little more
 PREDICTED_AT_ONCE = 4_096  # examples: enough to group them by length, little enough to hold
 # How a model of each kind is used.
 USES = {
@@ -211,6 +213,27 @@ class Bert:
         return self._predict(
             task, [QaExample(f"{n}", asked, given, place=f"question {n}") for n, (asked, given) in pairs]
         )
+
+    def features(self, texts: Sequence[Words], layers: Sequence[int] = (-1,)) -> list[Vectors]:
+        """Vectors of words, the encoder as it is (section 5.3): for each text W × K × H float32, K layers of W words.
+
+        A word's vector is the state of its first token. Layer 0 are the embeddings, L the last layer, and -1 the last
+        as well. Texts are cut into words as `tag` cuts them, or are given as words; long ones are read in windows.
+        Raises ValueError for a layer that the model does not have.
+        """
+        depth = self.config.num_layers
+        if odd := [layer for layer in layers if not -depth - 1 <= layer <= depth]:
+            raise ValueError(f"layer {odd[0]}: this model has {depth}, and 0 for the embeddings")
+        examples = [_tag_example(given, f"text {number}") for number, given in enumerate(texts)]
+        task = Tagging(max_length=min(self.config.max_positions, FEATURE_WINDOW))
+        asked = [layer % (depth + 1) for layer in layers]
+        read = sorted({*asked})
+        found: list[Vectors] = []
+        for first in range(0, len(examples), PREDICTED_AT_ONCE):
+            chunk = examples[first : first + PREDICTED_AT_ONCE]
+            encoded = task.encode(chunk, self.tokenizer, labelled=False)
+            found += word_features(self.model.encoder, encoded, len(chunk), read)
+        return [vectors[:, [read.index(layer) for layer in asked]] for vectors in found]
 
     def save(self, folder: Path | str) -> None:
         """Write a Hugging Face folder with the task, if there is one; it must not be there yet."""

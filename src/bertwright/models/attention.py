@@ -27,7 +27,7 @@ def attention(
     depends neither on micro-batches nor on ranks; on CUDA alone the masks are torch's own.
     """
     if qkv.device.type == "cuda":
-        return jagged_attention(qkv, cu_seqlens, max_seqlen, dropout, causal)
+        return jagged_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
     if qkv.shape[-1] % 8 == 0 and runs_native("attention", qkv):
         return apply(PackedAttention, qkv, cu_seqlens, causal, draw(dropout, site))
     return twins.attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
@@ -62,8 +62,16 @@ class PackedAttention(torch.autograd.Function):
         return dqkv, None, None, None
 
 
-def jagged_attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, causal: bool) -> Tensor:
-    """Through a nested tensor, for which PyTorch chooses its variable-length flash kernel; its own random numbers."""
+def jagged_attention(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, site: int, causal: bool
+) -> Tensor:
+    """Through a nested tensor, for which PyTorch chooses its variable-length flash kernel.
+
+    That kernel has random numbers of its own; they are seeded by the same place as all others, but depend on how a step
+    is cut into micro-batches.
+    """
+    if dropout is not None:
+        torch.cuda.manual_seed(dropout._replace(seed=dropout.seed + dropout.first_token).key(site)[0])
     query, key, value = (
         torch.nested.nested_tensor_from_jagged(part, cu_seqlens, min_seqlen=1, max_seqlen=max_seqlen).transpose(1, 2)
         for part in qkv.unbind(1)

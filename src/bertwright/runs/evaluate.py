@@ -106,7 +106,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
             found = scored(network, task, part.examples, part.encoded, advance=advance)
     heading(console, f"{settings.model} on {len(examples):,} examples")
     console.print(score_table({"score": found.scores}, task.metric))
-    for table in _by_label(task, examples, found.predictions):
+    for table in _details(task, examples, found.predictions):
         console.print(table)
     if settings.output is not None:
         write_json(settings.output, found.scores)
@@ -258,13 +258,28 @@ def _asked(task: Classification | Regression, texts: Sequence[str]) -> list[Any]
     return [(texts[0], texts[1])]
 
 
-def _by_label(task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> Iterator[Table]:
-    """For a classification: what each label's examples were taken for."""
-    if not isinstance(task, Classification) or len(task.labels) > SHOWN_LABELS:
-        return
-    counts = Counter((example.label, one.label) for example, one in zip(examples, predictions, strict=True))
-    table = columns("label (rows) taken for", *task.labels, "recall")
-    for right in task.labels:
-        row = [counts[right, guess] for guess in task.labels]
-        table.add_row(Text(right), *(f"{number:,}" for number in row), shown(counts[right, right] / max(sum(row), 1)))
-    yield table
+def _details(task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> Iterator[Table]:
+    """For a classification, what each label's examples were taken for; for spans, the scores of each type."""
+    if isinstance(task, Classification) and len(task.labels) <= SHOWN_LABELS:
+        counts = Counter((example.label, one.label) for example, one in zip(examples, predictions, strict=True))
+        table = columns("label (rows) taken for", *task.labels, "recall")
+        for right in task.labels:
+            row = [counts[right, guess] for guess in task.labels]
+            table.add_row(Text(right), *(f"{number:,}" for number in row), shown(row_share(row, right, task.labels)))
+        yield table
+    if isinstance(task, Tagging) and task.scheme != "none":
+        table = columns("type", "spans", "precision", "recall", "f1")
+        for name, found in task.spans_found(examples, predictions).types.items():
+            table.add_row(
+                Text(name), f"{found.support:,}", shown(found.precision), shown(found.recall), shown(found.f1)
+            )
+        yield table
+
+
+def row_share(row: Sequence[int], right: str, labels: Sequence[str]) -> float:
+    """The share of a label's examples that got this label.
+
+    >>> row_share([3, 1], "a", ("a", "b"))
+    0.75
+    """
+    return row[labels.index(right)] / max(sum(row), 1)

@@ -14,7 +14,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from bertwright.models.probe import REPRESENTATIONS, Probe, ProbeShape, Represen
 from bertwright.runs.probing import HeadData, Recipe, total_steps, train
 from bertwright.runs.resuming import check_folder
 from bertwright.runs.screen import columns, counting, facts, heading, say
-from bertwright.runs.tuning import Part, read_examples, within_positions
+from bertwright.runs.tuning import Part, read_examples
 from bertwright.settings import write_settings
 from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.presets import TaskSettings
@@ -191,7 +191,8 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
     task = task.fitted(read["train"])
     if task.head.kind == "span":
         raise ValueError(f"{task.kind} reads every token of every window, too many to keep; fine-tune it instead")
-    task = within_positions(task, settings.task.overrides.max_length, encoder.config.max_positions)
+    if settings.task.overrides.max_length is None:  # a length that was asked for does not give way
+        task = replace(task, max_length=min(task.max_length, encoder.config.max_positions))  # type: ignore[type-var]
     parts = [Part(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
     return _Run(settings, place, console, task, encoder.to(place.device), parts)
 

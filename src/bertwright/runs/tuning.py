@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,6 +90,10 @@ class FinetuneSettings:
             raise ValueError(f"freeze is a number of layers, not {self.freeze}")
 
 
+DATA = "data.json"  # in a run's folder: digests of what it learns from and is scored on
+PARTS = ("train", "dev", "test")
+HELD_OUT = 1  # what the random order of groups is for
+
 # May differ between a run and its resumption: they say where and how often, not what is computed.
 FREE = ("run", "resume", "evaluate_every", "save_every", "log_every", "device")
 
@@ -116,22 +121,33 @@ class Tuned:
 
 def begin(settings: FinetuneSettings) -> None:
     """Write down what is run, once all of it has been opened; hold a resumed run to the files that it began with."""
-    began_with = settings.run / "data.json"
-    digests = {
-        path: digest_file(Path(path)) if Path(path).is_file() else digest_bytes(path.encode())
-        for part in ("train", "dev")
-        for path in settings.task.files(part)
-    }
-    if not settings.resume:
-        (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
-        write_json(began_with, digests)
-        write_settings(settings.run / "settings.toml", settings, "bertwright finetune: the settings in force")
+    if settings.resume:
+        hold_to_data(settings)
     else:
-        for path, before in read_json(began_with).items():
-            if digests.get(path) != before:
-                raise ValueError(f"{path}: not what the run began with; give the file its content back, or start anew")
+        (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        write_json(settings.run / DATA, digests(settings.task))
+        write_settings(settings.run / "settings.toml", settings, "bertwright finetune: the settings in force")
     for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
         sweep_parts(folder)
+
+
+def hold_to_data(settings: FinetuneSettings) -> None:
+    """Raise ValueError where a run's files are not what they were when it began."""
+    now = digests(settings.task)
+    for path, before in read_json(settings.run / DATA).items():
+        if now.get(path) != before:
+            raise ValueError(f"{path}: not what the run began with; give the file its content back, or start anew")
+
+
+def digests(task: TaskSettings) -> dict[str, str]:
+    """What every file, folder or glob of a task holds; of a data set on the hub, its name."""
+    return {path: _digest(path) for part in PARTS for path in task.files(part)}
+
+
+def _digest(path: str) -> str:
+    pattern = f"{path}/**" if Path(path).is_dir() else path
+    found = [path] if Path(path).is_file() else sorted(glob(pattern, recursive=True))  # noqa: PTH207 - may be absolute
+    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in found if Path(file).is_file()))
 
 
 def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tuned:
@@ -147,13 +163,13 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task = settings.task.make()
-    read = {name: read_examples(task, settings.task, name) for name in ("train", "dev", "test")}
+    read = {name: read_examples(task, settings.task, name) for name in PARTS}
     if not read["train"]:
         raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
-    if settings.dev_share and not read["dev"]:
-        read["train"], read["dev"] = _held_out(read["train"], settings.dev_share)
     task = task.fitted(read["train"])
-    model = _starting_model(settings, task, source, resumed=latest is not None, console=console)
+    if settings.dev_share and not read["dev"]:
+        read["train"], read["dev"] = _held_out(task, read["train"], settings.dev_share)
+    model = _starting_model(settings, task, source, latest is not None, console if place.leads else None)
     task = within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
     parts = {name: encoded_part(name, part, task, tokenizer) for name, part in read.items() if part}
     if not len(parts["train"].encoded.targets):
@@ -203,14 +219,14 @@ def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[s
 
 
 def _starting_model(
-    settings: FinetuneSettings, task: AnyTask, source: Path, resumed: bool, console: Console
+    settings: FinetuneSettings, task: AnyTask, source: Path, resumed: bool, console: Console | None
 ) -> BertForTask:
     if resumed:
         return load_task_model(source)
     started = start_task_model(
         source, task.head, settings.seed, hidden_dropout=settings.dropout, attention_dropout=settings.dropout
     )
-    if "pooler" in started.fresh:
+    if "pooler" in started.fresh and console is not None:
         remark(console, f"{source} has no pooler: it starts from random weights, as the classifier does")
     return started.model
 
@@ -222,12 +238,20 @@ def within_positions(task: AnyTask, asked: int | None, positions: int) -> AnyTas
     return replace(task, max_length=min(task.max_length, positions))  # type: ignore[type-var]
 
 
-def _held_out(examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
-    """Training and dev examples, chosen by their places alone, each part in its order."""
-    number = round(share * len(examples))
-    if not 0 < number < len(examples):
-        raise ValueError(f"dev_share = {share} of {len(examples)} examples leaves one part empty; name --dev files")
-    chosen = set(permuted(np.arange(number), len(examples), key(0)).tolist())
+def _held_out(task: AnyTask, examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
+    """Training and dev examples, each part in its order; what belongs together (`Task.kin`) stays together."""
+    groups: dict[Any, list[int]] = {}
+    for place, example in enumerate(examples):
+        groups.setdefault(task.kin(example), []).append(place)
+    chosen: set[int] = set()
+    for group in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
+        if len(chosen) < share * len(examples):
+            chosen.update(list(groups.values())[group])
+    if len(chosen) in (0, len(examples)):
+        raise ValueError(
+            f"dev_share = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "
+            "nothing in common, and only those can be parted); name --dev files"
+        )
     return (
         [example for place, example in enumerate(examples) if place not in chosen],
         [example for place, example in enumerate(examples) if place in chosen],

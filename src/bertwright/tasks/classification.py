@@ -6,7 +6,7 @@ N examples; S sequences, which for these tasks are the examples; T tokens; C lab
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -174,6 +174,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         if self.pair is not None:
             sides.append(Side.of([example.pair or "" for example in examples], tokenizer))
         return encoded(sides, self.targets(examples if labelled else ()), tokenizer, self.max_length)
+
+    def kin(self, example: TextExample[L]) -> Hashable:
+        return example.text, example.pair  # a copy on the other side would be known by heart
 
     def notes(self, examples: Sequence[TextExample[L]]) -> list[str]:
         empty = empty_texts(examples)

@@ -6,7 +6,7 @@ Q questions; S windows of T tokens in all; M tokens of all contexts, of which ea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -144,6 +144,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
             raise ValueError(f"none of {len(examples)} questions has an answer that is found in its context{first}")
         return self
 
+    def kin(self, example: QaExample) -> Hashable:
+        return example.context
+
     def notes(self, examples: Sequence[QaExample]) -> list[str]:
         """What the user should know of these examples before they are trained on: answers moved, questions left out."""
         return placement(examples).notes()
@@ -273,7 +276,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
     def record(self, example: QaExample, prediction: Answer) -> dict[str, Any]:
         values = prediction._asdict()
-        return {"id": example.id, "answer": prediction.text} | {name: values[name] for name in _RECORDED}
+        candidates = [candidate._asdict() for candidate in prediction.candidates]
+        answer = {"id": example.id, "answer": prediction.text} | {name: values[name] for name in _RECORDED}
+        return answer | {"candidates": candidates}
 
 
 _RECORDED = ("start", "end", "probability", "score", "null_score")
@@ -380,14 +385,6 @@ def best_spans(start: Floats, end: Floats, own: npt.NDArray[np.bool_], max_answe
     chosen = chosen[np.argsort(-sums[chosen], kind="stable")][:count]
     first = begins[chosen // width]
     return Spans(sums[chosen], first, first + chosen % width)
-
-
-def official(examples: Sequence[QaExample], predictions: Sequence[Answer]) -> tuple[dict[str, str], dict[str, float]]:
-    """What SQuAD's scripts read, by question id: the answers' texts, and how much better no answer is than the best
-    span (Google's null_odds.json; version 2.0 takes it with --na-prob-file)."""
-    texts = {example.id: answer.text for example, answer in zip(examples, predictions, strict=True)}
-    odds = {example.id: -answer.margin for example, answer in zip(examples, predictions, strict=True)}
-    return texts, odds
 
 
 def _right(examples: Sequence[QaExample]) -> list[list[str]]:

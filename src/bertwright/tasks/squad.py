@@ -170,8 +170,6 @@ def _records(path: str, labelled: bool) -> Iterator[_Record]:
         raise ValueError(f"{path}: questions are read from .json (SQuAD), .jsonl or .parquet; this is none of them")
     file = InputFile(path, 0, suffix, compression, "file")
     file = replace(file, size=file.local().stat().st_size)
-    if not file.size:
-        raise ValueError(f"{path}: empty file (0 bytes); a broken download or export?")
     return _lines(file) if suffix == ".jsonl" else _articles(file)
 
 

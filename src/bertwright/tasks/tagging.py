@@ -12,7 +12,7 @@ W words with those around them, S windows, R words to tag, C tags.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import prod
@@ -23,7 +23,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.batching.batch import starts
-from bertwright.metrics.tags import OUTSIDE, Scheme, accuracy, detect, misfit, normalized, span_scores, spans
+from bertwright.metrics.tags import (
+    OUTSIDE,
+    Scheme,
+    Scores,
+    accuracy,
+    detect,
+    misfit,
+    normalized,
+    span_scores,
+    spans,
+)
 from bertwright.models.heads import Head
 from bertwright.tasks.conll import TagExample, read_sentences, surrounded
 from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, gather
@@ -106,6 +116,9 @@ class Tagging(Task[TagExample, Tagged]):
         sentences = read_sentences(path, self.words, self.tags, labelled)
         return surrounded(sentences, self.max_length - SPECIALS) if self.context else sentences
 
+    def kin(self, example: TagExample) -> Hashable:
+        return (example.source, example.document) if self.context else example.place
+
     def fitted(self, examples: Sequence[TagExample]) -> Self:
         if not examples:
             raise ValueError("no sentences to learn from")
@@ -157,12 +170,16 @@ class Tagging(Task[TagExample, Tagged]):
 
     def score(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> dict[str, float]:
         gold = [normalized(_tags(example), self._scheme) for example in examples]
-        predicted = [prediction.tags for prediction in predictions]
-        share = {"accuracy": accuracy(gold, predicted)}
+        share = {"accuracy": accuracy(gold, [prediction.tags for prediction in predictions])}
         if self._scheme == "none":
             return share
-        total = span_scores(gold, predicted).total
+        total = self.spans_found(examples, predictions).total
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall} | share
+
+    def spans_found(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> Scores:
+        """Scores of all spans and of those of each type; none of either for scheme none."""
+        gold = [normalized(_tags(example), self._scheme) for example in examples]
+        return span_scores(gold, [prediction.tags for prediction in predictions])
 
     def record(self, example: TagExample, prediction: Tagged) -> dict[str, Any]:
         return {

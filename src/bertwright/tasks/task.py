@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -155,6 +155,10 @@ class Task(ABC, Generic[E, P]):
     @abstractmethod
     def fitted(self, examples: Sequence[E]) -> Self:
         """This task with what only the training examples can tell: its labels. Raises ValueError for one label only."""
+
+    def kin(self, example: E) -> Hashable:
+        """What is equal in examples that must not be parted between training and dev; by default, all of them."""
+        return cast(Hashable, example)
 
     def notes(self, examples: Sequence[E]) -> list[str]:
         """What a user should know of labelled examples before training, one sentence each: what is odd or left out."""
