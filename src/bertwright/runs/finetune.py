@@ -166,11 +166,13 @@ class Run(Tuned):
             remark(self.console, note)
         if encoded.truncated:
             share = encoded.truncated / len(self.train.examples)
-            limit = self.task.limit
+            limit, length = self.task.limit, getattr(self.task, self.task.limit)
+            more = f"raise --{limit.replace('_', '-')} to keep them whole"
+            if length == config.max_positions:
+                more = "the model has no more positions"
             remark(
                 self.console,
-                f"{encoded.truncated:,} training examples ({share:.1%}) lose tokens: {limit} is "
-                f"{getattr(self.task, limit)}; raise --{limit.replace('_', '-')} to keep them whole",
+                f"{encoded.truncated:,} training examples ({share:.1%}) lose tokens: {limit} is {length}; {more}",
             )
         if self.dev is None:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")

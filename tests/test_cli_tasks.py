@@ -1,0 +1,711 @@
+"""Tasks at the front door: fine-tune, score, predict, probe and submit as a user types it, and as a clumsy one does."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import resource
+import signal
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+
+from bertwright.files import folder_lock, read_json
+from bertwright.interop.huggingface import save_model
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.runs.finetune import Run
+from bertwright.tasks.conll import read_sentences
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+from test_cli import files, ran, started, well
+
+ANIMALS = "bear wolf crow hare".split()
+PLACES = "forest river".split()
+WET, DRY = "very wet 👍", "dry"  # a label is any text
+HERE = "--device cpu --threads 1"
+QUICK = f"{HERE} --epochs 1 --batch-size 8 --learning-rate 1e-2"
+WINDOW = "--max-length 24 --max-question 8"
+
+# Of every kind: what is typed after `finetune --task KIND`, but for the files; the suffix of these; the field of its
+# predictions that holds what was asked for; and what is right there, by the numbers of a sentence's animal and place.
+KINDS = {
+    "classification": ("", ".tsv", "label", lambda animal, place: (DRY, WET)[place]),
+    "regression": ("--text first --pair second --label alike", ".csv", "score", lambda animal, place: animal + 0.5),
+    "multiple-choice": ("--endings a b c --label right", ".jsonl", "choice", lambda animal, place: animal % 3),
+    "tagging": ("", ".conll", "tags", lambda animal, place: "O B-ANIMAL O B-PLACE I-PLACE".split()),
+    "question-answering": (WINDOW, ".json", "answer", lambda animal, place: ANIMALS[animal]),
+}
+CLASSIFY, REGRESS, CHOOSE, TAG, ANSWER = (
+    f"finetune --task {kind} {flags} --model bert --run new {QUICK} --train" for kind, (flags, *_) in KINDS.items()
+)
+
+
+def sentences(count: int, seed: int) -> Iterator[tuple[str, int, int]]:
+    """Sentences, each with the numbers of its animal and of its place."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        animal, place = int(rng.integers(4)), int(rng.integers(2))
+        yield f"the {ANIMALS[animal]} sees the {PLACES[place]}", animal, place
+
+
+def written(kind: str, count: int, seed: int) -> str:
+    """A file of a kind's examples."""
+    right = KINDS[kind][-1]
+    rows = [(text, right(*about)) for text, *about in sentences(count, seed)]
+    if kind == "classification":
+        return "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
+    if kind == "regression":
+        return "first,alike,second\n" + "".join(f"{text},{number},the {PLACES[0]}\n" for text, number in rows)
+    if kind == "multiple-choice":
+        endings = dict(zip("abc", ANIMALS[:3], strict=True))
+        return "".join(json.dumps({"prompt": text, "right": label} | endings) + "\n" for text, label in rows)
+    if kind == "tagging":
+        return "\n".join(
+            "".join(f"{word} {tag}\n" for word, tag in zip(text.split(), tags, strict=True)) for text, tags in rows
+        )
+    return squad(*((text, answer, text.index(answer)) for text, answer in rows))
+
+
+def squad(*rows: tuple[str, str, int]) -> str:
+    """SQuAD's JSON of contexts, each with an answer and where the file says it starts."""
+    paragraphs = []
+    for number, (context, answer, start) in enumerate(rows):
+        asked = {"id": f"q{number}", "question": "who", "answers": [{"text": answer, "answer_start": start}]}
+        paragraphs.append({"context": context, "qas": [asked]})
+    return json.dumps({"version": "1.1", "data": [{"title": "Animals", "paragraphs": paragraphs}]})
+
+
+@pytest.fixture(autouse=True)
+def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random BERT, files of every kind, and a run of every kind, made by the commands themselves."""
+    zoo = tmp_path_factory.mktemp("zoo")
+    words = [*SPECIAL_TOKENS, "the", "sees", "who", "a", *ANIMALS, *PLACES]
+    tokenizer = Tokenizer.from_tokens(words, lowercase=True)
+    config = BertConfig(
+        tokenizer.vocab_size, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32
+    )
+    save_model(zoo / "bert", BertForPretraining(config), tokenizer)
+    tokenizer.save(zoo / "vocabulary")
+    for kind, (flags, suffix, *_) in KINDS.items():
+        for part, count, seed in (("train", 24, 1), ("dev", 12, 2)):
+            (zoo / f"{part}{suffix}").write_text(written(kind, count, seed), encoding="utf-8")
+        data = f"--train {zoo}/train{suffix} --dev {zoo}/dev{suffix}"
+        well(f"finetune --task {kind} {flags} {data} --model {zoo}/bert --run {zoo}/{kind} {QUICK}")
+    return zoo
+
+
+@pytest.fixture
+def at(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with all that beside it under short names."""
+    for path in zoo.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# --- the good path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_scored_predicted_looked_into_and_converted(at: Path, kind: str) -> None:
+    _, suffix, name, right = KINDS[kind]
+    dev = f"dev{suffix}"
+    shown = well(f"evaluate {kind} {dev} --output scores.json {HERE}")
+    assert shown.startswith(f"{kind} on 12 examples\n")
+    scores = read_json(at / "scores.json")
+    assert scores == pytest.approx(read_json(at / kind / "report.json")["scores"]["dev"])
+
+    for output in ("found.jsonl", "found.tsv", "found.csv"):
+        assert well(f"predict {kind} --inputs {dev} --output {output} {HERE}").startswith(f"{output}: 12 predictions")
+    found = lines(at / "found.jsonl")
+    for output, delimiter in (("found.tsv", "\t"), ("found.csv", ",")):
+        with (at / output).open(encoding="utf-8", newline="") as file:
+            table = list(csv.DictReader(file, delimiter=delimiter))
+        assert [list(row) for row in table] == [list(one) for one in found]
+        cells = [row[name] if name in ("label", "answer") else json.loads(row[name]) for row in table]
+        assert cells == [one[name] if name != "score" else pytest.approx(one[name], abs=1e-6) for one in found]
+
+    # The scores once more, from the predictions file and from what is right.
+    pairs = [(one[name], right(*about)) for one, (_, *about) in zip(found, sentences(12, seed=2), strict=True)]
+    if kind == "regression":
+        assert scores["mse"] == pytest.approx(np.mean([(number - truth) ** 2 for number, truth in pairs]))
+    elif kind == "tagging":
+        assert scores["accuracy"] == pytest.approx(np.mean([np.equal(tags, truth).mean() for tags, truth in pairs]))
+    elif kind == "question-answering":
+        share = np.mean([answer.removeprefix("the ") == truth for answer, truth in pairs])  # articles do not count
+        assert scores["exact_match"] == pytest.approx(share)
+    else:
+        assert scores["accuracy"] == pytest.approx(np.mean([label == truth for label, truth in pairs]))
+
+    assert kind in well(f"info {kind}")
+    well(f"convert {kind} copy")
+    assert f"copy: model for {kind}" in well("info copy")
+    well(f"predict copy --inputs {dev} --output again.jsonl {HERE}")
+    assert (at / "again.jsonl").read_bytes() == (at / "found.jsonl").read_bytes()
+
+
+def test_tags_are_written_as_columns_and_answers_as_squad_has_them(at: Path) -> None:
+    well(f"predict tagging --inputs dev.conll --output found.conll {HERE}")
+    well(f"predict tagging --inputs dev.conll --output found.jsonl {HERE}")
+    again = list(read_sentences("found.conll", None, None, labelled=True))
+    assert [(list(one.words), list(one.tags or ())) for one in again] == [
+        (one["words"], one["tags"]) for one in lines(at / "found.jsonl")
+    ]
+    well(f"predict question-answering --inputs dev.json --output found.json {HERE}")
+    well(f"predict question-answering --inputs dev.json --output answers.jsonl {HERE}")
+    assert read_json(at / "found.json") == {one["id"]: one["answer"] for one in lines(at / "answers.jsonl")}
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("classification 'the bear' ''", "the bear +(dry|very wet 👍) +[0-9.]+%"),
+        (f"classification {'bear ' * 30_000!r}", "bear +(dry|very wet 👍) +[0-9.]+%"),
+        ("classification dev.tsv", "! dev.tsv is a file, but was read as a text; .* --inputs dev.tsv"),
+        ("regression 'the bear' 'the wolf'", r"the bear / the wolf +-?[0-9]+\.[0-9]{3}"),
+        ("multiple-choice 'the bear' sees 'the [bold] wolf'", r"the \[bold\] wolf +[0-9.]+%"),
+        ("tagging 'the bear sees' ''", "text +label +characters +probability"),
+        ("question-answering who 'the bear sees'", "(bear|the|sees) +[0-9]+-[0-9]+ +[0-9.]+%"),
+        ("question-answering who ''", r"\(no answer\) +100.0%"),
+    ],
+)
+def test_texts_are_shown_with_their_predictions(at: Path, command: str, shown: str) -> None:
+    assert re.search(shown, " ".join(well(f"predict {command} {HERE}").split()))
+
+
+def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (
+        "grid --task classification --train train.tsv --dev dev.tsv --model bert "
+        f"--learning-rates 1e-2 --batch-sizes 8 --epochs 1 --seeds 2 {HERE} --run"
+    )
+    planned = well(f"{command} new --dry-run")
+    assert "2, of 6 steps in all" in planned
+    assert not (at / "new").exists()
+    with interrupted(monkeypatch, after=2):
+        done = ran(f"{command} new")
+    assert done.code == 130
+    assert done.err == "bertwright: interrupted: 1 of 2 runs are done; go on with: bertwright grid --run new --resume\n"
+    well("grid --run new --resume")
+    well(f"{command} whole")
+    assert (at / "new/results.jsonl").read_bytes() == (at / "whole/results.jsonl").read_bytes()
+    assert files(at / "new/model") == files(at / "whole/model")
+    assert well(f"evaluate new dev.tsv {HERE}").startswith("new on 12 examples")
+
+
+def test_a_probe_keeps_its_features_and_takes_more_seeds(at: Path) -> None:
+    command = f"--representations last sum-all --lstm-size 8 --epochs 1 --seeds 0 {HERE}"
+    well(f"probe --task tagging --train train.conll --dev dev.conll --model bert --run new {command}")
+    features = files(at / "new/features")
+    shown = well("probe --run new --resume --seeds 0 1")
+    assert "2 of 4 heads are done already" in shown
+    assert len(lines(at / "new/results.jsonl")) == 4
+    assert files(at / "new/features") == features
+
+
+def test_the_help_of_a_list_of_choices_names_the_choices() -> None:
+    shown = " ".join(well("probe --help").replace("│", " ").split())
+    assert "--representations [{embeddings,second-to-last,last,sum-last-four, concat-last-four,sum-all}" in shown
+
+
+def test_a_submission_is_packed(at: Path) -> None:
+    (at / "binary.tsv").write_text("text\tlabel\nthe bear\t0\nthe wolf\t1\n")
+    well(f"{CLASSIFY} binary.tsv")
+    (at / "GLUE/SST-2").mkdir(parents=True)
+    (at / "GLUE/SST-2/test.tsv").write_text("index\tsentence\n" + "".join(f"{n}\tthe bear\n" for n in range(3)))
+    command = f"glue-submission sst2=new --data GLUE --output glue.zip {HERE}"
+    done = ran(command)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "GLUE/SST-2/test.tsv: 3 rows, 1,821 expected; is this GLUE's own file? --any-count takes it" in done.err
+    assert not (at / "glue.zip").exists()
+    assert "missing: CoLA, MRPC" in " ".join(well(f"{command} --any-count").split())
+    with zipfile.ZipFile("glue.zip") as archive:
+        assert archive.namelist() == ["SST-2.tsv"]
+        assert len(archive.read("SST-2.tsv").splitlines()) == 4
+
+
+# --- odd, but right: told, not refused
+
+
+ROWS = written("classification", 5, seed=3)
+ALIKE = {
+    "windows.tsv": ROWS.replace("\n", "\r\n").encode(),
+    "bom.tsv": b"\xef\xbb\xbf" + ROWS.encode(),
+    "no-end.tsv": ROWS.rstrip("\n").encode(),
+    "quoted.csv": "".join(f'"{row}"\n'.replace("\t", '","') for row in ROWS.splitlines()).encode(),
+    "swapped.tsv": "".join("\t".join(row.split("\t")[::-1]) + "\n" for row in ROWS.splitlines()).encode(),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_table_in_any_disguise_gives_the_same_predictions(at: Path, name: str) -> None:
+    (at / "plain.tsv").write_text(ROWS, encoding="utf-8")
+    (at / name).write_bytes(ALIKE[name])
+    well(f"predict classification --inputs plain.tsv {name} --output found.jsonl {HERE}")
+    found = lines(at / "found.jsonl")
+    assert found[:5] == found[5:]
+    assert len(found) == 10
+
+
+def test_quotes_and_tabs_inside_of_fields(at: Path) -> None:
+    (at / "a.csv").write_text('text,label\n"the ""bear"",\tsees\nthe forest",dry\n')
+    (at / "a.tsv").write_text('text\tlabel\nthe "bear", sees the forest\tdry\n"the wolf\tdry\n')
+    well(f"predict classification --inputs a.csv a.tsv --output found.jsonl {HERE}")
+    first, second, _ = lines(at / "found.jsonl")
+    assert first == second  # white space is all that they differ in
+
+
+def test_answers_that_stand_elsewhere_are_moved_or_named(at: Path) -> None:
+    answers = (("bear", 0), ("the", 2), ("hare", 4), ("wolf", 18))  # elsewhere, twice, nowhere, right
+    (at / "odd.json").write_text(squad(*(("the bear sees the wolf", *answer) for answer in answers)))
+    shown = " ".join(well(f"{ANSWER} odd.json").split())
+    assert "1 questions whose answer does not stand where the file says, but once elsewhere: moved there" in shown
+    assert "moved there (odd.json, article 1 (Animals), question q0)" in shown
+    assert "2 questions whose answer is not where the file says, nor once elsewhere: not learned from" in shown
+    assert "(odd.json, article 1 (Animals), question q1; odd.json, article 1 (Animals), question q2)" in shown
+
+
+def test_a_very_long_context_and_an_empty_one(at: Path) -> None:
+    long = f"{'the river sees a forest ' * 4_500}the bear"
+    assert len(long) > 100_000
+    rows = [{"question": "who", "context": context} for context in (long, "", "the bear")]
+    (at / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    well(f"predict question-answering --inputs long.jsonl --output found.jsonl {HERE}")
+    for row, one in zip(rows, lines(at / "found.jsonl"), strict=True):
+        assert one["answer"] == row["context"][one["start"] : one["end"]]
+        assert bool(one["answer"]) == bool(row["context"])
+
+
+def test_an_empty_text_is_counted(at: Path) -> None:
+    (at / "odd.tsv").write_text("text\tlabel\n\tdry\nthe bear\twet\n")
+    shown = " ".join(well(f"{CLASSIFY} odd.tsv --dev odd.tsv").split())
+    assert "! 1 examples have an empty text" in shown
+    assert "! odd.tsv: trained on and scored" in shown
+
+
+# --- misuse
+
+MISUSE: dict[str, tuple[str, str]] = {
+    # tables
+    "missing column": (f"{CLASSIFY} few.tsv", "few.tsv, line 4: 2 columns expected (text, label), 1 found"),
+    "extra column": (f"{CLASSIFY} many.tsv", "many.tsv, line 4: 2 columns expected (text, label), 3 found"),
+    "no label": (f"{CLASSIFY} no-label.tsv", "no-label.tsv, line 4: no value in 'label'; fill it in"),
+    "null label": (f"{CLASSIFY} label.parquet", "label.parquet, row 2: no value (null) in 'label'; fill it in"),
+    "NaN label": (f"{CLASSIFY} number.parquet", "number.parquet, row 2: no value in 'label'; fill it in"),
+    "unknown label": (f"{CLASSIFY} bare.tsv --header False --text 1 --label 2 --dev dev.tsv",
+        "dev.tsv, line 1: the label 'label' is not one of the training data: 'dry', 'wet'"),
+    "unknown label, evaluate": ("evaluate classification unknown.tsv",
+        "unknown.tsv, line 2: the label 'ugly' is not one of the training data: 'dry', 'very wet"),
+    "one class": (f"{CLASSIFY} one.tsv", "have the same in 'label': 'dry'; at least two different ones are needed"),
+    "labels alike": (f"{CLASSIFY} spaced.tsv", "spaced.tsv, line 4: the labels 'dry ' and 'dry' differ in white space"),
+    "header only": (f"{CLASSIFY} header.tsv", "header.tsv: no rows; is it the right file?"),
+    "no header": (f"{CLASSIFY} bare.tsv", "bare.tsv, line 1: no column 'text'; found are the bear, dry (choose"),
+    "blank": (f"{CLASSIFY} blank.tsv", "blank.tsv, line 1: no column 'text'; found are none"),
+    "empty": (f"{CLASSIFY} empty.tsv", "empty.tsv: empty file (0 bytes)"),
+    "empty archive": (f"{CLASSIFY} empty.tsv.gz", "empty.tsv.gz: empty file (0 bytes)"),
+    "not UTF-8": (f"{CLASSIFY} latin.tsv", "latin.tsv, byte 14: e9 is not UTF-8 text; mend the file"),
+    "binary": (f"{CLASSIFY} binary.tsv", "binary.tsv, byte 0: a NUL byte; the file looks binary"),
+    "UTF-16": (f"{CLASSIFY} utf16.tsv", "utf16.tsv: not text but UTF-16 (convert it: iconv"),
+    "old line ends": (f"{CLASSIFY} returns.tsv", "a carriage return alone? End lines with \\n"),
+    "semicolons": (f"{CLASSIFY} semicolons.csv", "found are text;label (choose columns with --text, --pair and --label)"
+        "; fields stand between commas in .csv"),
+    "open quote": (f"{CLASSIFY} open.csv", "open.csv, line 2: unexpected end of data; is a quote left open?"),
+    "unknown suffix": (f"{CLASSIFY} text.docx", "text.docx: unknown suffix .docx"),
+    "folder": (f"{CLASSIFY} folder.tsv", "folder.tsv: no files there"),
+    "no such file": (f"{CLASSIFY} gone.tsv", "gone.tsv: no such file or folder"),
+    "an unset variable": (f"{CLASSIFY} train.tsv --run ''", "--run has an empty value; is a variable"),
+    "the same in one word": (f"{CLASSIFY} train.tsv --run=", "--run has an empty value; is a variable"),
+    "named twice": (f"{CLASSIFY} one.tsv one.tsv", "one.tsv: named twice with --train; its examples would count"),
+    "text that is a number": (f"{CLASSIFY} number.jsonl", "number.jsonl, line 2: a string expected in 'text', int"),
+    "label that is a list": (f"{CLASSIFY} list.jsonl", "list.jsonl, line 1: a string or a number expected in 'label'"),
+    "a row that is a list": (f"{CLASSIFY} array.jsonl", "array.jsonl, line 1: a JSON object expected, list found"),
+    "broken JSON": (f"{CLASSIFY} cut.jsonl", "cut.jsonl, line 1: not valid JSON"),
+    "half a pair": (f"{CLASSIFY} half.jsonl", "half.jsonl, line 1: \\ud800 is half a surrogate pair; mend the file"),
+    "no such column": (f"{CLASSIFY} one.tsv --text body", "one.tsv, line 1: no column 'body'; found are text, label"),
+    "column twice": (f"{CLASSIFY} one.tsv --pair text", "'text' is named twice; each needs a column of its own"),
+    "column by number": (f"{CLASSIFY} one.tsv --text 1 --label 2", "columns by number need header = false"),
+    "not UTF-8, a name": ("predict classification --inputs caf\udce9.tsv --output new.tsv", "not UTF-8; rename"),
+    # numbers, choices
+    "NaN target": (f"{REGRESS} nan.csv", "nan.csv, line 3: a finite number expected in 'alike', 'nan' found"),
+    "decimal comma": (f"{REGRESS} comma.csv", "comma.csv, line 2: a finite number expected in 'alike', '1,5' found"),
+    "no target": (f"{REGRESS} gap.csv", "gap.csv, line 2: no value in 'alike'; fill it in"),
+    "one number": (f"{REGRESS} constant.csv", "have the same in 'alike': 1.0; at least two different ones are needed"),
+    "smoothed numbers": (f"{REGRESS} train.csv --label-smoothing 0.1", "a regression has no labels"),
+    "uneven choices": (f"{CHOOSE} uneven.jsonl --endings all",
+        "uneven.jsonl, line 2: 2 endings expected, as in the examples before, 3 found"),
+    "one choice": (f"{CHOOSE} lonely.jsonl --endings all", "lonely.jsonl, line 1: two endings or more expected, 1"),
+    "choices from one": (f"{CHOOSE} from-one.jsonl --endings all", "are they counted from 1? Set first_label to 1"),
+    "endings of no column": (f"{CHOOSE} train.jsonl --endings a b d", "no column 'd'; found are prompt"),
+    # tags
+    "too few columns": (f"{TAG} no-tag.conll",
+        "no-tag.conll, line 19: column 1 and column -1 expected, 1 column found: 'bear'; choose them with --words"),
+    "ragged columns": (f"{TAG} ragged.conll",
+        "ragged.conll, line 19: 2 columns expected, as in the lines around, 4 found: 'the bear X O'; mend the line"),
+    "no IOB": (f"{TAG} not-iob.conll", "not-iob.conll, line 19: tag 'ANIMAL' of 'bear': tags of iob2 are O, B-…, I-…"),
+    "no IOB2": (f"{TAG} inside.conll --scheme iob2", "in iob2 a span begins with B-; iob1 is the scheme in which"),
+    "unknown tag": (f"{TAG} train.conll --dev other-tag.conll",
+        "other-tag.conll, line 1: tag 'B-PLANT' of 'bear' is unknown; those of training are O, B-ANIMAL"),
+    "one tag": (f"{TAG} all-o.conll", "all-o.conll, line 1: all words have the tag 'O'; two are the least"),
+    "a tag too few": (f"{TAG} uneven-tags.jsonl", "uneven-tags.jsonl, line 1: 2 words, but 1 tags; each word"),
+    "folder of tags": (f"{TAG} folder.conll", "folder.conll: a folder; name a file in it"),
+    "a word of spaces": ("predict tagging --inputs odd-word.jsonl --output found.conll",
+        "odd-word.jsonl, line 1: the word ' ' cannot stand in a column file; write .jsonl"),
+    "no words": ("predict tagging --inputs no-words.jsonl --output found.conll",
+        "no-words.jsonl, line 1: a sentence without words cannot stand in a column file; write .jsonl"),
+    # questions
+    "answers nowhere": (f"{ANSWER} nowhere.json", "none of 1 questions has an answer that is found in its context"),
+    "empty context": (f"{ANSWER} no-context.json", "question q0: the context is empty; mend it, or take the"),
+    "empty answer": (f"{ANSWER} no-answer.json", 'question q0: an answer is empty; a question without answer has'),
+    "an id twice": (f"{ANSWER} twice.json", 'the id "q0" is that of an earlier question; ids must differ'),
+    "start in words": (f"{ANSWER} word-start.json", '"answer_start" should be a whole number, and is "4"'),
+    "no questions": (f"{ANSWER} no-data.json", "no-data.json: a JSON object expected, [] found"),
+    "half a file": (f"{ANSWER} cut.json", "cut.json: not valid JSON"),
+    "a table of questions": (f"{ANSWER} one.tsv", "one.tsv: questions are read from .json (SQuAD), .jsonl or .parquet"),
+    "no answer": (f"{ANSWER} impossible.jsonl", "impossible.jsonl, line 1: it has no answer; allow that (SQuAD 2.0)"),
+    "no room": (f"{ANSWER} train.json --max-question 40", "leave no room for the context"),
+    "ids of two files": (
+        "predict question-answering --inputs dev.json nowhere.json --output found.json",
+        'the id "q0" is that of a question before; answer each file by itself, or name a .jsonl file'),
+    # settings, models
+    "length 2": (f"{CLASSIFY} train.tsv --max-length 2", "max_length = 2: at least 3, [CLS] and [SEP]"),
+    "too long": (f"{CLASSIFY} train.tsv --max-length 33", "max_length = 33: the model has 32 positions"),
+    "too long, evaluate": ("evaluate classification dev.tsv --max-length 33", "the model has 32 positions"),
+    "no such metric": (f"{CLASSIFY} one.tsv --metric bleu", "metric = 'bleu': known: accuracy, f1, macro_f1, matthews"),
+    "no such task": ("finetune --task clasification --run new", 'no task "clasification"; did you mean "classif'),
+    "setting of another kind": (f"{CLASSIFY} one.tsv --words 1", "--words: no setting of a classification task"),
+    "nothing to train on": ("finetune --task classification --model bert --run new", "nothing to train on: name files"),
+    "no published file": ("finetune --task mrpc --data vocabulary --model bert --run new", "vocabulary: no train.tsv"),
+    "no model": ("finetune --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
+    "a vocabulary for a model": (f"{CLASSIFY} train.tsv --model vocabulary", "vocabulary: no config.json"),
+    "no such model": (f"{CLASSIFY} one.tsv --model gone", "gone: no such folder; give a model folder, or a hub name"),
+    "frozen too far": (f"{CLASSIFY} train.tsv --freeze 3", "freeze = 3: this model has 2 layers"),
+    "run is there": (f"{CLASSIFY} one.tsv --run classification", "holds a run already; go on with --resume"),
+    "nothing to resume": ("finetune --run new --resume", "new: no run to resume there (settings.toml is missing)"),
+    "resume otherwise": ("finetune --run classification --resume --seed 3", "seed was 0, now 3: a resumed run keeps"),
+    "wrong key in TOML": ("finetune --config a.toml --run new", 'a.toml: task: unknown setting "taks"; did you mean'),
+    "part of nothing": (f"{CLASSIFY} train.tsv --dev-share 0.99", "one part of 24 examples would be empty"),
+    # evaluate, predict
+    "not fine-tuned": ("evaluate bert dev.tsv", "bert: not fine-tuned on a task yet; bertwright finetune"),
+    "not fine-tuned, predict": ("predict bert 'the bear'", "bert: not fine-tuned on a task yet"),
+    "vocabulary, predict": ("predict vocabulary 'the bear'", "vocabulary: no config.json"),
+    "no files": ("evaluate classification", "no file given; for example: bertwright evaluate MODEL dev.tsv"),
+    "files of another kind": ("evaluate question-answering dev.tsv", "questions are read from .json"),
+    "columns of another kind": ("evaluate regression dev.tsv", "no column 'first'; found are text, label"),
+    "tags of another kind": ("evaluate tagging dev.tsv", "tag 'label' of 'text' is unknown; those of"),
+    "scores are there": ("evaluate classification header.tsv --output one.tsv", "one.tsv: is there already"),
+    "texts and files": ("predict classification a --inputs one.tsv --output found.tsv", "give either texts, or files"),
+    "neither": ("predict classification", "give either texts, or files with --inputs"),
+    "no place": ("predict classification --inputs one.tsv", "predictions of files need a place: --output"),
+    "place for texts": ("predict classification a --output found.tsv", "--output is for files"),
+    "no such form": ("predict classification --inputs one.tsv --output found.xls", "predictions are written as .jsonl"),
+    "form of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is the form of tagging"),
+    "form of answers": ("predict tagging --inputs all-o.conll --output found.json", ".json is the form of question"),
+    "predictions are there": ("predict classification --inputs one.tsv --output bare.tsv", "bare.tsv: is there"),
+    "bad row far down": ("predict classification --inputs one.tsv few.tsv --output found.tsv", "few.tsv, line 4: 2"),
+    "one text for a pair": ("predict regression 'the bear'", "this task is about pairs: give two texts, not 1"),
+    "no context": ("predict question-answering who", "question answering takes two texts: the question, then"),
+    "no endings": ("predict multiple-choice a b", "multiple choice takes a prompt and two endings or more"),
+    "task of no kind": ("predict unknown a", 'unknown/task.json: no kind of task "clasification"; did you'),
+    "task without labels": ("predict unfitted a", "unfitted/task.json: the tags are not known yet"),
+    "task of another model": ("predict crossed a b", "crossed/task.json: a span head with 2 outputs expected"),
+    # grid, probe, submission
+    "nothing to choose by": (f"grid --task classification --train train.tsv --model bert --run new {HERE}",
+        "nothing to choose by: name labelled files with --dev"),
+    "rate for rates": ("grid --task classification --run new --learning-rate 1", "--learning-rates 1"),
+    "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates holds 1 twice"),
+    "no grid to resume": ("grid --run new --resume", "new: no run to resume there"),
+    "questions to probe": (f"probe --task question-answering {WINDOW} --train dev.json --dev "
+        "dev.json --model bert --run new --representations last", "too many to keep; fine-tune it"),
+    "too few layers": ("probe --task tagging --train all-o.conll --dev all-o.conll --model bert --run new",
+        '"sum-last-four" needs 4 layers, this model has 2; leave it out of --representations'),
+    "no dev to probe": ("probe --task tagging --train train.conll --model bert --run new --representations last",
+        "no dev examples: name files with --dev"),
+    "other labels": ("glue-submission sst2=classification --data . --output glue.zip", "sst2 asks for the labels '0'"),
+    "no such GLUE task": ("glue-submission sst3=classification --data . --output glue.zip", 'did you mean "sst2"?'),
+    "no zip": ("glue-submission sst2=classification --data . --output glue.tsv", "a submission is a .zip"),
+    "converted already": ("convert classification vocabulary", "vocabulary: is there already"),
+}  # fmt: skip
+
+ROW = "the bear\tdry\nthe wolf\twet\n"
+TAGGED = written("tagging", 3, seed=4)
+ENDINGS = '{"prompt": "p", "right": 0, "all": ["a", "b"]}\n'
+BAD: dict[str, str | bytes] = {
+    "few.tsv": f"text\tlabel\n{ROW}the bear\n",
+    "many.tsv": f"text\tlabel\n{ROW}the bear\tdry\twet\n",
+    "no-label.tsv": f"text\tlabel\n{ROW}the bear\t\n",
+    "unknown.tsv": "text\tlabel\nthe bear\tugly\n",
+    "one.tsv": "text\tlabel\nthe bear\tdry\nthe wolf\tdry\n",
+    "spaced.tsv": f"text\tlabel\n{ROW}the bear\tdry \n",
+    "header.tsv": "text\tlabel\n",
+    "bare.tsv": ROW,
+    "blank.tsv": "\n\n",
+    "empty.tsv": "",
+    "empty.tsv.gz": "",
+    "latin.tsv": b"text\tlabel\ncaf\xe9\tdry\n",
+    "binary.tsv": bytes(range(256)) * 40,
+    "utf16.tsv": f"text\tlabel\n{ROW}".encode("utf-16"),
+    "returns.tsv": f"text\tlabel\n{ROW}".replace("\n", "\r"),
+    "semicolons.csv": "text;label\nthe bear;dry\n",
+    "open.csv": 'text,label\n"the bear,dry\n',
+    "text.docx": f"text\tlabel\n{ROW}",
+    "number.jsonl": '{"text": "the bear", "label": 1}\n{"text": 2, "label": 0}\n',
+    "list.jsonl": '{"text": "the bear", "label": ["dry"]}\n',
+    "array.jsonl": '["the bear"]\n',
+    "cut.jsonl": '{"text": "the bear", "label"\n',
+    "half.jsonl": '{"text": "\\ud800", "label": 1}\n',
+    "nan.csv": "first,second,alike\na,b,1.5\na,b,nan\n",
+    "comma.csv": 'first,second,alike\na,b,"1,5"\n',
+    "constant.csv": "first,second,alike\na,b,1\na,c,1\n",
+    "gap.csv": "first,second,alike\na,b,\n",
+    "uneven.jsonl": ENDINGS + '{"prompt": "p", "right": 0, "all": ["a", "b", "c"]}\n',
+    "lonely.jsonl": '{"prompt": "p", "right": 0, "all": ["a"]}\n',
+    "from-one.jsonl": '{"prompt": "p", "right": 2, "all": ["a", "b"]}\n',
+    "no-tag.conll": f"{TAGGED}\nbear\n",
+    "ragged.conll": f"{TAGGED}\nthe bear X O\nsees O\nthe O\n",
+    "not-iob.conll": f"{TAGGED}\nbear ANIMAL\n",
+    "other-tag.conll": "bear B-PLANT\n",
+    "inside.conll": "the O\nbear I-ANIMAL\n",
+    "all-o.conll": "the O\nbear O\n",
+    "uneven-tags.jsonl": '{"words": ["the", "bear"], "tags": ["O"]}\n',
+    "odd-word.jsonl": '{"words": ["the", " "]}\n',
+    "no-words.jsonl": '{"words": []}\n',
+    "nowhere.json": squad(("the bear", "hare", 0)),
+    "no-context.json": squad((" ", "bear", 0)),
+    "no-answer.json": squad(("the bear", "", 0)),
+    "twice.json": squad(("the bear", "bear", 4), ("the bear", "the", 0)).replace("q1", "q0"),
+    "word-start.json": squad(("the bear", "bear", 4)).replace(": 4", ': "4"'),
+    "no-data.json": "[]",
+    "cut.json": '{"data": [',
+    "impossible.jsonl": '{"question": "who", "context": "the bear", "answers": []}\n',
+    "a.toml": '[task]\ntask = "classification"\ntaks = 1\n',
+}
+
+
+@pytest.fixture
+def bad(at: Path) -> Path:
+    """What goes wrong in practice, beside the zoo."""
+    for name, content in BAD.items():
+        (at / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    for column, values in {"label": ["dry", None], "number": [1.0, float("nan")]}.items():
+        polars.DataFrame({"text": ["the bear", "the wolf"], "label": values}).write_parquet(at / f"{column}.parquet")
+    (at / "folder.tsv").mkdir()
+    (at / "folder.conll").mkdir()
+    for name, kind in {"unfitted": "tagging", "crossed": "question-answering", "unknown": "classification"}.items():
+        (at / name).mkdir()
+        for path in (at / "classification/model").iterdir():
+            (at / name / path.name).write_bytes(path.read_bytes())
+        task = {"kind": kind} if name != "unknown" else {"kind": "clasification"}
+        (at / name / "task.json").write_text(json.dumps(task))
+    return at
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse(bad: Path, name: str) -> None:
+    command, message = MISUSE[name]
+    before = files(bad)
+    done = ran(command)
+    assert message in done.err
+    assert done.code == 2
+    assert done.err.startswith("bertwright: error: ")
+    assert done.err.count("\n") == 1
+    after = files(bad)
+    assert {path: after.get(path) for path in before} == before
+    # A run's folder is made to be locked; nothing is left in it, or elsewhere, that looks like a result.
+    assert [path for path in after if path not in before and path not in ("new", "new/.lock")] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("finetune --task classification --trian a.tsv", ["Unrecognized options", "--trian"]),
+        ("finetune --task classification --run new --epochs many", ["--epochs", "'many'"]),
+        ("finetune --task classification --run new --header maybe", ["'maybe'", "--header", "'False'"]),
+        ("finetune --resume", ["--run PATH", "(required)"]),
+        ("evaluate", ["MODEL", "(required)"]),
+        ("predict", ["MODEL", "(required)"]),
+        ("probe --task tagging --run new --representations sum-four", ["'sum-four'", "'sum-last-four'"]),
+        ("glue-submission cola=bert", ["--data PATH", "--output PATH", "(required)"]),
+    ],
+)
+def test_arguments_that_do_not_parse(at: Path, command: str, words: list[str]) -> None:
+    before = files(at)
+    done = ran(command)
+    assert (done.code, done.out) == (2, "")
+    assert all(word in done.err for word in words)
+    assert files(at) == before
+
+
+@pytest.mark.parametrize("command", [f"{CLASSIFY} hf://datasets/a/b.csv", f"{TAG} hf://datasets/a/b.conll"])
+def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    failure = type("ConnectError", (Exception,), {"__module__": "httpx"})
+
+    class Hub:
+        def __getattr__(self, name: str) -> Any:
+            raise failure("Name or service not known\nand a long trace")
+
+    monkeypatch.setattr("bertwright.corpus.inputs._hub", Hub)
+    done = ran(command)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "hub did not answer (Name or service not known); name files on this machine" in done.err
+
+
+# --- runs that stop, and what they leave
+
+
+@contextmanager
+def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
+    """Ctrl-C comes during the evaluation on dev of this number, in the middle of what it interrupts."""
+    evaluate, counts = Run.evaluate, []
+
+    def evaluated(*arguments: Any) -> None:
+        evaluate(*arguments)
+        counts.append(1)
+        if len(counts) == after:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "evaluate", evaluated)
+            yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_to_the_bit(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = "train.tsv --dev dev.tsv --evaluate-every 2"
+    with interrupted(monkeypatch, after=1):
+        done = ran(f"{CLASSIFY} {data}")
+    assert done.code == 130
+    assert done.err == (
+        "bertwright: interrupted: step 2 is saved; go on with: bertwright finetune --run new --resume\n"
+    )
+    assert not (at / "new/model").exists()
+    refused = {
+        f"{CLASSIFY} {data}": "new: holds a run already; go on with --resume",
+        "finetune --run new --resume --epochs 7": "new/settings.toml: epochs was 1.0, now 7.0",
+        "finetune --run new --resume --config a.toml": "leave --config out",
+    }
+    for command, message in refused.items():
+        again = ran(command)
+        assert again.code == 2
+        assert message in again.err
+    with folder_lock(Path("new")):
+        assert "new: another process is writing there" in ran("finetune --run new --resume").err
+    well("finetune --run new --resume")
+    well(f"{CLASSIFY} {data} --run whole")
+    assert files(at / "new/model") == files(at / "whole/model")
+    assert well("finetune --run new --resume").startswith("new: finished already")
+
+
+def test_other_files_than_before_are_noticed(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (at / "mine.tsv").write_text(written("classification", 24, seed=5), encoding="utf-8")
+    with interrupted(monkeypatch, after=1):
+        assert ran(f"{CLASSIFY} mine.tsv --dev dev.tsv --evaluate-every 1").code == 130
+    (at / "mine.tsv").write_text(written("classification", 24, seed=6), encoding="utf-8")
+    done = ran("finetune --run new --resume")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "mine.tsv: not what the run began with; give the file its content back, or start anew" in done.err
+
+
+def test_ctrl_c_while_predicting_leaves_nothing(at: Path) -> None:
+    (at / "long.tsv").write_text("text\n" + "the bear sees the wolf\n" * 400_000)
+    before = files(at)
+    with started(f"predict classification --inputs long.tsv --output found.jsonl {HERE}") as process:
+        until = time.monotonic() + 60
+        while not [path for path in at.glob(".found.jsonl.part-*") if path.stat().st_size]:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "bertwright: interrupted\n")
+    assert files(at) == before
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """As on a full disk, writes beyond this number of bytes a file fail."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"predict classification --inputs dev.tsv --output found.jsonl {HERE}",
+        f"predict question-answering --inputs dev.json --output found.json {HERE}",
+        f"evaluate classification dev.tsv --output scores.json {HERE}",
+        "convert classification copy",
+    ],
+)
+def test_a_full_disk_leaves_nothing(at: Path, command: str) -> None:
+    before = files(at)
+    with full_disk(50):
+        done = ran(command)
+    assert done.code == 1
+    assert done.err.startswith("bertwright: error: ")
+    assert done.err.count("\n") == 1
+    assert "part-" not in done.err
+    assert files(at) == before
+
+
+def test_a_disk_that_fills_up_while_training_costs_no_more_than_time(at: Path) -> None:
+    with full_disk(5_000):
+        done = ran(f"{CLASSIFY} train.tsv --dev dev.tsv")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "model.safetensors: not written" in done.err
+    assert "part-" not in done.err
+    assert list(at.rglob("new/*/step-*")) == []
+    well("finetune --run new --resume")
+    assert files(at / "new/model").keys() == files(at / "classification/model").keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("predict classification --inputs dev.tsv --output /sys/found.jsonl", "/sys/found.jsonl: "),
+        ("predict classification --inputs dev.tsv --output vocabulary/vocab.txt/a.tsv", "vocabulary/"),
+        ("evaluate classification dev.tsv --output /sys/scores.json", "/sys/scores.json: "),
+        (f"{CLASSIFY} train.tsv --run /sys/run", "/sys/run: "),
+        (f"{CLASSIFY} train.tsv --run dev.tsv", "dev.tsv: "),
+        ("convert classification /sys/copy", "/sys/copy: "),
+    ],
+)
+def test_a_place_that_cannot_be_written(at: Path, command: str, message: str) -> None:
+    before = files(at)
+    done = ran(command)
+    assert done.code == 2
+    assert done.err.startswith(f"bertwright: error: {message}")
+    assert done.err.count("\n") == 1
+    assert "part-" not in done.err
+    assert files(at) == before
+
+
+def test_weights_that_are_not_finite_are_a_failure_not_misuse(at: Path) -> None:
+    done = ran(f"{CLASSIFY} train.tsv --learning-rate 1e30")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "not finite" in done.err
+    assert not (at / "new/model").exists()
