@@ -92,7 +92,7 @@ def test_the_usage_names_every_verb() -> None:
     shown = well("--help")
     assert ran("") == (2, shown, "")
     for name, verb in VERBS.items():
-        assert f"  {name:<12} {verb.summary}\n" in shown
+        assert f"  {name:<15} {verb.summary}\n" in shown
     assert max(map(len, shown.split("\n"))) <= 80
 
 

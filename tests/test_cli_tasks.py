@@ -359,6 +359,7 @@ MISUSE: dict[str, tuple[str, str]] = {
         "no-tag.conll, line 19: column 1 and column -1 expected, 1 column found: 'bear'; choose them with --words"),
     "ragged columns": (f"{TAG} ragged.conll",
         "ragged.conll, line 19: 2 columns expected, as in the lines around, 4 found: 'the bear X O'; mend the line"),
+    "running text": ("predict tagging --inputs text.txt --output found.tsv", "text.txt, line 3: running text? Words"),
     "no IOB": (f"{TAG} not-iob.conll", "not-iob.conll, line 19: tag 'ANIMAL' of 'bear': tags of iob2 are O, B-…, I-…"),
     "no IOB2": (f"{TAG} inside.conll --scheme iob2", "in iob2 a span begins with B-; iob1 is the scheme in which"),
     "unknown tag": (f"{TAG} train.conll --dev other-tag.conll",
@@ -484,6 +485,7 @@ BAD: dict[str, str | bytes] = {
     "other-tag.conll": "bear B-PLANT\n",
     "inside.conll": "the O\nbear I-ANIMAL\n",
     "all-o.conll": "the O\nbear O\n",
+    "text.txt": "The bear sees the wolf.\n\nThe wolf sees.\n",
     "uneven-tags.jsonl": '{"words": ["the", "bear"], "tags": ["O"]}\n',
     "odd-word.jsonl": '{"words": ["the", " "]}\n',
     "no-words.jsonl": '{"words": []}\n',
@@ -565,7 +567,7 @@ def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch,
     done = ran(command)
     assert done.code == 2
     assert done.err.count("\n") == 1
-    assert "hub did not answer (Name or service not known); name files on this machine" in done.err
+    assert "hub did not give it (Name or service not known); files on this machine" in done.err
 
 
 # --- runs that stop, and what they leave

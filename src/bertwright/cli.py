@@ -52,8 +52,8 @@ VERBS = {
 
 USAGE = """usage: bertwright VERB [--config FILE.toml] [options]
 
-From raw text to a BERT, pre-trained and fine-tuned. The verbs, in the order in which a project
-meets them:
+From raw text to a BERT, pre-trained and fine-tuned. The verbs, in the order in
+which a project meets them:
 
 {verbs}
 
@@ -65,7 +65,6 @@ as settings.toml, and --config reads them again.
 FROM_FILE = "Settings may also stand in a TOML file: --config FILE.toml; options given beside it win."
 
 READER_GONE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
-HUB_CLIENT = ("huggingface_hub", "httpx")  # modules whose errors tell of the network, and are no OSErrors
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -98,11 +97,6 @@ def run(arguments: list[str]) -> int:
         if not type(error).__module__.startswith("bertwright."):  # not ours: a defect, which shows its trace
             raise
         return failed(f"error: {error}", 1)
-    except Exception as error:
-        if not type(error).__module__.startswith(HUB_CLIENT):
-            raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return failed(f"error: the Hugging Face hub did not answer ({reason}); name files on this machine instead", 2)
 
 
 def failed(message: str, code: int) -> int:

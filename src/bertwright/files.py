@@ -34,6 +34,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         sync(part)
         part.replace(path)
         sync(path.parent)
+    except OSError as error:  # a write to an open file, on a full disk, does not say to which
+        error.filename = error.filename or str(path)
+        raise
     finally:
         part.unlink(missing_ok=True)
 

@@ -203,7 +203,7 @@ def test_hub_datasets_are_fetched_once_and_read_as_files(tmp_path: Path, monkeyp
     assert texts("hf://datasets/owner/name/data/*.gz") == ["B"]
     assert texts("hf://datasets/owner/name/data/a.parquet") == ["A"]
     assert set(fetched) == {("owner/name", "dataset", "main")}
-    with pytest.raises(ValueError, match="no such dataset, folder or file on the Hugging Face hub"):
+    with pytest.raises(ValueError, match="hub did not give it \\(no such data set, folder or file"):
         texts("hf://datasets/owner/nothing")
 
 

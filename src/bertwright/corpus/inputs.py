@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, cast, get_args
@@ -152,12 +153,13 @@ def _hub() -> Any:
 
 def _hub_files(place: str) -> Iterator[tuple[str, int]]:
     hub, pattern = _hub(), place.removeprefix(HUB)
-    if glob.has_magic(pattern):
-        names = hub.glob(pattern)
-    elif not hub.exists(pattern):
-        raise ValueError(f"{place}: no such dataset, folder or file on the Hugging Face hub (or no right to read it)")
-    else:
-        names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
+    with _reached(place):
+        if glob.has_magic(pattern):
+            names = hub.glob(pattern)
+        elif not hub.exists(pattern):
+            raise FileNotFoundError("no such data set, folder or file, or no right to read it")
+        else:
+            names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
     shown = [name for name in sorted(names) if not any(part.startswith(".") for part in name.split("/"))]
     # A dataset's folder always holds its card and metadata; where data files are named by a folder, take only those.
     files = shown if glob.has_magic(pattern) or names == [pattern] else [name for name in shown if _is_data(name)]
@@ -174,5 +176,19 @@ def _is_data(name: str) -> bool:
 def _fetched(path: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    place = _hub().resolve_path(path.removeprefix(HUB))
-    return Path(hf_hub_download(place.repo_id, place.path_in_repo, repo_type=place.repo_type, revision=place.revision))
+    with _reached(path):
+        place = _hub().resolve_path(path.removeprefix(HUB))
+        kind, revision = place.repo_type, place.revision
+        return Path(hf_hub_download(place.repo_id, place.path_in_repo, repo_type=kind, revision=revision))
+
+
+@contextmanager
+def _reached(place: str) -> Iterator[None]:
+    """Make one line of whatever the hub's client raises: its own errors, those of its HTTP library, and OSError."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"{place}: the Hugging Face hub did not give it ({reason}); files on this machine will do"
+        ) from error

@@ -241,6 +241,7 @@ class Column(NamedTuple):
 
 def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: list[Column]) -> Iterator[TagExample]:
     document = found = 0
+    alone: set[int] = set()  # numbers of columns of the first two sentences, where they have one line
     for block in _blocks(path):
         marked = block[0].text.startswith(DOCUMENT_LINE)
         if marked or any(DOCUMENT_COMMENT.match(line.text) for line in block):
@@ -250,6 +251,10 @@ def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: 
             continue
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
         _check_widths(rows, path)
+        if len(rows) == 1 and found < 2:
+            alone.add(len(rows[0][2]))
+        if len(alone) > 1:  # of each paragraph of a text only the first word would be read
+            raise ValueError(f"{path}, line {rows[0][0]}: running text? Words and tags stand in columns, a word a line")
         yield TagExample(
             words=values[0],
             tags=values[1] if len(columns) > 1 else None,
