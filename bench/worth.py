@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import quality
+from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.metrics.spread import spread
 from bertwright.models.heads import BertForPretraining
-from bertwright.runs.folders import model_folder
 from bertwright.runs.tuning import FinetuneSettings, read_examples
 from bertwright.tasks.classification import Classified
 from bertwright.tasks.tagging import Tagged, Tagging
