@@ -290,3 +290,15 @@ def test_real_files_have_their_published_numbers(name, sentences, words, documen
     assert detect(tags) == scheme
     if entities is not None:
         assert sum(len(spans(sequence)) for sequence in tags) == entities
+
+
+def test_without_tags_a_json_line_may_hold_running_text(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "Merkel visited Paris."}\n{"text": ["two", "words"]}\n', encoding="utf-8")
+    first, second = read_sentences(str(path), "text", None, labelled=False)
+    assert first.words == ("Merkel", "visited", "Paris", ".")
+    assert [first.text[begin:end] for begin, end in first.offsets] == [*first.words]  # type: ignore[index]
+    assert first.place == f"{path}, line 1"
+    assert second.words == ("two", "words")
+    with pytest.raises(ValueError, match="line 1"):
+        list(read_sentences(str(path), "text", None, labelled=True))

@@ -100,7 +100,8 @@ def read_sentences(path: str, words: str | None, tags: str | None, labelled: boo
 
     - `.conllu`: columns by name or number (form, upos). Multiword ranges (1-2) and empty nodes (1.1) are left out;
       `# newdoc` starts a document.
-    - `.jsonl`: lists of strings by field (words, tags). Each line is a document of its own.
+    - `.jsonl`: lists of strings by field (words, tags); without `labelled` the words may also be one string, a text
+      that is cut into them. Each line is a document of its own.
     - any other suffix: columns between tabs, or else between spaces, by number from 1 or, negative, from the last (1,
       -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Comments are `# key = value`, `# newdoc`,
       `#begin document`, `#end document`, and a line that starts with # and a gap and has another number of columns
@@ -328,6 +329,9 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 def _from_json_lines(path: str, fields: tuple[str, ...]) -> Iterator[TagExample]:
     columns = Columns((), fields, way_out="choose them with --words and --tags")
     for document, (place, lists) in enumerate(read_rows(path, columns)):
+        if isinstance(lists[0], str) and len(fields) == 1:
+            yield replace(TagExample.from_text(lists[0], source=place), document=document)
+            continue
         for name, values in zip(fields, lists, strict=True):
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
                 raise ValueError(f"{place}: a list of strings expected in {name!r}, found {str(values)[:SHOWN]!r}")
