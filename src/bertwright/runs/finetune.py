@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bertwright.files import folder_lock, remove_folder, whole_folder, write_json
 from bertwright.runs.resuming import check_folder
-from bertwright.runs.screen import columns, facts, heading, remark, say
+from bertwright.runs.screen import columns, counting, facts, heading, remark, say
 from bertwright.runs.tuning import FREE, FinetuneSettings, Part, Tuned, begin, open_run
 from bertwright.tasks.batches import micro_batches
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, write_task_folder
@@ -119,7 +119,7 @@ class Run(Tuned):
             live.update(line, completed=step)
             due = step % self.evaluate_every == 0 or last
             if due:
-                self.evaluate(journal)
+                self.evaluate(journal, live)
             if step % settings.save_every == 0 if settings.save_every else due:
                 self.save(journal)
 
@@ -182,11 +182,14 @@ class Run(Tuned):
         if self.optimizer.steps:
             say(self.console, f"Resuming after step {self.optimizer.steps:,}")
 
-    def evaluate(self, journal: Journal) -> None:
+    def evaluate(self, journal: Journal, live: Progress) -> None:
         """Score the model on dev; the best so far is kept as a checkpoint of its own."""
         if self.dev is None or self.optimizer.steps in journal.evaluations:
             return
-        found = scored(self.model, self.task, self.dev.examples, self.dev.encoded, tune=True)
+        line = live.add_task("", total=self.dev.encoded.items, figures="on dev")
+        advance = partial(live.advance, line)
+        found = scored(self.model, self.task, self.dev.examples, self.dev.encoded, tune=True, advance=advance)
+        live.remove_task(line)
         before = [record[self.task.metric] for record in journal.evaluations.values()]
         best = not before or found.scores[self.task.metric] > max(before)
         journal.write("dev", self.optimizer.steps, found.scores)
@@ -248,7 +251,8 @@ class Run(Tuned):
         return folder
 
     def score(self, part: Part) -> Scored:
-        return scored(self.model, self.task, part.examples, part.encoded)
+        with counting(self.console, f"scoring {part.name}", part.encoded.items) as advance:
+            return scored(self.model, self.task, part.examples, part.encoded, advance=advance)
 
 
 def score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> Table:
