@@ -534,7 +534,7 @@ def test_a_tagger_refuses(bert: str, X: Any, y: Any, message: str) -> None:
         ({"device": "gpu"}, "one of 'auto', 'cpu', 'cuda' is expected, 'gpu' found"),
         ({"dtype": "float16"}, "one of 'auto', 'float32', 'bfloat16' is expected"),
         ({"max_length": 33}, "max_length = 33: the model has 32 positions"),
-        ({"dev_share": 0.001}, "leaves one part empty"),
+        ({"dev_share": 1.5}, "dev_share is a share"),
         ({"freeze": 9}, "freeze = 9: this model has 1 layers"),
         ({"random_state": "seed"}, "cannot be used to seed"),
         ({"model": "nowhere"}, "nowhere: no such folder"),

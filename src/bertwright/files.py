@@ -35,7 +35,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         part.replace(path)
         sync(path.parent)
     except OSError as error:  # a write to an open file, on a full disk, does not say to which
-        error.filename = error.filename or str(path)
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
         raise
     finally:
         part.unlink(missing_ok=True)

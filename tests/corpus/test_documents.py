@@ -213,7 +213,7 @@ LINE = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=1
 FILE = st.lists(LINE, max_size=25).map("\n".join)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     files=st.lists(FILE, min_size=1, max_size=3),
     target=st.integers(1, 60),

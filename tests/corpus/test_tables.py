@@ -107,7 +107,7 @@ def test_labels_become_text(value: Any, text: str) -> None:
 FIELD = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(table=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=6), block=st.sampled_from([1, 5, 1 << 20]))
 def test_every_format_gives_the_same_rows(tmp_path: Path, table: list[tuple[str, str]], block: int) -> None:
     columns = Columns(("a", "b"), quotes=True)

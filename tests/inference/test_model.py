@@ -51,7 +51,7 @@ def naive_vector(text: str, pooling: str) -> np.ndarray:
     return tokens.mean(0) if pooling == "mean" else tokens.max(0)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(texts=TEXTS, pooling=st.sampled_from(["mean", "cls", "max"]), batch_tokens=st.integers(1, 100))
 def test_vectors_are_those_of_each_text_alone_whatever_the_batch(texts, pooling, batch_tokens):
     found = BERT.embed(texts, pooling=pooling, normalize=False, batch_tokens=batch_tokens)
@@ -60,7 +60,6 @@ def test_vectors_are_those_of_each_text_alone_whatever_the_batch(texts, pooling,
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
 
 
-@settings(deadline=None)
 @given(content=st.lists(st.integers(0, 40), min_size=1, max_size=8), max_length=st.integers(3, 12))
 def test_windows_cover_every_token_once_and_are_nearly_equal(content, max_length):
     lengths = np.array(content) + 2
@@ -73,7 +72,6 @@ def test_windows_cover_every_token_once_and_are_nearly_equal(content, max_length
         assert sizes.max() + 2 <= max_length
 
 
-@settings(deadline=None)
 @given(content=st.lists(st.integers(0, 40), min_size=1, max_size=20), budget=st.integers(1, 60))
 def test_batches_hold_every_window_once_within_the_budget(content, budget):
     lengths = np.array(content) + 2

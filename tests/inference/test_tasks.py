@@ -149,7 +149,7 @@ def numbers(prediction: object) -> list[float]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(texts=st.lists(TEXT, min_size=1, max_size=7), at_once=st.integers(1, 4), budget=st.integers(1, 80))
 def test_each_is_answered_as_if_alone_in_order_whatever_the_batch(name, texts, at_once, budget):
     with pytest.MonkeyPatch.context() as patch:

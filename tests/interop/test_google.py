@@ -184,7 +184,7 @@ def test_published_checksums(data, checksum):
     assert crc32c(data) == checksum
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), size=st.integers(0, 5000))
 def test_checksums_are_those_of_the_plain_loop(seed, size):
     data = np.random.default_rng(seed).bytes(size)

@@ -37,7 +37,7 @@ def test_scores_of_numbers_by_hand() -> None:
     assert scores.spearman([1.0, 1.0, 2.0], [3.0, 2.0, 1.0]) == pytest.approx(-(3**0.5) / 2)  # ties share a rank
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20))
 def test_matthews_is_the_correlation_of_two_truth_values(pairs: list[tuple[bool, bool]]) -> None:
     truth, found = np.array(pairs, dtype=float).T

@@ -48,7 +48,7 @@ LENGTHS = st.lists(st.integers(1, 90), min_size=1, max_size=5)
 
 
 @given(LENGTHS, st.integers(1, 3), st.sampled_from([8, 16, 24, 64, 128, 5]), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_is_attention_of_each_sequence_alone(lengths: list[int], heads: int, size: int, causal: bool) -> None:
     qkv, cu_seqlens = packed(lengths, heads, size)
     got = with_gradient(attention, qkv, cu_seqlens, max(lengths), None, 0, causal)
@@ -56,7 +56,7 @@ def test_is_attention_of_each_sequence_alone(lengths: list[int], heads: int, siz
 
 
 @given(LENGTHS, st.sampled_from([8, 40, 64]), st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 2**34))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_dropout_is_the_twins(lengths: list[int], size: int, causal: bool, seed: int, first_token: int) -> None:
     qkv, cu_seqlens = packed(lengths, 2, size)
     arguments = (cu_seqlens, max(lengths), Dropout(0.2, seed, first_token), 3, causal)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -24,7 +24,6 @@ def test_head_size_is_64_in_every_size():
     assert {BertConfig.named(size, vocab_size=9).head_size for size in SIZES} == {64}
 
 
-@settings(deadline=None)
 @given(
     layers=st.integers(1, 3), heads=st.integers(1, 3), size=st.integers(1, 9), inner=st.integers(1, 20),
     vocab=st.integers(1, 30), positions=st.integers(1, 9), types=st.integers(1, 3),

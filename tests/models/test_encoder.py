@@ -70,7 +70,7 @@ def naive(model: Encoder, ids: np.ndarray, types: np.ndarray) -> Tensor:
     return x
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(lengths=LENGTHS, causal=st.booleans())
 @torch.no_grad()
 def test_equals_the_naive_encoder_of_one_sequence_at_a_time(lengths, causal):
@@ -80,7 +80,7 @@ def test_equals_the_naive_encoder_of_one_sequence_at_a_time(lengths, causal):
     torch.testing.assert_close(model(pack(ids, types)), expected, rtol=1e-4, atol=2e-5)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(before=LENGTHS, own=st.integers(1, 32), after=LENGTHS)
 @torch.no_grad()
 def test_a_sequence_never_depends_on_its_companions(before, own, after):

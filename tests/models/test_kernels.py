@@ -110,7 +110,7 @@ def test_embed_norm_refuses_an_id_outside_its_table() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 50))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_dropout_draws_the_twins_mask(rows: int, columns: int, seed: int, first: int, site: int) -> None:
     dropout = Dropout(0.3, seed, first)
     x = torch.ones(rows, columns)

@@ -11,7 +11,7 @@ import numpy as np
 import polars
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
@@ -164,7 +164,6 @@ def test_special_tokens_in_a_text_are_ordinary_words() -> None:
 WORDS = st.text("abcd. ", max_size=14)
 
 
-@settings(deadline=None)
 @given(
     pairs=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=6), single=st.booleans(), max_length=st.integers(5, 20)
 )

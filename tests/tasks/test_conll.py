@@ -216,7 +216,7 @@ def test_neighbours_are_found_in_a_stream_without_holding_it():
 WORDS = st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp", "Zs"]), min_size=1), min_size=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(words=WORDS, data=st.data())
 def test_what_is_written_is_read_again(tmp_path_factory, words, data):
     tags = data.draw(st.lists(st.sampled_from(["O", "B-X"]), min_size=len(words), max_size=len(words)))

@@ -322,7 +322,7 @@ def slow_answer(task: QuestionAnswering, example: QaExample, windows: list[dict[
     return Answer(given.text, given.start, given.end, given.probability, best.score, null.score, tuple(candidates))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TASKS, QUESTIONS, st.integers(0, 99), st.sampled_from([None, 1, 3]))
 def test_decoding_is_that_of_a_slow_twin(
     task: QuestionAnswering, examples: list[QaExample], seed: int, levels: int | None

@@ -122,7 +122,7 @@ WORDS = st.text("abcdefgh.", max_size=9) | st.sampled_from(["Paris", "\x00", "èª
 SENTENCES = st.lists(st.tuples(st.lists(WORDS, max_size=9), st.booleans()), max_size=8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(sentences=SENTENCES, max_length=st.integers(3, 20), context=st.booleans())
 def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentences, max_length, context):
     document, examples = 0, []
@@ -187,7 +187,7 @@ def model(task: Tagging) -> BertForTask:
     return BertForTask(config, task.head, seed=1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(sentences=st.lists(st.lists(st.text("abcdefgh.", min_size=1, max_size=4), min_size=1, max_size=9), max_size=6))
 def test_predictions_are_those_of_each_sentence_alone(sentences):
     network = model(TASK).eval()
@@ -236,7 +236,7 @@ def test_predicted_tags_that_are_ill_formed_are_read_as_they_are_scored():
     assert [(one.label, one.text) for one in found.entities] == [("PER", "Anna"), ("LOC", "in"), ("PER", "Paris")]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=st.text() | st.text("Ana Bo.-â€™s\n"), data=st.data())
 def test_every_entity_is_cut_from_the_text(text, data):
     example = TagExample.from_text(text)

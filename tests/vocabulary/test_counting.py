@@ -31,7 +31,7 @@ def counter(request):
         yield
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(texts=st.lists(TEXTS, max_size=4), lowercase=st.booleans(), strip=st.sampled_from([None, True, False]))
 def test_words_are_those_of_the_tokenizer(counter, texts, lowercase, strip):
     normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip)

@@ -63,7 +63,7 @@ def learners():
         yield lambda words, criterion: NativeLearner(words, criterion, library)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(WORDS, CRITERIA)
 def test_incremental_learning_is_the_naive_one(words, criterion):
     expected = naive(words, criterion, 1000)
@@ -71,7 +71,7 @@ def test_incremental_learning_is_the_naive_one(words, criterion):
         assert make(words, criterion).advance(1000) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(WORDS, CRITERIA, st.lists(st.integers(0, 5), max_size=8))
 def test_learning_goes_on_where_it_stopped(words, criterion, steps):
     for make in learners():

@@ -63,7 +63,7 @@ def both(
     return Tokenizer.load(path.parent), theirs
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=TEXTS, pair=st.none() | TEXTS, length=st.none() | st.integers(3, 20))
 def test_encodings_are_those_of_transformers(both, text, pair, length):
     ours, theirs = both
@@ -89,7 +89,7 @@ def through_tokenizers(both) -> Tokenizer:
     return slow
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts=st.lists(TEXTS, max_size=5))
 def test_flat_ids_are_those_of_tokenizers(both, through_tokenizers, texts):
     ours, theirs = both

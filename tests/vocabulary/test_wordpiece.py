@@ -136,7 +136,7 @@ def test_figures_worked_by_hand():
     assert figures.last == ("##c", "xyz")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=6), st.booleans())
 def test_any_text_can_be_learned_from_and_opened_everywhere(tmp_path_factory, texts, lowercase):
     chosen = VocabularySettings(lowercase=lowercase, strip_accents=False, min_frequency=1, character_coverage=1.0)
