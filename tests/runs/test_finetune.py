@@ -26,6 +26,7 @@ from bertwright.runs.finetune import finetune
 from bertwright.runs.tuning import FinetuneSettings, rate_factors
 from bertwright.settings import write_settings
 from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
+from bertwright.training.device import DeviceSettings
 from bertwright.training.journal import read_metrics
 
 Make = Callable[..., FinetuneSettings]
@@ -66,6 +67,13 @@ def test_it_learns_and_the_best_checkpoint_is_the_result(tmp_path: Path, make_tu
         "bad",
         "good",
     ]
+
+
+def test_it_learns_in_bfloat16_too(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run", device=DeviceSettings("cpu", "bfloat16", 1))
+    assert "bfloat16" in carried_out(settings)
+    assert read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"] > 0.9
+    assert {tensor.dtype for tensor in weights(settings.run).values()} == {torch.float32}
 
 
 def test_resuming_a_finished_run_says_so(tmp_path: Path, make_tuning: Make) -> None:
