@@ -204,7 +204,14 @@ def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monke
         done = ran(f"{command} new")
     assert done.code == 130
     assert done.err == "bertwright: interrupted: 1 of 2 runs are done; go on with: bertwright grid --run new --resume\n"
+    assert "not finished" in well("info new")
     well("grid --run new --resume")
+    told = well("info new")
+    assert "grid of fine-tuning runs" in told
+    assert "runs done" in told
+    other = ran("finetune --run new --resume")
+    assert other.code == 2
+    assert "(the folder was written by `bertwright grid`)" in other.err
     well(f"{command} whole")
     assert (at / "new/results.jsonl").read_bytes() == (at / "whole/results.jsonl").read_bytes()
     assert files(at / "new/model") == files(at / "whole/model")

@@ -263,6 +263,8 @@ def _placeholder(kind: Any) -> str | None:
     >>> _placeholder(int | None), _placeholder(tuple[str, ...]), _placeholder(tuple[float, float])
     ('INT', 'STR ...', None)
     """
+    if kind == bool | None:  # a switch could not say "as it is"
+        return "{True,False}"
     if _is_list(kind):
         return (one := _placeholder(get_args(kind)[0])) and f"{one} ..."
     if get_origin(kind) in (Union, UnionType):

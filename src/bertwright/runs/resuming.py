@@ -27,7 +27,11 @@ def saved_settings(cls: type[S], run: Path) -> S:
     if not path.is_file():
         raise ValueError(f"{run}: no run to resume there (settings.toml is missing); leave --resume out to start one")
     table: dict[str, Any] = read_toml(path) | {"run": str(run), "resume": True}
-    return from_table(cls, table, str(path))
+    try:
+        return from_table(cls, table, str(path))
+    except ValueError as error:
+        writer = path.read_text(encoding="utf-8").removeprefix("# ").partition(":")[0]
+        raise ValueError(f"{error} (the folder was written by `{writer}`)") from None
 
 
 def check_folder(settings: Resumable, free: tuple[str, ...]) -> None:

@@ -94,7 +94,7 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class InfoSettings:
-    """Say what a folder holds: a model, a vocabulary, a token store or a run."""
+    """Say what a folder holds: a model, a vocabulary, a token store, a run or a grid of runs."""
 
     folder: Positional[Path]
     """The folder to look into."""
@@ -155,6 +155,8 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
         what, rows = "token store", _store_facts(folder, settings.verify)
     elif is_run(folder):
         what, rows = _run_facts(folder, settings.verify)
+    elif (folder / "settings.toml").is_file() and (folder / "results.jsonl").is_file():
+        (what, rows), digests = _series_facts(folder), False
     elif (folder / "config.json").is_file():
         (what, rows), digests = _model_facts(folder), False
     elif (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
@@ -343,6 +345,19 @@ def _run_facts(folder: Path, verify: bool) -> tuple[str, dict[str, str]]:
     if (folder / "report.json").is_file():
         rows["seconds of its last process"] = f"{read_json(folder / 'report.json')['seconds_of_this_process']:,.0f}"
     return f"{'fine-tuning' if fine_tuning else 'pre-training'} run", rows
+
+
+def _series_facts(folder: Path) -> tuple[str, dict[str, str]]:
+    """A grid of fine-tuning runs, or heads on frozen features."""
+    lines = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    report = read_json(folder / "report.json") if (folder / "report.json").is_file() else {}
+    rows = {"state": "finished" if report else "not finished", "runs done": f"{len(lines):,}"}
+    if not (folder / "runs").is_dir():
+        return "probe of frozen features", rows
+    if report:
+        metric, chosen = report["metric"], report["chosen"]
+        rows |= {"chosen": chosen["run"], "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
+    return "grid of fine-tuning runs", rows
 
 
 def _best_on_dev(run: Path, metric: str) -> dict[str, str]:
