@@ -164,13 +164,19 @@ def carry_out(
         print(f"{run.task}, {run.system}, seed {run.seed}: {told}; {seconds:,.0f} s", flush=True)
 
 
-def table(chosen: argparse.Namespace) -> None:
-    """Mean ± standard deviation of both systems on the chosen tasks, from the results so far."""
+def so_far(asked: Iterable[Run], chosen: argparse.Namespace) -> dict[Run, dict[str, Any]]:
+    """The lines of those runs that are done; prints what stands above their table."""
     done = read_results(chosen.results)
-    asked = {run: done[run] for run in runs(chosen) if run in done}
-    for line in sorted({record["machine"] for record in asked.values()}):
+    found = {run: done[run] for run in asked if run in done}
+    for line in sorted({record["machine"] for record in found.values()}):
         print(line)
     print(f"\n{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32; mean ± standard deviation (seeds)\n")
+    return found
+
+
+def table(chosen: argparse.Namespace) -> None:
+    """Mean ± standard deviation of both systems on the chosen tasks, from the results so far."""
+    asked = so_far(runs(chosen), chosen)
     print("| task | part, score | bertwright | transformers | difference | published | minutes a run: ours, theirs |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for task in chosen.tasks:

@@ -30,7 +30,7 @@ from bertwright.runs.tuning import FinetuneSettings, read_examples
 from bertwright.tasks.classification import Classified
 from bertwright.tasks.tagging import Tagged, Tagging
 from bertwright.vocabulary.tokenizer import Tokenizer
-from quality import Run, Scores, System, Work, carry_out, ours, read_results, settings_of, shown
+from quality import Run, Scores, System, Work, carry_out, ours, settings_of, shown, so_far
 
 WORKS = {
     "sst2": Work("glue/SST-2"),
@@ -77,11 +77,7 @@ def unread(run: Run, data: Path) -> dict[str, float]:
 
 def table(chosen: argparse.Namespace) -> None:
     """Mean ± standard deviation of both nets, from the results so far."""
-    done = read_results(chosen.results)
-    asked = {run: done[run] for run in runs(chosen) if run in done}
-    for line in sorted({record["machine"] for record in asked.values()}):
-        print(line)
-    print(f"\n{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32; mean ± standard deviation (seeds)\n")
+    asked = so_far(runs(chosen), chosen)
     print("| task | examples | part, score | most frequent answer | untrained | pre-trained | worth |")
     print("|---|---:|---|---:|---:|---:|---:|")
     for task, about in WORKS.items():

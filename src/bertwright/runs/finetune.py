@@ -97,7 +97,7 @@ class Run(Tuned):
                     f"step {self.optimizer.steps:,} is saved; go on with: "
                     f"bertwright finetune --run {shlex.quote(str(self.settings.run))} --resume"
                 )
-        return self.finish(time.perf_counter() - started)
+        return self.finish(journal, time.perf_counter() - started)
 
     def follow(self, journal: Journal, live: Progress, received: list[int]) -> None:
         """Step by step: log, evaluate, save."""
@@ -221,29 +221,35 @@ class Run(Tuned):
             if checkpoint.step_of(path) > self.optimizer.steps:
                 remove_folder(path)
 
-    def finish(self, seconds: float) -> Path:
-        """Take the best weights, score them, write plot, report and model, and show what came out."""
+    def finish(self, journal: Journal, seconds: float) -> Path:
+        """Take the best weights, score them on test, write plot, report and model, and show what came out."""
         run, folder = self.settings.run, self.settings.run / "model"
         best = checkpoint.newest(run / "best")
         if best is not None and (found := load_task(best)):
             self.model.load_state_dict(found.model.state_dict())
             self.task = found.task
-        results = {part.name: self.score(part) for part in (self.dev, self.test) if part}
+        best_step = checkpoint.step_of(best) if best else self.optimizer.steps
+        results: dict[str, dict[str, float]] = {}
+        if self.dev is not None:  # scored already, when it was found best
+            record = journal.evaluations[best_step]
+            results["dev"] = {name: value for name, value in record.items() if name not in ("kind", "step")}
+        if self.test is not None:
+            results["test"] = self.score(self.test).scores
         plot_metrics(run, run / "scores.png", (("loss", "training loss"), (self.task.metric, self.task.metric)))
         outcome = {
             "task": self.settings.task.task,
             "metric": self.task.metric,
             "steps": self.optimizer.steps,
-            "best_step": checkpoint.step_of(best) if best else self.optimizer.steps,
+            "best_step": best_step,
             "seconds_of_this_process": seconds,
-            "scores": {name: found.scores for name, found in results.items()},
+            "scores": results,
         }
         write_json(run / "report.json", outcome)
         with whole_folder(folder) as part:  # last of all: its presence says that the run is finished
             self.write_model(part, self.task)
         if results:
-            heading(self.console, f"Scores after step {outcome['best_step']:,}")
-            self.console.print(score_table({name: found.scores for name, found in results.items()}, self.task.metric))
+            heading(self.console, f"Scores after step {best_step:,}")
+            self.console.print(score_table(results, self.task.metric))
         left = {"model": folder, "plot": run / "scores.png", "all figures": run / METRICS}
         for name, path in left.items():
             say(self.console, f"{name:<12} {path}")

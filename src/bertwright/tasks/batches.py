@@ -40,8 +40,7 @@ def micro_batches(
     by the count of the whole step, and dropout knows a token by its place in it.
     """
     items = step_items(encoded.items, batch_size, step, seed)
-    lengths = encoded.lengths.reshape(-1, encoded.width).sum(1)[items]
-    first_tokens = starts(lengths)
+    first_tokens = starts(encoded.item_lengths[items])
     count = int(encoded.target_counts[items].sum())
     rank, ranks = part
     begin, end = len(items) * rank // ranks, len(items) * (rank + 1) // ranks

@@ -63,7 +63,7 @@ def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None]
     training = model.training
     model.eval()
     found = np.empty((len(encoded.rows), model.head.outputs), dtype=np.float32)
-    lengths = encoded.lengths.reshape(-1, encoded.width).sum(1)  # of items
+    lengths = encoded.item_lengths
     order = np.argsort(-lengths, kind="stable")
     begin, budget = 0, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
     try:
@@ -72,7 +72,7 @@ def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None]
             end = begin + max(int(np.searchsorted(total, budget, side="right")), 1)
             items = order[begin:end]
             batch = take(encoded, items).to(device)
-            sequences = (items[:, None] * encoded.width + np.arange(encoded.width)).reshape(-1)
+            sequences = encoded.sequences(items)
             rows = gather(encoded.row_starts[sequences], encoded.row_counts[sequences])
             found[rows] = model(batch.batch, batch.rows).cpu().numpy()
             if advance is not None:

@@ -62,6 +62,16 @@ class Encoded:
         return len(self.lengths) // self.width
 
     @cached_property
+    def item_lengths(self) -> Ints:
+        """Items, tokens of each one."""
+        summed: Ints = self.lengths.reshape(-1, self.width).sum(1)
+        return summed
+
+    def sequences(self, items: Ints) -> Ints:
+        """The sequences of some items, in their order."""
+        return (items[:, None] * self.width + np.arange(self.width)).reshape(-1)
+
+    @cached_property
     def starts(self) -> Ints:
         """S + 1, where each sequence starts."""
         return starts(self.lengths)
@@ -100,7 +110,7 @@ class TaskBatch:
 
 def take(encoded: Encoded, items: Ints, count: int | None = None) -> TaskBatch:
     """These items as one packed batch; `count` as in `TaskBatch`, by default the number of their own targets."""
-    sequences = (items[:, None] * encoded.width + np.arange(encoded.width)).reshape(-1)
+    sequences = encoded.sequences(items)
     lengths = encoded.lengths[sequences]
     tokens = gather(encoded.starts[sequences], lengths)
     rows = encoded.rows[gather(encoded.row_starts[sequences], encoded.row_counts[sequences])]
