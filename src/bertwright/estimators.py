@@ -10,8 +10,6 @@ that. A fitted estimator is pickled as the files of its Hugging Face folder, nev
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ from sklearn.utils import assert_all_finite, check_consistent_length, check_rand
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from bertwright.corpus.tables import plain
+from bertwright.corpus.tables import SURROGATE, plain
 from bertwright.files import read_json, write_json
 from bertwright.inference.model import Bert, Text, load
 from bertwright.interop.folders import model_folder, new_folder
@@ -36,6 +34,7 @@ from bertwright.models.heads import BertForTask
 from bertwright.runs.finetune import finetune
 from bertwright.runs.tuning import FinetuneSettings, paper_optimizer
 from bertwright.settings import from_table
+from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.kinds import TaskModel, write_task_folder
 from bertwright.training.device import DeviceSettings, placed
@@ -144,34 +143,27 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         tags.target_tags.required = True
         return tags
 
-    def _tuned(self, columns: Mapping[str, Sequence[Any]]) -> Bert:
-        """The model fine-tuned on examples, column by column. What is wrong with one is said with its place in X."""
-        rows = zip(*columns.values(), strict=True)
+    def _tuned(self, examples: Sequence[Any]) -> Bert:
+        """The model fine-tuned on examples, whose places, for messages, are those in X."""
+        pairs = isinstance(examples[0], TextExample) and examples[0].pair is not None
         with TemporaryDirectory(prefix="bertwright-") as folder, _threads_kept():
-            path = Path(folder) / "examples.jsonl"
-            with path.open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
-            settings = from_table(FinetuneSettings, self._settings(path, "pair" in columns), type(self).__name__)
+            settings = from_table(FinetuneSettings, self._settings(folder, pairs), type(self).__name__)
             try:
-                return load(finetune(settings, Console(quiet=not self.verbose)), "cpu")
-            except ValueError as error:
-                place = rf"{re.escape(str(path))}, line (\d+)"
-                raise ValueError(re.sub(place, lambda found: f"X[{int(found[1]) - 1}]", str(error))) from None
+                return load(finetune(settings, Console(quiet=not self.verbose), {"train": examples}), "cpu")
             except KeyboardInterrupt:  # its advice to resume is about the folder that goes away here
                 raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted, nothing is kept") from None
 
-    def _settings(self, path: Path, pairs: bool) -> dict[str, Any]:
-        """The table of a `FinetuneSettings` for the examples at a path."""
+    def _settings(self, run: str, pairs: bool) -> dict[str, Any]:
+        """The table of a `FinetuneSettings`."""
         seeded = isinstance(self.random_state, int | np.integer)
         names = ("epochs", "batch_size", "dropout", "freeze", "layer_decay", "dev_share")
         given = {name: getattr(self, name) for name in names}
         given["seed"] = self.random_state if seeded else check_random_state(self.random_state).randint(2**31 - 1)
         return _table(given) | {
-            "run": str(path.parent / "run"),
+            "run": run,
             "model": str(self.model),
             "task": {
                 "task": self.kind,
-                "train": [str(path)],
                 "overrides": _table({"max_length": self.max_length, "pair": "pair" if pairs else None}),
             },
             "optimizer": _table({"learning_rate": self.learning_rate}),
@@ -211,7 +203,7 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
         texts = _texts(X)
         classes, which = np.unique(_labels(_given(y, texts)), return_inverse=True)
         names = _names(classes)
-        self.model_ = self._tuned(_columns(texts) | {"label": [names[number] for number in which]})
+        self.model_ = self._tuned(_examples(texts, [names[number] for number in which]))
         self.classes_ = classes
         return self
 
@@ -253,7 +245,7 @@ class BertRegressor(RegressorMixin, BertEstimator):  # type: ignore[misc]
         texts = _texts(X)
         numbers = column_or_1d(np.asarray(_given(y, texts), dtype=np.float64), warn=True)
         assert_all_finite(numbers, input_name="y")
-        self.model_ = self._tuned(_columns(texts) | {"label": numbers.tolist()})
+        self.model_ = self._tuned(_examples(texts, numbers.tolist()))
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
@@ -272,8 +264,7 @@ class BertTagger(BertEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune `model` on words and their tags. Raises ValueError for either that is not as it should be."""
-        examples = self._sentences(X, y)
-        self.model_ = self._tuned({name: [getattr(one, name) for one in examples] for name in ("words", "tags")})
+        self.model_ = self._tuned(self._sentences(X, y))
         return self
 
     def predict(self, X: Any) -> list[list[str]]:
@@ -320,6 +311,10 @@ def _rows(values: Any, name: str) -> list[Any]:
     rows = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
     if not rows:
         raise ValueError(f"{name} is empty: one example is the least")
+    for place, row in enumerate(rows):
+        parts = row if isinstance(row, list | tuple | np.ndarray) else (row,)
+        if half := SURROGATE.search("".join(part for part in parts if isinstance(part, str))):
+            raise ValueError(f"{name}[{place}]: \\u{ord(half[0]):04x} is half a surrogate pair, which is no text")
     return rows
 
 
@@ -345,12 +340,13 @@ def _texts(X: Any) -> list[Text]:
     return texts
 
 
-def _columns(texts: Sequence[Text]) -> dict[str, Sequence[Any]]:
-    """What the task reads, by its columns' names."""
-    if isinstance(texts[0], str):
-        return {"text": texts}
-    first, second = zip(*texts, strict=True)
-    return {"text": first, "pair": second}
+def _examples(texts: Sequence[Text], labels: Sequence[Any]) -> list[TextExample[Any]]:
+    """What the task reads."""
+    found = []
+    for place, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        first, second = (text, None) if isinstance(text, str) else text
+        found.append(TextExample(first, second, label, f"X[{place}]"))
+    return found
 
 
 def _labels(y: Any) -> npt.NDArray[Any]:

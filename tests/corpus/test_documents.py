@@ -17,7 +17,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertwright.corpus import inputs, readers
+from bertwright.corpus import inputs, readers, tables
 from bertwright.corpus.documents import (
     CorpusSettings,
     Document,
@@ -369,7 +369,8 @@ def test_missing_and_doubled_inputs(tmp_path: Path) -> None:
 
 
 def test_a_unit_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "LIMIT", 1 << 21)
+    for module in (readers, tables):
+        monkeypatch.setattr(module, "LIMIT", 1 << 21)
     (tmp_path / "a.txt").write_text("x" * (1 << 22))
     for rule, unit in (("line", "a line"), ("blank-line", "a paragraph"), ("file", "a file")):
         with pytest.raises(ValueError, match=f"{unit} of more than 2,097,152 characters"):

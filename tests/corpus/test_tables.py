@@ -126,6 +126,78 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, table: list[tuple[str,
         assert found(tmp_path / "x.parquet", stream_of_bytes.getvalue(), columns) == table
 
 
+# --- names of numbers, as the hub's files have them
+
+NO_YES = {"names": ["no", "yes"], "_type": "ClassLabel"}
+
+
+def hub_file(path: Path, table: dict[str, Any], features: Any) -> str:
+    """A Parquet file as `datasets` writes it: what its columns hold stands in the file's own metadata, as JSON."""
+    polars.DataFrame(table).write_parquet(path, metadata={"huggingface": json.dumps({"info": {"features": features}})})
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "named"),
+    [
+        (NO_YES, 1, "yes"),
+        (NO_YES | {"num_classes": 2, "names_file": None, "id": None}, 0, "no"),  # datasets 1
+        ({"feature": NO_YES, "length": -1, "id": None, "_type": "Sequence"}, [1, 0, 1], ["yes", "no", "yes"]),
+        ({"feature": NO_YES, "_type": "List"}, [], []),  # datasets 4
+        ({"feature": NO_YES, "_type": "LargeList"}, [1], ["yes"]),
+        ([NO_YES], [0, 1], ["no", "yes"]),  # features given as a Python list, before datasets 4
+        ({"feature": {"feature": NO_YES, "_type": "List"}, "_type": "List"}, [[1], [0, 1]], [["yes"], ["no", "yes"]]),
+        ({"names": [1, 2], "_type": "ClassLabel"}, 1, "2"),
+        ({"dtype": "int64", "_type": "Value"}, 1, 1),
+        (NO_YES, "yes", "yes"),  # the column holds what the names are for
+        (NO_YES, 0.0, 0.0),
+        ({"names": ["no", "yes"], "_type": "Value"}, 1, 1),
+        ({"names": {"0": "no"}, "_type": "ClassLabel"}, 0, 0),
+        ({"names": [], "_type": "ClassLabel"}, 0, 0),
+        ({"feature": {"a": NO_YES}, "_type": "Sequence"}, [0], [0]),
+        ([], [0], [0]),
+        (None, 0, 0),
+    ],
+)
+def test_numbers_of_a_parquet_file_get_the_names_in_its_metadata(
+    tmp_path: Path, feature: Any, value: Any, named: Any
+) -> None:
+    column = polars.Series([value], dtype=polars.List(polars.Int8) if value == [] else None)
+    features = {"text": {"dtype": "string", "_type": "Value"}, "label": feature}
+    path = hub_file(tmp_path / "a.parquet", {"text": ["a"], "label": column}, features)
+    assert list(read_rows(path, BOTH)) == [(f"{path}, row 1", ("a", named))]
+    assert [values for _, values in read_rows(path, Columns(("text",), ("label",), codes=True))] == [("a", value)]
+
+
+@pytest.mark.parametrize("kept", ["", "{", "[]", "null", '{"info": 3}', '{"info": {"features": null}}', '{"info": {}}'])
+def test_metadata_of_another_make_names_nothing(tmp_path: Path, kept: str) -> None:
+    path = tmp_path / "a.parquet"
+    polars.DataFrame({"text": ["a"], "label": [1]}).write_parquet(path, metadata={"huggingface": kept})
+    assert [values for _, values in read_rows(str(path), BOTH)] == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (-1, r"no label \(-1\) in 'label'; take files that have labels, or take the row out"),
+        (2, r"2 in 'label', but the file has names for 0 to 1 only; mend the file"),
+        (-2, r"-2 in 'label', but the file has names for 0 to 1 only"),
+        (None, r"no value \(null\) in 'label'"),
+        ([0, -1], r"no label \(-1\) in 'label'"),
+        ([0, 7], r"7 in 'label', but the file has names for 0 to 1 only"),
+    ],
+)
+def test_numbers_without_a_name_are_refused_where_others_have_one(tmp_path: Path, value: Any, message: str) -> None:
+    whole, feature = ([0], [NO_YES]) if isinstance(value, list) else (0, NO_YES)
+    path = hub_file(tmp_path / "a.parquet", {"text": ["a", "b"], "label": [whole, value]}, {"label": feature})
+    with pytest.raises(ValueError, match=rf"a\.parquet, row 2: {message}"):
+        list(read_rows(path, BOTH))
+    assert len(list(read_rows(path, Columns(("text",))))) == 2  # where labels are not asked for, none is needed
+
+
+# --- published tables
+
+
 @pytest.mark.parametrize(
     ("name", "columns", "rows"),
     [

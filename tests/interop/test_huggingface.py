@@ -222,12 +222,39 @@ def test_missing_unexpected_and_misshapen_parameters(folder):
     ):
         load_model(folder, "optional")
     save_file(original, folder / "model.safetensors")
-    edit_config(folder, num_hidden_layers=1)
-    with pytest.raises(ValueError, match=r"16 parameters are unexpected: bert\.encoder\.layer\.1.* and 13 more"):
+    key = "bert.encoder.layer.1.intermediate.dense.weight"
+    save_file(original | {key: torch.zeros(41, 24), f"{key}s": torch.zeros(1)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"1 parameter is unexpected: bert\.encoder\.layer\.1.*\.weights"):
         load_model(folder)
-    edit_config(folder, num_hidden_layers=2, hidden_size=48, intermediate_size=50)
-    with pytest.raises(ValueError, match=r"asks for: bert\.embeddings\.word_embeddings\.weight \(43, 24\) instead of"):
+    save_file(original | {key: torch.zeros(41, 24)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"asks for: bert\.encoder.*weight \(41, 24\) instead of \(40, 24\)"):
         load_model(folder)
+
+
+@pytest.mark.parametrize("value", [1, 48, 10**9, 10**30])
+@pytest.mark.parametrize(
+    ("field", "size"),
+    [
+        ("vocab_size", 43),
+        ("hidden_size", 24),
+        ("num_hidden_layers", 2),
+        ("intermediate_size", 40),
+        ("max_position_embeddings", 32),
+        ("type_vocab_size", 2),
+    ],
+)
+def test_sizes_that_the_weights_do_not_have_are_refused_before_anything_is_built(folder, field, size, value):
+    edit_config(folder, **{field: value} | ({"num_attention_heads": 1} if field == "hidden_size" else {}))
+    message = rf"model\.safetensors: {field} is {size} in these weights, {value} in their configuration"
+    with pytest.raises(ValueError, match=message):
+        load_model(folder, "optional")
+
+
+def test_weights_of_something_else_are_refused(folder):
+    edit_config(folder, num_hidden_layers=10**9)
+    save_file({"layers.0.weight": torch.zeros(2, 2)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors: 4 parameters are missing: bert\.embeddings"):
+        load_model(folder, "optional")
 
 
 def test_half_a_head_is_no_head(folder):

@@ -108,6 +108,16 @@ def test_an_unknown_label_is_refused(tmp_path: Path, vocabulary_folder: Path, co
         evaluate(EvaluateSettings(model, (str(tmp_path / "a.tsv"),), device=CPU), console)
 
 
+def test_a_place_for_scores_is_tried_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    monkeypatch.setattr(runs, "load", lambda *_: pytest.fail("began before the place was tried"))
+    (tmp_path / "s.json").touch()
+    for place, message in ((Path("/sys/s.json"), "denied|Read-only"), (tmp_path / "s.json", "is there already")):
+        with pytest.raises((OSError, ValueError), match=message):
+            evaluate(EvaluateSettings("model", ("a.tsv",), place, device=CPU), console)
+
+
 def test_what_is_overridden_holds_for_texts_too(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
     _, model = small(vocabulary_folder, QUESTIONS, tmp_path / "model")
     texts, overrides = ("the bear sees", "the wolf sees the bear"), Overrides(n_best=2)

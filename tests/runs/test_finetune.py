@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ import bertwright
 from bertwright.files import read_json
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.heads import Head
-from bertwright.runs.finetune import finetune
+from bertwright.runs.evaluate import EvaluateSettings, evaluate
+from bertwright.runs.finetune import Run, finetune
 from bertwright.runs.tuning import FinetuneSettings, rate_factors
 from bertwright.settings import write_settings
 from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
@@ -41,6 +43,12 @@ def carried_out(settings: FinetuneSettings) -> str:
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "model" / "model.safetensors")
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    """The run's records, without what a clock decides."""
+    timing = ("tokens_per_second", "sequences_per_second")
+    return [{name: value for name, value in record.items() if name not in timing} for record in read_metrics(run)]
 
 
 def same_bits(one: Path, other: Path) -> bool:
@@ -112,19 +120,37 @@ def killed_until_done(settings: FinetuneSettings, kill_after: Callable[[], int])
 
 
 def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make) -> None:
-    settings = make_tuning(tmp_path / "unbroken", epochs=2.0, evaluate_every=8, save_every=3, log_every=1)
+    settings = make_tuning(tmp_path / "unbroken", epochs=3.0, evaluate_every=8, save_every=3, log_every=2)
     carried_out(settings)
     broken = replace(settings, run=tmp_path / "broken")
     chance = random.Random(1)
     assert killed_until_done(broken, lambda: chance.randint(2, 30)) >= 3
     assert same_bits(settings.run, broken.run)
-    timing = ("tokens_per_second", "sequences_per_second")
-    one, two = (
-        [{name: value for name, value in record.items() if name not in timing} for record in read_metrics(run)]
-        for run in (settings.run, broken.run)
-    )
-    assert one == two
+    assert figures(settings.run) == figures(broken.run)
     assert not list(broken.run.rglob(".*.part-*"))
+
+
+def test_every_step_stands_in_one_line_of_an_interrupted_run(
+    tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_tuning(tmp_path / "whole", epochs=0.5, log_every=4, save_every=1_000)
+    carried_out(settings)
+    broken, compute = replace(settings, run=tmp_path / "broken"), Run.compute
+
+    def with_signal(run: Run, batch: Any) -> Any:
+        if run.optimizer.steps == 5:  # the step in hand is the sixth of ten
+            os.kill(os.getpid(), signal.SIGINT)
+        return compute(run, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="step 6 is saved"):
+        patch.setattr(Run, "compute", with_signal)
+        carried_out(broken)
+    carried_out(replace(broken, resume=True))
+    first, second, third, *_ = figures(settings.run)
+    first_again, begun, ended, third_again, *_ = figures(broken.run)
+    assert [one["step"] for one in (first, second, third, begun, ended)] == [4, 8, 10, 6, 8]
+    assert (first_again, third_again) == (first, third)
+    assert (begun["loss"] + ended["loss"]) / 2 == pytest.approx(second["loss"])
 
 
 def test_two_processes_compute_what_one_does(tmp_path: Path, make_tuning: Make) -> None:
@@ -161,6 +187,21 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> 
         finetune(replace(settings, resume=True, batch_size=8))
     with pytest.raises(ValueError, match="holds a run already"):
         finetune(settings)
+
+
+def test_examples_may_be_given_in_place_of_files(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "files", epochs=0.2)
+    carried_out(settings)
+    task = settings.task.make()
+    examples = {part: list(task.read(*settings.task.files(part))) for part in ("train", "dev", "test")}
+    given = replace(settings, run=tmp_path / "given", task=TaskSettings("classification"))
+    finetune(given, Console(quiet=True), examples)
+    assert same_bits(settings.run, given.run)
+    assert figures(settings.run) == figures(given.run)
+    assert read_json(settings.run / "report.json")["scores"] == read_json(given.run / "report.json")["scores"]
+    odd = [examples["train"][0]._replace(label=label) for label in "xy"]
+    with pytest.raises(ValueError, match=r"dev\.tsv, line 2: the label .* is not one of the training data: 'x', 'y'"):
+        finetune(replace(given, run=tmp_path / "odd"), Console(quiet=True), examples | {"train": odd})
 
 
 # What moves
@@ -238,6 +279,34 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         with pytest.raises(ValueError, match=message):
             carried_out(make_tuning(tmp_path / "run", task=task))
         assert not (tmp_path / "run" / "settings.toml").exists()
+
+
+def test_a_folder_with_a_model_is_not_trained_into(tmp_path: Path, make_tuning: Make) -> None:
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds a run already"):
+        finetune(make_tuning(tmp_path / "run"))
+
+
+def test_what_is_left_out_of_a_published_file_is_told_by_part(tmp_path: Path, make_tuning: Make) -> None:
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    rows = [f"{n}\t1\t2\tthe bear sees\tthe {('wolf', 'bear')[n % 2]} sees\t{n % 2}\n" for n in range(8)]
+    half = "8\t3\t4\tthe bear\n"
+    (tmp_path / "train.tsv").write_text("".join([header, *rows[:4], half, "the wolf\t0\n", *rows[4:]]))
+    (tmp_path / "dev.tsv").write_text("".join([header, half, *rows]))
+    printed = carried_out(make_tuning(tmp_path / "run", task=TaskSettings("qqp", data=tmp_path), epochs=1.0))
+    told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
+    assert "2 rows lack columns, as is known of the published file: left out; the first is" in told
+    assert "1 row lacks columns" in told
+    assert "train.tsv, line 6" in printed
+    assert "dev.tsv, line 2" in printed
+    examples = (str(tmp_path / "dev.tsv"),)
+    scores = io.StringIO()
+    evaluate(
+        EvaluateSettings(str(tmp_path / "run"), examples, device=DeviceSettings("cpu", "float32", 1)),
+        Console(file=scores, width=300),
+    )
+    assert "8 examples" in scores.getvalue()
+    assert "1 row lacks columns" in scores.getvalue()
 
 
 def test_task_settings_are_checked() -> None:

@@ -259,6 +259,16 @@ def test_a_zip_that_is_there_stays(make: Make, tmp_path: Path) -> None:
     assert (tmp_path / "glue.zip").read_text() == "mine"
 
 
+def test_a_place_that_cannot_be_written_is_found_before_the_work(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertwright.runs.submission.load", lambda *_: pytest.fail("began before the place was tried"))
+    (tmp_path / "file").touch()
+    for place in (Path("/sys/glue.zip"), tmp_path / "file" / "glue.zip"):
+        with pytest.raises(OSError, match=r"Permission denied|Read-only file system|Not a directory|File exists"):
+            submission(make("rte", output=place), Console(file=io.StringIO()))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -26,6 +26,7 @@ from bertwright.tasks.classification import (
     encoded,
     kept,
 )
+from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, take, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer, longest_first
 from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
@@ -92,12 +93,75 @@ def test_labels_of_json_and_parquet_are_those_of_text(tmp_path: Path) -> None:
     assert [example.label for example in Classification().read(path)] == ["0.5", "2.0"]
 
 
+def test_labels_of_the_hub_are_names(tmp_path: Path) -> None:
+    feature = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+    path = tmp_path / "a.parquet"
+    kept = {
+        "huggingface": json.dumps({"info": {"features": {"label": feature, "score": feature | {"names": ["1", "5"]}}}})
+    }
+    polars.DataFrame({"text": ["a", "b"], "label": [1, 0], "score": [0, 1]}).write_parquet(path, metadata=kept)
+    task = Classification().fitted(examples := list(Classification().read(str(path))))
+    assert [example.label for example in examples] == ["pos", "neg"]
+    assert task.label_names == ("neg", "pos")
+    assert [example.label for example in Regression(label="score").read(str(path))] == [1.0, 5.0]
+    with pytest.raises(ValueError, match=r"a\.parquet, row 1: a finite number expected in 'label', 'pos' found"):
+        list(Regression().read(str(path)))
+
+    polars.DataFrame({"text": ["a"], "label": [-1]}).write_parquet(path, metadata=kept)  # as GLUE's test files are
+    assert [example.label for example in Classification().read(str(path), labelled=False)] == [None]
+    with pytest.raises(ValueError, match=r"a\.parquet, row 1: no label \(-1\) in 'label'; take files that have labels"):
+        list(Classification().read(str(path)))
+
+
 def test_empty_texts_are_texts_and_can_be_counted(tmp_path: Path) -> None:
     examples = list(
         Classification(pair="other").read(written(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
     )
     assert empty_texts(examples) == 2
     assert sequences(Classification().encode(texts(""), TOKENIZER, labelled=False)) == [([CLS, SEP], [0, 0])]
+
+
+# As in Quora's release, where a line end inside quotes breaks a row in two: 4 and 3 columns, or 5 and 2.
+HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+BROKEN = [
+    '7\t13\t14\t"Is the book good?\n"\tWas it read?\t0\n',
+    '9\t17\t18\tWhy in black?\t"Why on that day?\nSay why, if you know."\t0\n',
+]
+
+
+def test_halves_of_rows_that_qqp_is_known_to_have_are_left_out_and_told_of(tmp_path: Path) -> None:
+    task: Any = PRESETS["qqp"].task
+    content = HEADER + "5\t9\t10\tWho?\tWhose?\t1\n" + BROKEN[0] + "8\t15\t16\tWhen?\tHow?\t0\n" + BROKEN[1]
+    path = written(tmp_path, content, "train.tsv")
+    examples = list(task.read(path))
+    assert [example[:3] for example in examples] == [("Who?", "Whose?", "1"), ("When?", "How?", "0")]
+    assert [example.place for example in examples] == [f"{path}, line 2", f"{path}, line 5"]
+    assert task.left_out(path) == [
+        f"4 rows lack columns, as is known of the published file: left out; the first is {path}, line 3"
+    ]
+    one = written(tmp_path, content.partition('"\t')[0] + "8\t15\t16\tWhen?\tHow?\t0\n", "dev.tsv")
+    assert task.left_out(one)[0].startswith("1 row lacks columns, ")
+    assert task.left_out(written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n", "clean.tsv")) == []
+    assert task.fitted(examples).labels == ("0", "1")
+
+
+def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
+    qqp: Any = PRESETS["qqp"].task
+    path = written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n" + BROKEN[0], "own.tsv")
+    own = Classification(text="question1", pair="question2", label="is_duplicate")
+    for task, labelled in ((own, True), (qqp, False)):  # of predictions there must be one for each row
+        with pytest.raises(ValueError, match=r"own\.tsv, line 3: 6 columns expected \(id, .*\), 4 found"):
+            list(task.read(path, labelled))
+    assert own.left_out(path) == []
+
+    many = written(tmp_path, HEADER + BROKEN[0] * 11 + "5\t9\n", "own.tsv")
+    with pytest.raises(
+        ValueError, match=r"line 24: .* 2 found; 22 such rows were left out, and no more are known of the"
+    ):
+        list(qqp.read(many))
+    wide = written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\t\n", "own.tsv")
+    with pytest.raises(ValueError, match=r"line 2: 6 columns expected \(id, .*\), 7 found$"):
+        list(qqp.read(wide))
 
 
 # --- labels
@@ -316,10 +380,12 @@ def test_bad_rows(tmp_path: Path, content: str, message: str) -> None:
 
 def test_a_label_that_training_did_not_have(tmp_path: Path) -> None:
     examples = list(Classification().read(written(tmp_path, "text,label\r\na,yes\r\nb,Yes\r\n", "dev.csv")))
-    with pytest.raises(
-        ValueError, match=r"dev\.csv, line 3: the label 'Yes' is not one of the training data: 'no', 'yes'"
-    ):
+    message = r"dev\.csv, line 3: the label 'Yes' is not one of the training data: 'no', 'yes'"
+    with pytest.raises(ValueError, match=message):
         YES_NO.encode(examples, TOKENIZER)
+    with pytest.raises(ValueError, match=message):
+        YES_NO.check(examples)
+    YES_NO.check(examples[:1])
     many = Classification(labels=tuple(map(str, range(100))))
     with pytest.raises(ValueError, match=r"'18', '19' … \(100 in all\)$"):
         many.encode(examples, TOKENIZER)
@@ -333,7 +399,7 @@ def test_one_class_only_and_no_label_at_all() -> None:
     with pytest.raises(ValueError, match="no examples"):
         Classification().fitted([])
     with pytest.raises(ValueError, match="line 3: the label is not known"):
-        YES_NO.encode(texts("a", "b", labels=["yes", None]), TOKENIZER)
+        YES_NO.check(texts("a", "b", labels=["yes", None]))
 
 
 def test_texts_where_pairs_are_expected_and_the_reverse() -> None:

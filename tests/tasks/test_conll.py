@@ -1,13 +1,15 @@
-"""CoNLL columns, CoNLL-U, JSON lines and raw text: hand-worked files, real files, bad files."""
+"""CoNLL columns, CoNLL-U, JSON lines, Parquet and raw text: hand-worked files, real files, bad files."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import os
 import re
 from pathlib import Path
 
+import polars
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -91,6 +93,86 @@ def test_json_lines_by_hand(tmp_path):
     renamed = write(tmp_path, '{"tokens": ["a"], "ner": ["X"]}\n', "b.jsonl")
     assert shown(read(renamed, "tokens", "ner")) == [(0, "a", "X")]
     assert read(renamed, "tokens", labelled=False)[0].tags is None
+
+
+NER = {"feature": {"names": ["O", "B-PER", "I-PER", "B-LOC"], "_type": "ClassLabel"}, "_type": "List"}
+NAMED = {"tokens": [["Angela", "Merkel"], ["in", "Paris", "."]], "ner_tags": [[1, 2], [0, 3, 0]]}
+
+
+def hub_file(path: Path, table: dict[str, object], **features: object) -> str:
+    """A Parquet file as `datasets` writes it: what its columns hold stands in the file's own metadata, as JSON."""
+    polars.DataFrame(table).write_parquet(path, metadata={"huggingface": json.dumps({"info": {"features": features}})})
+    return str(path)
+
+
+def test_parquet_of_the_hub_by_hand(tmp_path):
+    path = hub_file(tmp_path / "train.parquet", NAMED, ner_tags=NER)
+    found = read(path, "tokens", "ner_tags")
+    assert shown(found) == [(0, "Angela Merkel", "B-PER I-PER"), (1, "in Paris .", "O B-LOC O")]
+    assert [one.place_of(1) for one in found] == [f"{path}, row 1", f"{path}, row 2"]
+    assert [one.tags for one in read(path, "tokens", labelled=False)] == [None, None]
+
+
+def test_parquet_with_tags_as_text_and_running_text(tmp_path):
+    path = hub_file(tmp_path / "a.parquet", {"words": [["a", "b c"]], "tags": [["O", "B-X"]], "text": ["Is a, b?"]})
+    assert [(one.words, one.tags) for one in read(path)] == [(("a", "b c"), ("O", "B-X"))]
+    (cut,) = read(path, "text", labelled=False)
+    assert (cut.words, cut.text) == (("Is", "a", ",", "b", "?"), "Is a, b?")
+
+
+def test_the_parts_of_a_data_set_are_named_by_a_glob(tmp_path, monkeypatch):
+    for part in (0, 1):
+        hub_file(tmp_path / f"train-{part}.parquet", NAMED, ner_tags=NER)
+    found = read(f"{tmp_path}/train-*.parquet", "tokens", "ner_tags")
+    assert [one.place for one in found] == [
+        f"{tmp_path}/train-{part}.parquet, row {row}" for part in (0, 1) for row in (1, 2)
+    ]
+    assert len({one.document for one in found}) == 4
+
+    asked = []
+    monkeypatch.setattr("bertwright.corpus.inputs._hub_files", lambda place: asked.append(place) or [(place, 9)])
+    monkeypatch.setattr("bertwright.corpus.inputs._fetched", lambda path: tmp_path / "train-0.parquet")
+    found = read("hf://datasets/org/name/data/*.parquet", "tokens", "ner_tags")
+    assert asked == ["hf://datasets/org/name/data/*.parquet"]
+    assert shown(found)[0] == (0, "Angela Merkel", "B-PER I-PER")
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "message"),
+    [
+        (NAMED, ("token", "ner_tags"), ": no column 'token'; did you mean \"tokens\"? (choose them with --words"),
+        (NAMED, (None, None), ": no column 'words'; found are tokens, ner_tags (choose them with --words and --tags)"),
+        (NAMED | {"ner_tags": [[1, 2], [0, 3]]}, (), ", row 2: 3 words, but 2 tags; each word needs one"),
+        (NAMED | {"ner_tags": [[1, 2], [0, 4, 0]]}, (), ", row 2: 4 in 'ner_tags', but the file has names for 0 to 3"),
+        (NAMED | {"ner_tags": [[-1, -1], [0, 3, 0]]}, (), ", row 1: no label (-1) in 'ner_tags'; take files that have"),
+        (
+            NAMED | {"ner_tags": [[1, 2], [0, None, 0]]},
+            (),
+            ", row 2: a list of strings expected in 'ner_tags', found \"['O', None, 'O']\"; number 2 of them is",
+        ),
+        (NAMED | {"ner_tags": [[1, 2], None]}, (), ", row 2: no value (null) in 'ner_tags'; fill it in"),
+        (
+            NAMED | {"tokens": [["a", None], ["b", "c", "d"]]},
+            (),
+            ", row 1: a list of strings expected in 'tokens', found \"['a', None]\"; number 2 of them is missing",
+        ),
+        (
+            NAMED | {"tokens": [[1.5, 2.5], [3.5] * 3]},
+            (),
+            ", row 1: a list of strings expected in 'tokens', found '[1.5,",
+        ),
+        (
+            NAMED | {"tokens": ["Angela Merkel", "in Paris."]},
+            (),
+            ", row 1: a list of strings expected in 'tokens', found",
+        ),
+        (NAMED | {"pos_tags": [[0, 0], [1, 1, 1]]}, ("tokens", "pos_tags"), "the file has no names for these numbers"),
+    ],
+)
+def test_parquet_that_does_not_fit_is_refused_with_its_row(tmp_path, table, columns, message):
+    path = hub_file(tmp_path / "a.parquet", table, ner_tags=NER)
+    with pytest.raises(ValueError, match=re.escape(path) + ".*" + re.escape(message)):
+        read(path, *(columns or ("tokens", "ner_tags")))
 
 
 def test_one_file_in_every_disguise_gives_the_same_sentences(tmp_path):

@@ -59,6 +59,19 @@ def test_endings_in_a_list(tmp_path: Path) -> None:
     assert (example.endings, example.label) == (("b", "c", "d"), 2)
 
 
+@pytest.mark.parametrize("names", [["0", "1", "2", "3"], ["A", "B", "C", "D"]])  # SWAG's of the hub, and MMLU's
+def test_labels_of_the_hub_are_numbers(tmp_path: Path, names: list[str]) -> None:
+    path, task = tmp_path / "a.parquet", MultipleChoice(prompt="sent1", start="sent2")
+    features = {"label": {"names": names, "_type": "ClassLabel"}}
+    table = {"sent1": ["A."], "sent2": ["The b"], "label": [2], **{f"ending{n}": [f"{n}."] for n in range(4)}}
+    polars.DataFrame(table).write_parquet(path, metadata={"huggingface": json.dumps({"info": {"features": features}})})
+    expected = ("The b 0.", "The b 1.", "The b 2.", "The b 3.")
+    assert list(task.read(str(path))) == [ChoiceExample("A.", expected, 2, f"{path}, row 1")]
+    polars.DataFrame(table | {"label": [-1]}).write_parquet(path)
+    with pytest.raises(ValueError, match=r"row 1: the right ending's number expected in 'label', 0 to 3, '-1' found"):
+        list(task.read(str(path)))
+
+
 def test_labels_may_count_from_one(tmp_path: Path) -> None:
     task = MultipleChoice(endings=("x", "y"), first_label=1)
     path = written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\t1\na\tb\tc\t2\n", "a.tsv")
@@ -174,6 +187,8 @@ def test_examples_given_in_python_are_checked_too() -> None:
         IN_LIST.encode([question("a", "b", "c"), question("a", "b", "c", "d")], TOKENIZER, labelled=False)
     with pytest.raises(ValueError, match="line 1: the label is not known"):
         IN_LIST.encode([question("a", "b", "c")], TOKENIZER)
+    with pytest.raises(ValueError, match="line 1: the label is not known"):
+        IN_LIST.check([question("a", "b", "c")])
     with pytest.raises(ValueError, match="no examples"):
         IN_LIST.fitted([])
 

@@ -22,8 +22,8 @@ from bertwright.tasks.prediction import predict
 from bertwright.tasks.question_answering import (
     Answer,
     Candidate,
+    EncodedQuestions,
     QuestionAnswering,
-    Windows,
     most_context,
 )
 from bertwright.tasks.squad import Gold, QaExample
@@ -61,13 +61,13 @@ def asked(context: str, question: str = "a b", answer: str | None = None, **chan
     return replace(QaExample("q", question, context, gold), **changes)
 
 
-def shown(encoded: Windows) -> list[str]:
+def shown(encoded: EncodedQuestions) -> list[str]:
     """Each window as its tokens."""
     tokens = [TOKENIZER.token(int(number)) for number in encoded.input_ids]
     return [" ".join(tokens[begin:end]) for begin, end in itertools.pairwise(encoded.starts)]
 
 
-def drawn(encoded: Windows, seed: int = 0, levels: int | None = None) -> np.ndarray:
+def drawn(encoded: EncodedQuestions, seed: int = 0, levels: int | None = None) -> np.ndarray:
     """Outputs for every row; few `levels` make many of them alike."""
     rng = np.random.default_rng(seed)
     shape = (len(encoded.rows), 2)
@@ -131,6 +131,12 @@ def test_what_cannot_be_learned_is_left_out_and_named() -> None:
     assert SMALL.fitted(examples) == SMALL
     with pytest.raises(ValueError, match=r"none of 1 questions has an answer .* the first is own\.jsonl, line 2"):
         SMALL.fitted([lost])
+
+
+def test_what_is_scored_needs_answers_but_no_place_for_them() -> None:
+    SMALL.check([asked("c d", answers=(Gold("x", None),)), asked("e f", impossible=True), asked("c d", answer="d")])
+    with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: its answers are not known"):
+        SMALL.check([asked("c d", answer="d"), asked("e f", place="own.jsonl, line 3")])
 
 
 def test_an_answer_of_characters_that_are_no_token_is_an_error() -> None:

@@ -206,7 +206,7 @@ def test_json_lines_that_are_refused(tmp_path: Path, lines: list[str], message: 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"own\.csv: questions are read from \.json \(SQuAD\), \.jsonl or \.parquet"):
         list(read_questions(str(tmp_path / "own.csv")))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match=r"none\.json: no such file"):
         list(read_questions(str(tmp_path / "none.json")))
     path = tmp_path / "latin.jsonl"
     path.write_bytes(json.dumps(line()).encode() + b'\n{"question": "Caf\xe9"}\n')

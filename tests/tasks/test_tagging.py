@@ -371,6 +371,9 @@ def test_a_tag_that_training_did_not_have_is_refused_with_its_place():
     message = "a.conll, line 6: tag 'I-LOC' of 'w1' is unknown; those of training are O, B-LOC, B-PER, I-PER"
     with pytest.raises(ValueError, match=re.escape(message)):
         TASK.encode([labelled("O", "O"), labelled("B-LOC", "I-LOC")], TOKENIZER)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TASK.check([labelled("O", "O"), labelled("B-LOC", "I-LOC")])
+    TASK.check([labelled("O", "O"), labelled("O", "B-LOC")])
 
 
 def test_what_is_not_known_yet_cannot_be_asked_for():

@@ -8,13 +8,13 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import zstandard
 
-from bertwright.corpus.inputs import InputFile
+from bertwright.corpus.inputs import HUB, InputFile, suffixes
 
 BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of the work vanishes
 ZSTD_BLOCK = 1 << 14  # compressed bytes at a time: a block may grow a thousandfold, and must still fit into memory
@@ -33,28 +33,47 @@ MAGIC = {  # what plain text never starts with: every one of these would be a pu
 }
 
 
+# What becomes of bytes that are no text. Where every word counts, as in examples of a task, nothing is read as U+FFFD,
+# and a message names no flag that is not there.
+OnBadBytes = Literal["error", "replace", "mend"]
+MEND = "mend the file, it must be UTF-8 throughout"
+
+
 @dataclass
 class Findings:
-    """What was met on the way and did not stop the reading; `survey` reports it."""
+    """What was met on the way and did not stop the reading, to be reported."""
 
     bytes_read: int = 0  # after decompression
     bad_sequences: int = 0  # read as U+FFFD
     first_bad: str = ""  # where the first of them stands
     null_values: int = 0  # rows without a text, left out
     empty_documents: int = 0  # rows or lines of nothing but white space, left out
+    short_rows: int = 0  # rows with too few columns, left out
+    first_short: str = ""  # where the first of them stands
+
+
+def text_of(path: str) -> Iterator[str]:
+    """The text of one file of any suffix, here or at hf://…, in blocks; .gz, .zst and .bz2 are unpacked.
+
+    Raises ValueError where there is no such file, and for anything but UTF-8.
+    """
+    if not path.startswith(HUB) and not Path(path).is_file():
+        raise ValueError(f"{path}: {'a folder; name a file in it' if Path(path).is_dir() else 'no such file'}")
+    file = InputFile(path, 0, *suffixes(path), "file")
+    return decoded(replace(file, size=file.local().stat().st_size), "mend", Findings())
 
 
 def decoded(
     file: InputFile,
-    on_bad_bytes: Literal["error", "replace"],
+    on_bad_bytes: OnBadBytes,
     findings: Findings,
     start: int = 0,
     end: int | None = None,
 ) -> Iterator[str]:
     """Give the text of a file (or of its bytes start … end, if it is not compressed) in blocks of about a megabyte.
 
-    Raises ValueError with the byte's place for anything but UTF-8; `replace` reads such bytes as U+FFFD and counts
-    them.
+    Raises ValueError with the byte's place and the way out for anything but UTF-8; `replace` reads such bytes as
+    U+FFFD and counts them.
     """
     offset, held = start, b""
     for block in _blocks(file, start, end):
@@ -81,7 +100,7 @@ def _checked_head(file: InputFile, block: bytes) -> bytes:
 
 
 def _decode(
-    file: InputFile, data: bytes, offset: int, policy: str, findings: Findings, *, final: bool
+    file: InputFile, data: bytes, offset: int, policy: OnBadBytes, findings: Findings, *, final: bool
 ) -> tuple[str, int]:
     try:
         text, used = codecs.utf_8_decode(data, "strict", final)
@@ -92,8 +111,9 @@ def _decode(
     except UnicodeDecodeError as error:
         place, bad = offset + error.start, data[error.start : error.end]
     where = f"{file.path}, byte {place}: {bad.hex(' ')} is not UTF-8 text"
-    if policy == "error":
-        raise ValueError(f"{where}; convert the file, or read such bytes as U+FFFD with --on-bad-bytes replace")
+    if policy != "replace":
+        flag = "convert the file, or read such bytes as U+FFFD with --on-bad-bytes replace"
+        raise ValueError(f"{where}; {MEND if policy == 'mend' else flag}")
     text, used = codecs.utf_8_decode(data, "replace", final)
     text = text.replace("\0", "\ufffd")
     findings.bad_sequences += text.count("\ufffd") - data[:used].count(b"\xef\xbf\xbd")

@@ -57,13 +57,24 @@ class InputFile:
 
     path: str  # as messages show it: a path on this machine, or hf://…
     size: int  # bytes on disk, compressed if it is
-    format: str  # one of FORMATS
+    format: str  # its suffix; in a corpus one of FORMATS
     compression: str  # one of COMPRESSIONS, or "" for none
     documents: DocumentRule  # how a .txt file falls into documents
 
     def local(self) -> Path:
         """Where the bytes lie on this machine; a file of the hub is fetched into its cache, once for all passes."""
         return _fetched(self.path) if self.path.startswith(HUB) else Path(self.path)
+
+
+def suffixes(path: str) -> tuple[str, str]:
+    """What a file is by its name, in small letters, and how it is compressed; "" for nothing of the sort.
+
+    >>> suffixes("a/b.train.JSONL.gz"), suffixes("hf://datasets/a/b.v1/*.conll"), suffixes("a.bz2")
+    (('.jsonl', '.gz'), ('.conll', ''), ('', '.bz2'))
+    """
+    found = PurePath(path.lower()).suffixes
+    compression = found.pop() if found and found[-1] in COMPRESSIONS else ""
+    return found[-1] if found else "", compression
 
 
 def open_inputs(settings: CorpusSettings) -> list[InputFile]:
@@ -94,9 +105,7 @@ def _override(given: str, default: DocumentRule) -> tuple[DocumentRule, str]:
 
 
 def _checked(path: str, size: int, rule: DocumentRule) -> InputFile:
-    suffixes = PurePath(path.lower()).suffixes
-    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
-    suffix = suffixes[-1] if suffixes else ""
+    suffix, compression = suffixes(path)
     if suffix not in FORMATS:
         raise ValueError(
             f"{path}: unknown suffix {suffix or '(none)'}; known are {', '.join(FORMATS)}, each but .parquet also with "

@@ -28,7 +28,7 @@ def read_file(file: InputFile, settings: CorpusSettings, findings: Findings, spa
         return _kept(file, findings, _rows(file, settings, findings, span))
     blocks = decoded(file, settings.on_bad_bytes, findings, span.start, span.end)
     if file.documents == "line":
-        return _kept(file, findings, lines(file, blocks, span.line, LIMIT))
+        return _kept(file, findings, lines(file.path, blocks, span.line))
     if file.documents == "file":
         return _kept(file, findings, _whole(file, blocks))
     return _kept(file, findings, _paragraphs(file, blocks, span.line))

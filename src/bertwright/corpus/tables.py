@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from bertwright.corpus.decoding import Findings, decoded
+from bertwright.corpus.decoding import MEND, Findings, OnBadBytes, decoded
 from bertwright.corpus.inputs import CorpusSettings, InputFile, open_inputs
 from bertwright.settings import nearest
 
@@ -18,9 +18,11 @@ LIMIT = 1 << 28  # characters in one line or field; beyond it the file is hardly
 TABLE_ROWS = 1024  # rows of a Parquet file held at a time
 SHOWN = 40  # characters of a column's name in a message; a file without a header has whole texts for names
 
+HUB_METADATA = "huggingface"  # where `datasets` keeps what a Parquet file's columns hold, beside their types
+NO_LABEL = -1  # in a column of labels with names: how `datasets` writes that there is none, as in GLUE's test files
+
 SURROGATE = re.compile("[\ud800-\udfff]")
 
-OnBadBytes = Literal["error", "replace"]
 Row = tuple[int, tuple[Any, ...]]  # the line (of a Parquet file the row, from 1) where it starts; values as asked for
 
 
@@ -39,6 +41,11 @@ class Columns:
     a quote is a plain character, as IANA has it and as GLUE and NSMC are written."""
     way_out: str = ""
     """What a message about a column that is not there advises, beside the name nearest to it."""
+    codes: bool = False
+    """Do whole numbers stay what they are where a Parquet file has names for them, as the hub's files have for labels?
+    If not, the names take their place."""
+    short_rows: int = 0
+    """How many rows with too few columns may be left out, since a published file is known to have them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,24 +61,36 @@ class Span(NamedTuple):
     line: int = 1
 
 
-def read_rows(path: str, columns: Columns) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def read_rows(path: str, columns: Columns, findings: Findings | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """All rows that a path names (a file, a folder, a glob, hf://…), each with its place: "file, line 3".
 
-    For data in which every row counts: a null, bytes that are not UTF-8, and no row at all raise ValueError.
+    For data in which every row counts: a null, bytes that are not UTF-8, and no row at all raise ValueError. Rows that
+    `columns` allow to be left out are counted in `findings`.
     """
-    findings = Findings()
+    findings = findings or Findings()
     number = 0
     for file in open_inputs(CorpusSettings((path,))):
         unit = "row" if file.format == ".parquet" else "line"
-        for number, values in rows(file, columns, "replace", findings):
+        for number, values in rows(file, columns, "mend", findings):
             place = f"{file.path}, {unit} {number}"
-            if findings.first_bad:  # replaced only to be refused here, where no --on-bad-bytes is to be had
-                raise ValueError(f"{findings.first_bad}; mend the file, it must be UTF-8 throughout")
             if None in values:
                 raise ValueError(f"{place}: no value (null) in {columns.names[values.index(None)]!r}; fill it in")
             yield place, values
     if not number:
         raise ValueError(f"{path}: no rows; is it the right file?")
+
+
+def rows_left_out(path: str, columns: Columns) -> list[str]:
+    """A sentence on the rows that `read_rows` leaves out, for which it reads all of them; none where it does not."""
+    findings = Findings()
+    if columns.short_rows:
+        for _ in read_rows(path, columns, findings):
+            pass
+    if not findings.short_rows:
+        return []
+    lack = "row lacks" if findings.short_rows == 1 else "rows lack"
+    known = "as is known of the published file: left out; the first is"
+    return [f"{findings.short_rows:,} {lack} columns, {known} {findings.first_short}"]
 
 
 def plain(value: Any, column: str, place: str) -> str:
@@ -100,10 +119,10 @@ def rows(
     if file.format == ".parquet":
         return _parquet(file, columns, findings)
     start, end, line = span or Span()
-    numbered = lines(file, decoded(file, on_bad_bytes, findings, start, end), line, LIMIT)
+    numbered = lines(file.path, decoded(file, on_bad_bytes, findings, start, end), line)
     if file.format == ".jsonl":
         return _json_lines(file, columns, on_bad_bytes, findings, numbered)
-    return _delimited(file, columns, numbered)
+    return _delimited(file, columns, findings, numbered)
 
 
 # --- text in blocks → lines
@@ -129,10 +148,10 @@ def runs(blocks: Iterable[str], last_end: Callable[[str], int], limit: int, too_
         yield "".join(held)
 
 
-def lines(file: InputFile, blocks: Iterable[str], number: int, limit: int) -> Iterator[tuple[int, str]]:
+def lines(path: str, blocks: Iterable[str], number: int = 1) -> Iterator[tuple[int, str]]:
     """Lines without their \\n, numbered from `number`."""
-    too_long = f"{file.path}: a line of more than {limit:,} characters; is this the right format? Break it into lines"
-    for run in runs(blocks, lambda block: block.rfind("\n") + 1, limit, f"{too_long} first"):
+    too_long = f"{path}: a line of more than {LIMIT:,} characters; is this the right format? Break it into lines"
+    for run in runs(blocks, lambda block: block.rfind("\n") + 1, LIMIT, f"{too_long} first"):
         found = run.split("\n")  # not splitlines, which also breaks at \x0b, \x1c, U+2028 and more
         if not found[-1]:
             found.pop()
@@ -186,15 +205,18 @@ def _whole_pairs(values: Any, place: str, on_bad_bytes: OnBadBytes, findings: Fi
     if not isinstance(values, str) or not (half := SURROGATE.search(values)):
         return values
     where = f"{place}: \\u{ord(half[0]):04x} is half a surrogate pair"
-    if on_bad_bytes == "error":
-        raise ValueError(f"{where}; mend the file, or read it as U+FFFD with --on-bad-bytes replace")
+    if on_bad_bytes != "replace":
+        flag = "mend the file, or read it as U+FFFD with --on-bad-bytes replace"
+        raise ValueError(f"{where}; {MEND if on_bad_bytes == 'mend' else flag}")
     whole, count = SURROGATE.subn("\ufffd", values)
     findings.bad_sequences += count
     findings.first_bad = findings.first_bad or where
     return whole
 
 
-def _delimited(file: InputFile, columns: Columns, numbered: Iterable[tuple[int, str]]) -> Iterator[Row]:
+def _delimited(
+    file: InputFile, columns: Columns, findings: Findings, numbered: Iterable[tuple[int, str]]
+) -> Iterator[Row]:
     quotes = file.format == ".csv" if columns.quotes is None else columns.quotes
     csv.field_size_limit(LIMIT)  # the module's own limit of 131,072 characters is less than a long article
     table = csv.reader(
@@ -225,12 +247,22 @@ def _delimited(file: InputFile, columns: Columns, numbered: Iterable[tuple[int, 
             elif len(header) == 1 and not fields:
                 yield line, ("",) * len(chosen)
             elif fields:
-                expected = f"{len(header)} columns expected ({', '.join(header) if columns.header else 'as in line 1'})"
-                advice = "" if quotes or '"' not in "".join(fields) else "; are fields in quotes? Set quotes to true"
-                raise ValueError(f"{file.path}, line {line}: {expected}, {len(fields)} found{advice}")
+                place = f"{file.path}, line {line}"
+                if len(fields) > len(header) or findings.short_rows == columns.short_rows:
+                    raise _wrong_width(place, header, fields, columns, quotes)
+                findings.short_rows += 1
+                findings.first_short = findings.first_short or place
     except csv.Error as error:
         way_out = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
         raise ValueError(f"{file.path}, line {table.line_num}: {error}; {way_out}") from None
+
+
+def _wrong_width(place: str, header: list[str], fields: list[str], columns: Columns, quotes: bool) -> ValueError:
+    expected = f"{len(header)} columns expected ({', '.join(header) if columns.header else 'as in line 1'})"
+    advice = "" if quotes or '"' not in "".join(fields) else "; are fields in quotes? Set quotes to true"
+    if columns.short_rows and len(fields) < len(header):
+        advice = f"; {columns.short_rows} such rows were left out, and no more are known of the published file"
+    return ValueError(f"{place}: {expected}, {len(fields)} found{advice}")
 
 
 def _places(header: list[str], columns: Columns, quotes: bool, place: str) -> list[int]:
@@ -276,13 +308,74 @@ def _parquet(file: InputFile, columns: Columns, findings: Findings) -> Iterator[
                 raise _no_column(file.path, name, found.names(), columns)
             if name in columns.texts and found[name] not in (polars.String, polars.Null):
                 raise ValueError(f"{file.path}: strings expected in {name!r}, {found[name]} found")
+        kept = polars.read_parquet_metadata(file.local()).get(HUB_METADATA, "{}")
+        classes = {} if columns.codes else _class_names(kept, [name for name in names if _whole_numbers(found[name])])
         first = 1
         for batch in table.select(list(dict.fromkeys(names))).collect_batches(chunk_size=TABLE_ROWS):
-            given = zip(*(batch[name].to_list() for name in names), strict=True)
-            for number, values in enumerate(given, first):
+            of = {name: batch[name].to_list() for name in names}
+            of |= {name: _named(of[name], known, name, file.path, first) for name, known in classes.items()}
+            for number, values in enumerate(zip(*(of[name] for name in names), strict=True), first):
                 findings.bytes_read += sum(len(value) for value in values if isinstance(value, str))
                 yield number, values
             first += len(batch)
     except polars.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{file.path}: not a readable Parquet file ({reason})") from None
+
+
+def _whole_numbers(kind: Any) -> bool:
+    """Does a column of this polars type hold whole numbers, or lists of them?"""
+    inner = getattr(kind, "inner", None)
+    return _whole_numbers(inner) if inner is not None else bool(kind.is_integer())
+
+
+Names = dict[int | None, str | None]  # what a number stands for; None for None
+
+
+def _class_names(kept: str, columns: list[str]) -> dict[str, Names]:
+    """Names of the numbers in these columns, where `datasets` left a ClassLabel in a Parquet file's own metadata.
+
+    >>> _class_names('{"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}', ["label"])
+    {'label': {None: None, 0: 'no', 1: 'yes'}}
+    """
+    try:
+        features = json.loads(kept)["info"]["features"]
+        found = {column: _names_of(features[column]) for column in columns if column in features}
+    except (ValueError, TypeError, KeyError):  # there are none, or of another program's making
+        return {}
+    return {
+        column: {None: None} | {number: str(name) for number, name in enumerate(names)}
+        for column, names in found.items()
+        if names
+    }
+
+
+def _names_of(feature: Any) -> list[Any] | None:
+    """The names of a ClassLabel or, in a Sequence (a List since datasets 4, or JSON's own list), of what it holds."""
+    if isinstance(feature, list):
+        return _names_of(feature[0]) if len(feature) == 1 else None
+    if not isinstance(feature, dict):
+        return None
+    names = feature.get("names") if feature.get("_type") == "ClassLabel" else _names_of(feature.get("feature"))
+    return names if isinstance(names, list) else None
+
+
+def _named(values: list[Any], names: Names, column: str, path: str, first: int) -> list[Any]:
+    """A column with names in place of numbers; its first value is that of row `first`."""
+    try:
+        return _looked_up(values, names)
+    except KeyError as error:
+        number = error.args[0]
+    place = f"{path}, row {next(row for row, value in enumerate(values, first) if _holds(value, number))}"
+    if number == NO_LABEL:
+        raise ValueError(f"{place}: no label (-1) in {column!r}; take files that have labels, or take the row out")
+    last = max(known for known in names if known is not None)
+    raise ValueError(f"{place}: {number} in {column!r}, but the file has names for 0 to {last} only; mend the file")
+
+
+def _looked_up(values: list[Any], names: Names) -> list[Any]:
+    return [_looked_up(value, names) if isinstance(value, list) else names[value] for value in values]
+
+
+def _holds(value: Any, number: int) -> bool:
+    return any(_holds(one, number) for one in value) if isinstance(value, list) else bool(value == number)

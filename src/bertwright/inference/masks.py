@@ -12,7 +12,7 @@ from bertwright.vocabulary.tokenizer import Encoding, Ids
 from bertwright.vocabulary.tokenizer_files import CONTINUATION
 
 
-class Candidate(NamedTuple):
+class TokenCandidate(NamedTuple):
     """One answer to one [MASK]."""
 
     token: str
@@ -24,7 +24,7 @@ class Filled(NamedTuple):
 
     text: str
     """The text with the likeliest token in each place."""
-    masks: tuple[tuple[Candidate, ...], ...]
+    masks: tuple[tuple[TokenCandidate, ...], ...]
     """For each [MASK], in the text's order, its candidates, likeliest first."""
 
 

@@ -12,7 +12,7 @@ import torch
 
 from bertwright.inference import masks, vectors
 from bertwright.inference.features import word_features
-from bertwright.inference.masks import Candidate, Filled
+from bertwright.inference.masks import Filled, TokenCandidate
 from bertwright.inference.vectors import Pooling, Vectors
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_model, save_model
@@ -112,9 +112,7 @@ class Bert:
         # A model may have more rows than tokens (rounded up for speed); those mean nothing.
         best = predicted.tokens[:, : self.tokenizer.vocab_size].softmax(-1).topk(top_k)
         answers = tuple(
-            tuple(
-                Candidate(self.tokenizer.token(number), probability) for number, probability in zip(*row, strict=True)
-            )
+            tuple(TokenCandidate(self.tokenizer.token(number), share) for number, share in zip(*row, strict=True))
             for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         )
         spans = [(int(first), int(last)) for first, last in encoding.offsets[places]]

@@ -24,6 +24,7 @@ ARCHITECTURES = {
 }
 LABELLED = ("sequence", "token")  # whose number of outputs is the number of labels; the others' is fixed
 THEIR_LABELS = 2  # how many there are where config.json does not say
+MOST_LABELS = 1_000_000  # more is a slip, and names for them would take the memory
 
 
 class HeadRecord(NamedTuple):
@@ -76,7 +77,9 @@ def head_fields(record: HeadRecord, folder: Path) -> dict[str, Any]:
 
 def _labels(fields: dict[str, Any], path: Path) -> tuple[str, ...]:
     given, count = fields.get("id2label"), fields.get("num_labels", THEIR_LABELS)
-    if given is None and type(count) is int:
+    if given is None:
+        if type(count) is not int or not 0 < count <= MOST_LABELS:
+            raise ValueError(f"{path}: num_labels = {count!r}: a number from 1 to {MOST_LABELS:,} expected")
         return tuple(f"LABEL_{number}" for number in range(count))
     names = [given.get(str(number)) for number in range(len(given))] if isinstance(given, dict) else []
     labels = tuple(name for name in names if isinstance(name, str))

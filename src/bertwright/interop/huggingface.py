@@ -6,10 +6,11 @@ models with the one layer of a task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from bertwright.models.heads import BertForPretraining, BertForTask, Head
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Model = BertForPretraining | BertForTask
+M = TypeVar("M", bound=Model)
 
 HEADS = ("pooler", "masked_token", "next_sentence")  # what a folder may lack where heads are optional
 
@@ -44,6 +46,14 @@ CONFIG_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("layer_norm_eps", "layer_norm_eps", 1e-12),
     ("pad_token_id", "pad_token_id", 0),
     ("is_decoder", "causal", False),
+)
+# What decides how much is built is told by the weights, too: the field, a parameter and which of its dimensions it is.
+SIZES = (
+    ("vocab_size", "bert.embeddings.word_embeddings.weight", 0),
+    ("hidden_size", "bert.embeddings.word_embeddings.weight", 1),
+    ("intermediate_size", "bert.encoder.layer.0.intermediate.dense.weight", 0),
+    ("max_position_embeddings", "bert.embeddings.position_embeddings.weight", 0),
+    ("type_vocab_size", "bert.embeddings.token_type_embeddings.weight", 0),
 )
 # Three names of one formula; the first is written.
 TANH_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
@@ -74,7 +84,7 @@ class Started(NamedTuple):
     """What the folder did not give and holds random numbers: the classifier, and the pooler where it had none."""
 
 
-class Filled(NamedTuple):
+class Unmatched(NamedTuple):
     """What a folder did not give to a model, and what the model did not take."""
 
     fresh: tuple[str, ...]
@@ -122,13 +132,14 @@ def config_fields(config: BertConfig) -> dict[str, Any]:
     return fields
 
 
-def load_model(folder: Path, heads: Literal["required", "optional"] = "required") -> Loaded:
+def load_model(folder: Path, heads: Literal["required", "optional"] = "required", **changes: Any) -> Loaded:
     """Read a folder's model in float32, ready for inference (dropout off).
 
     `heads="optional"` also takes a bare encoder, or one with other heads; what was missing or left is in the result.
+    `changes`: fields of the configuration by name, such as `hidden_dropout`.
     Raises ValueError for missing, unexpected or misshapen parameters, and for a damaged file.
     """
-    config = load_config(folder)
+    config = replace(load_config(folder), **changes)
     path, tensors = read_weights(folder)
     loaded = assemble(config, tensors, path)
     if heads == "required" and (loaded.missing_heads or loaded.ignored):
@@ -140,8 +151,7 @@ def load_model(folder: Path, heads: Literal["required", "optional"] = "required"
 
 def assemble(config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> Loaded:
     """The pre-training model of `config` with the numbers of foreign tensors; `path` is where they come from."""
-    with torch.device("meta"):
-        model = BertForPretraining(config)
+    model = unfilled(BertForPretraining, config, foreign, path)
     filled = fill(model, foreign, path, optional=HEADS)
     return Loaded(model.eval(), filled.fresh, filled.ignored)
 
@@ -153,8 +163,7 @@ def start_task_model(folder: Path, head: Head, seed: int, **changes: Any) -> Sta
     """
     config = replace(load_config(folder), **changes)
     path, tensors = read_weights(folder)
-    with torch.device("meta"):
-        model = BertForTask(config, head)
+    model = unfilled(partial(BertForTask, head=head), config, tensors, path)
     filled = fill(model, tensors, path, optional=("pooler",), drawn=("classifier",), seed=seed)
     return Started(model, filled.fresh)
 
@@ -175,8 +184,7 @@ def load_task_model(folder: Path) -> BertForTask:
     bias = tensors.get(f"{ARCHITECTURES[head.kind].classifier}.bias")
     if bias is not None and len(bias) != head.outputs:
         raise ValueError(f"{folder / CONFIG}: tells of {head.outputs} outputs (id2label), {path} has {len(bias)}")
-    with torch.device("meta"):
-        model = BertForTask(config, head)
+    model = unfilled(partial(BertForTask, head=head), config, tensors, path)
     fill(model, tensors, path)
     return model.eval()
 
@@ -187,6 +195,22 @@ def load_head(folder: Path) -> HeadRecord | None:
     return head_from(read_json(folder / CONFIG), folder / CONFIG)
 
 
+def unfilled(make: Callable[[BertConfig], M], config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> M:
+    """A model on the meta device, without numbers, of the size that the foreign tensors at `path` have.
+
+    Raises ValueError, naming the field, where the configuration gives another: what it gives may be too much to build.
+    """
+    given, asked = canonical(foreign), config_fields(config)
+    report(path, "missing", sorted({name for _, name, _ in SIZES} - given.keys()))
+    sizes = {field: (*given[name].shape, 0)[dimension] for field, name, dimension in SIZES}
+    sizes["num_hidden_layers"] = len({name.split(".")[3] for name in given if name.startswith("bert.encoder.layer.")})
+    for field, size in sizes.items():
+        if asked[field] != size:
+            raise ValueError(f"{path}: {field} is {size} in these weights, {asked[field]} in their configuration")
+    with torch.device("meta"):
+        return make(config)
+
+
 def fill(
     model: Model,
     foreign: Mapping[str, Tensor],
@@ -194,7 +218,7 @@ def fill(
     optional: tuple[str, ...] = (),
     drawn: tuple[str, ...] = (),
     seed: int = 0,
-) -> Filled:
+) -> Unmatched:
     """Give a model on the meta device the numbers of foreign tensors, which come from `path`.
 
     `drawn`: modules that get random numbers of `seed` whatever is given; `optional`: those that do where nothing is.
@@ -219,7 +243,7 @@ def fill(
     for module in fresh:
         model.get_submodule(module).to_empty(device="cpu")
     initialize(model, model.config.initializer_range, seed, only=fresh)
-    return Filled(fresh, ignored)
+    return Unmatched(fresh, ignored)
 
 
 def all_names(model: Model) -> dict[str, tuple[str, ...]]:

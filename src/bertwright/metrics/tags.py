@@ -128,14 +128,14 @@ def misfit(tags: Sequence[str], scheme: Scheme) -> Misfit | None:
     return None
 
 
-class Scores(NamedTuple):
+class SpanScores(NamedTuple):
     """Scores of all spans, and of those of each type."""
 
     total: SpanScore
     types: dict[str, SpanScore]
 
 
-def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
+def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> SpanScores:
     """Span precision, recall and F1 of tag sequences in one normal form, by `seqeval`; 0 where there is no span.
 
     In its default mode, as conlleval has it and as published CoNLL scores were made, an ill-formed prediction (I-PER
@@ -149,12 +149,12 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     _paired(gold, predicted)
     lists = [[list(tags) for tags in side] for side in (gold, predicted)]
     if not lists[0]:
-        return Scores(SpanScore(0.0, 0.0, 0.0, 0), {})
+        return SpanScores(SpanScore(0.0, 0.0, 0.0, 0), {})
     names = sorted({span.label for side in lists for tags in side for span in spans(tags)})
     total = precision_recall_fscore_support(*lists, average="micro", zero_division=0)
     columns = precision_recall_fscore_support(*lists, average=None, zero_division=0)
     rows = zip(*columns, strict=True)
-    return Scores(_score(*total), {name: _score(*row) for name, row in zip(names, rows, strict=True)})
+    return SpanScores(_score(*total), {name: _score(*row) for name, row in zip(names, rows, strict=True)})
 
 
 def accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:

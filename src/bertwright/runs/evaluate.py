@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,14 +19,14 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional
 
-from bertwright.files import whole_file, write_json
+from bertwright.files import whole_file
 from bertwright.inference.model import Bert, load
 from bertwright.interop.folders import model_folder
 from bertwright.models.heads import BertForTask
 from bertwright.runs.finetune import score_table, shown
-from bertwright.runs.folders import refuse_existing
+from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import Advance, columns, counting, heading, remark, say
-from bertwright.runs.tuning import encoded_part, within_positions
+from bertwright.runs.tuning import within_positions
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.conll import column_text
 from bertwright.tasks.kinds import AnyTask
@@ -94,22 +95,25 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     Raises ValueError for a model without a task, and for examples that are not as they should be.
     """
     console = console or Console()
-    if settings.output is not None:
-        refuse_existing(settings.output)
-    with placed(settings.device) as place:
+    with new_file(settings.output) if settings.output else nullcontext() as part, placed(settings.device) as place:
         model, task, network = _opened(settings.model, settings.overrides, place)
         examples = [example for path in settings.inputs for example in task.read(path)]
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
-        part = encoded_part("evaluated", examples, task, model.tokenizer)
-        with counting(console, "evaluating", part.encoded.items) as advance:
-            found = scored(network, task, part.examples, part.encoded, advance=advance)
+        task.check(examples)
+        encoded = task.encode(examples, model.tokenizer, labelled=False)
+        with counting(console, "evaluating", encoded.items) as advance:
+            found = scored(network, task, examples, encoded, advance=advance)
+        if part is not None:
+            part.write_text(json.dumps(found.scores, indent=2) + "\n", encoding="utf-8")
     heading(console, f"{settings.model} on {len(examples):,} examples")
+    for path in settings.inputs:
+        for note in task.left_out(path):
+            remark(console, note)
     console.print(score_table({"score": found.scores}, task.metric))
     for table in _details(task, examples, found.predictions):
         console.print(table)
     if settings.output is not None:
-        write_json(settings.output, found.scores)
         say(console, f"{settings.output}: scores written")
     return found.scores
 

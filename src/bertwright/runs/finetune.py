@@ -11,51 +11,51 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bertwright.files import folder_lock, remove_folder, whole_folder, write_json
-from bertwright.runs.resuming import check_folder
+from bertwright.files import remove_folder, whole_folder, write_json
+from bertwright.runs.resuming import finished_model, held
 from bertwright.runs.screen import columns, counting, facts, heading, remark, say
-from bertwright.runs.tuning import FREE, FinetuneSettings, Part, Tuned, begin, open_run
+from bertwright.runs.tuning import FREE, PARTS, FinetuneSettings, Part, Tuned, begin, open_run
 from bertwright.tasks.batches import micro_batches
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, write_task_folder
 from bertwright.tasks.prediction import BATCH_TOKENS, Scored, scored
 from bertwright.tasks.task import TaskBatch
 from bertwright.training import checkpoint, schedule
-from bertwright.training.device import Place, placed
+from bertwright.training.device import Place
 from bertwright.training.interrupt import interruptible, steps_until
 from bertwright.training.journal import METRICS, Journal, plot_metrics, progress
 from bertwright.training.loop import Computed, Objective, Report
 
 
-def finetune(settings: FinetuneSettings, console: Console | None = None) -> Path:
+def finetune(
+    settings: FinetuneSettings,
+    console: Console | None = None,
+    examples: Mapping[str, Sequence[Any]] | None = None,
+) -> Path:
     """Run or resume fine-tuning; returns the finished model's folder (on ranks but the first, the run's).
 
+    `examples`: those of "train" and, if there are any, "dev" and "test", in place of the files that the settings name.
     Ctrl-C and SIGTERM finish the step in hand and save it before they raise KeyboardInterrupt. Raises ValueError
     for settings, files and checkpoints that do not fit, DivergedError for a loss that is not finite, and OSError for
     a disk that fails; the newest checkpoint is whole in every case.
     """
     console = console or Console()
-    with ExitStack() as stack:
-        place = stack.enter_context(placed(settings.device))
-        if place.leads:
-            stack.enter_context(folder_lock(settings.run))
-            check_folder(settings, FREE)
-        place.wait()
-        if settings.resume and (settings.run / "model").is_dir():
-            if place.leads:
-                say(console, f"{settings.run}: finished already; the model is {settings.run / 'model'}")
-            return settings.run / "model"
-        run = Run(**vars(open_run(settings, place, console)), settings=settings, place=place, console=console)
+    with held(settings, FREE) as place:
+        if finished := finished_model(settings, place, console):
+            return finished
+        opened = open_run(settings, place, console, examples)
+        run = Run(**vars(opened), settings=settings, place=place, console=console)
         if place.leads:
             begin(settings)
         return run.carry_out()
@@ -107,8 +107,10 @@ class Run(Tuned):
         spoken = time.perf_counter()
         for report in self.reports(received):
             step, last = report.step, report.step == self.steps
+            due = last or step % self.evaluate_every == 0
+            saving = step % settings.save_every == 0 if settings.save_every else due
             window.append(report)
-            if step % settings.log_every == 0 or last:
+            if last or saving or step % settings.log_every == 0:
                 figures = _figures(window)
                 window = []
                 journal.write("train", step, figures)
@@ -117,11 +119,12 @@ class Run(Tuned):
                     say(self.console, f"step {step:,} of {self.steps:,}: loss {figures['loss']:.3f}")
                     spoken = time.perf_counter()
             live.update(line, completed=step)
-            due = step % self.evaluate_every == 0 or last
             if due:
                 self.evaluate(journal, live)
-            if step % settings.save_every == 0 if settings.save_every else due:
+            if saving:
                 self.save(journal)
+        if window:  # interrupted: what is saved now ends a line of the journal, as every checkpoint does
+            journal.write("train", window[-1].step, _figures(window))
 
     def reports(self, received: list[int]) -> Iterator[Report]:
         """The steps still to be done, on every rank; ends early, on all ranks alike, once a signal was received."""
@@ -162,7 +165,9 @@ class Run(Tuned):
                 | {"place": str(self.place)}
             )
         )
-        for note in self.task.notes(self.train.examples):
+        files = self.settings.task.files
+        left_out = [note for part in PARTS for path in files(part) for note in self.task.left_out(path)]
+        for note in left_out + self.task.notes(self.train.examples):
             remark(self.console, note)
         if encoded.truncated:
             share = encoded.truncated / len(self.train.examples)
@@ -176,7 +181,6 @@ class Run(Tuned):
             )
         if self.dev is None:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
-        files = self.settings.task.files
         if shared := {*files("train")}.intersection(files("dev") + files("test")):
             remark(self.console, f"{sorted(shared)[0]}: trained on and scored; such a score says little about others")
         if self.optimizer.steps:

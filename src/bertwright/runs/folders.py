@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from bertwright.files import whole_file
 from bertwright.interop.folders import is_run, model_folder
 
 
@@ -16,3 +19,15 @@ def refuse_existing(path: Path) -> None:
     """Raise ValueError where a result would take the place of something; before the work, not after it."""
     if path.exists():
         raise ValueError(f"{path}: is there already; name another, or delete it")
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A path to write to that becomes `path`, whole or not at all; what cannot be written shows before the work.
+
+    Raises OSError for that, and ValueError where something is there already.
+    """
+    refuse_existing(path)
+    with whole_file(path) as part:
+        part.touch()
+        yield part

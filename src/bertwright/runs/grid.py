@@ -38,7 +38,7 @@ from bertwright.runs.trials import (
     standings,
     write_results,
 )
-from bertwright.runs.tuning import FinetuneSettings, Part, hold_to_data, open_run
+from bertwright.runs.tuning import FinetuneSettings, Part, digests, hold_to_data, open_run
 from bertwright.settings import write_settings
 from bertwright.tasks.prediction import scored
 from bertwright.training import checkpoint
@@ -160,7 +160,7 @@ class _Grid:
     def hold_to_data(self) -> None:
         """Refuse to go on with other files than those of the runs before: their scores would stand in one table."""
         for outcome in self.outcomes[:1]:
-            hold_to_data(self.settings.finetuning(outcome.trial))
+            hold_to_data(self.settings.finetuning(outcome.trial).run, digests(self.settings.task))
 
     def prune(self) -> None:
         """Delete what no later step reads: checkpoints of runs that are done, and models that cannot be chosen."""

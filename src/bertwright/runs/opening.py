@@ -5,39 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertwright.files import digest_bytes, read_json, sweep_parts, write_json
+from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
 from bertwright.interop.folders import model_folder
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import PretrainingData
 from bertwright.runs.recipe import PretrainSettings
-from bertwright.settings import write_settings
+from bertwright.runs.resuming import changed_data, write_down
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import Place
 from bertwright.training.optimizer import AdamW
 from bertwright.vocabulary.tokenizer import Tokenizer
-
-
-def begin(settings: PretrainSettings, opened: Opened) -> None:
-    """Write down what is run, once all of it has been opened; hold a resumed run to the store that it began with."""
-    began_with = settings.run / "store.json"
-    stores = [opened.train] if opened.held_out is None else [opened.train, opened.held_out.store]
-    digests = {
-        store.folder.name: digest_bytes(*(file.digest.encode() for file in store.header.files)) for store in stores
-    }
-    if not settings.resume:
-        (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
-        write_json(began_with, digests)
-        write_settings(settings.run / "settings.toml", settings, "bertwright pretrain: the settings in force")
-    elif read_json(began_with) != digests:
-        raise ValueError(
-            f"{settings.store}: holds another text, or the same in other sentences, than the run began with; give it "
-            f"back its text, or start a new run from the newest checkpoint: --init {settings.run} --run FOLDER"
-        )
-    sweep_parts(settings.run)
-    sweep_parts(settings.run / "checkpoints")
 
 
 @dataclass
@@ -60,10 +40,11 @@ def open_run(settings: PretrainSettings, place: Place) -> Opened:
     """
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
+    latest = checkpoint.newest(settings.run / "checkpoints")
     tokenizer = Tokenizer.load(settings.store / "tokenizer")
     train = TokenStore.open(settings.store / "train", tokenizer.digest)
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
-    latest = checkpoint.newest(settings.run / "checkpoints")
+    held_out = _held_out(settings, tokenizer)
     model = _starting_model(settings, tokenizer, latest)
     _check_lengths(settings, model.config)
     model.encoder.compute_dtype = place.dtype
@@ -71,7 +52,7 @@ def open_run(settings: PretrainSettings, place: Place) -> Opened:
     optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
-    return Opened(tokenizer, model, optimizer, train, data, _held_out(settings, tokenizer))
+    return Opened(tokenizer, model, optimizer, train, data, held_out)
 
 
 def _held_out(settings: PretrainSettings, tokenizer: Tokenizer) -> PretrainingData | None:
@@ -94,7 +75,7 @@ def _starting_model(settings: PretrainSettings, tokenizer: Tokenizer, latest: Pa
             f"{folder}: its vocabulary is not the one that {settings.store} was prepared with; prepare the text again "
             f"with --vocabulary {folder}"
         )
-    loaded = huggingface.load_model(folder, heads="required" if latest else "optional")
+    loaded = huggingface.load_model(folder, "required" if latest else "optional", **settings.model.dropouts)
     if loaded.model.config.causal != (settings.data.objective == "ltr"):
         raise ValueError(
             f"{folder}: a {_direction(loaded.model.config)} model does not fit --objective {settings.data.objective}"
@@ -114,3 +95,17 @@ def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
                 "positions; raise --max-positions, lower --max-length or --long-length, or leave the long phase out "
                 "(--long-share 0)"
             )
+
+
+def begin(settings: PretrainSettings, opened: Opened) -> None:
+    """Write down what is run, once all of it has been opened; hold a resumed run to the store that it began with."""
+    stores = [opened.train] if opened.held_out is None else [opened.train, opened.held_out.store]
+    digests = {
+        store.folder.name: digest_bytes(*(file.digest.encode() for file in store.header.files)) for store in stores
+    }
+    if settings.resume and changed_data(settings.run, digests):
+        raise ValueError(
+            f"{settings.store}: holds another text, or the same in other sentences, than the run began with; give it "
+            f"back its text, or start a new run from the newest checkpoint: --init {settings.run} --run FOLDER"
+        )
+    write_down(settings, "pretrain", digests)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bertwright.files import folder_lock, write_json
+from bertwright.files import write_json
 from bertwright.interop import huggingface
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import PretrainingBatch
@@ -29,10 +29,10 @@ from bertwright.pretraining.evaluation import Standstill, evaluate, scores, unig
 from bertwright.pretraining.objective import losses
 from bertwright.runs.opening import Opened, begin, open_run
 from bertwright.runs.recipe import FREE, PretrainSettings
-from bertwright.runs.resuming import check_folder
+from bertwright.runs.resuming import finished_model, held
 from bertwright.runs.screen import columns, facts, heading, remark, say
 from bertwright.training import checkpoint, schedule
-from bertwright.training.device import Place, gemm_ceiling, placed
+from bertwright.training.device import Place, gemm_ceiling
 from bertwright.training.interrupt import interruptible, steps_until
 from bertwright.training.journal import METRICS, Journal, plot_metrics, progress
 from bertwright.training.loop import Computed, Objective, Report
@@ -50,43 +50,13 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
     a disk that fails; the newest checkpoint is whole in every case.
     """
     console = console or Console()
-    with ExitStack() as stack:
-        place = stack.enter_context(placed(settings.device))
-        if place.leads:
-            stack.enter_context(folder_lock(settings.run))
-            check_folder(settings, FREE)
-        place.wait()
+    with held(settings, FREE) as place:
+        if finished := finished_model(settings, place, console):
+            return finished
         run = _Run(**vars(open_run(settings, place)), settings=settings, place=place, console=console)
-        if run.optimizer.steps >= settings.steps and (settings.run / "model").is_dir():
-            if place.leads:
-                say(console, f"{settings.run}: finished already; the model is {settings.run / 'model'}")
-            return settings.run / "model"
         if place.leads:
             begin(settings, run)
         return run.carry_out()
-
-
-class _Window:
-    """Sums since the last line of the journal."""
-
-    def __init__(self) -> None:
-        self.reports: list[Report] = []
-
-    def add(self, report: Report) -> None:
-        self.reports.append(report)
-
-    def figures(self, ceiling: float) -> dict[str, float]:
-        """The window in numbers, and the next one begins."""
-        total = {name: sum(report.sums[name] for report in self.reports) for name in self.reports[0].sums}
-        seconds = sum(report.seconds for report in self.reports)
-        last = self.reports[-1]
-        self.reports = []
-        return scores(total)._asdict() | {
-            "learning_rate": last.learning_rate,
-            "gradient_norm": last.gradient_norm,
-            "tokens_per_second": total["tokens"] / seconds,
-            "utilisation": total["flops"] / seconds / ceiling,
-        }
 
 
 @dataclass
@@ -126,12 +96,15 @@ class _Run(Opened):
         settings = self.settings
         watch = Standstill(unigram_entropy(self.train), max(1, STANDSTILL_STEPS // settings.log_every))
         line = live.add_task("", total=settings.steps, completed=self.optimizer.steps, figures="")
-        window, spoken = _Window(), time.perf_counter()
+        window: list[Report] = []
+        spoken = time.perf_counter()
         for report in self.reports(received):
-            step = report.step
-            window.add(report)
-            if step % settings.log_every == 0 or step == settings.steps:
-                figures = window.figures(ceiling)
+            step, last = report.step, report.step == settings.steps
+            saving = step % settings.save_every == 0
+            window.append(report)
+            if last or saving or step % settings.log_every == 0:
+                figures = _figures(window, ceiling)
+                window = []
                 journal.write("train", step, figures)
                 live.update(line, figures=_shortest(figures))
                 if step > settings.warmup_steps and watch.stands_still(figures["mlm_loss"]):
@@ -140,10 +113,12 @@ class _Run(Opened):
                     say(self.console, f"step {step:,} of {settings.steps:,}: {_brief(figures)}")
                     spoken = time.perf_counter()
             live.update(line, completed=step)
-            if step % settings.evaluate_every == 0 or step == settings.steps:
+            if last or step % settings.evaluate_every == 0:
                 self.evaluate(journal)
-            if step % settings.save_every == 0:
+            if saving:
                 self.save(journal)
+        if window:  # interrupted: what is saved now ends a line of the journal, as every checkpoint does
+            journal.write("train", window[-1].step, _figures(window, ceiling))
 
     def reports(self, received: list[int]) -> Iterator[Report]:
         """The steps still to be done, on every rank; ends early, on all ranks alike, once a signal was received."""
@@ -212,8 +187,7 @@ class _Run(Opened):
             "held_out_after": evaluations[-1] if evaluations else None,
         }
         write_json(run / "report.json", outcome)
-        if not folder.is_dir():  # last of all: its presence says that the run is finished
-            huggingface.save_model(folder, self.model, self.tokenizer)
+        huggingface.save_model(folder, self.model, self.tokenizer)  # last of all: its presence says that it is finished
         if evaluations:
             heading(self.console, "Held out")
             self.console.print(_before_and_after(evaluations[0], evaluations[-1]))
@@ -252,6 +226,18 @@ def compute(model: BertForPretraining, batch: PretrainingBatch) -> Computed:
     return Computed(
         found.loss, sums | {name: torch.tensor(float(value), device=device) for name, value in counts.items()}
     )
+
+
+def _figures(window: list[Report], ceiling: float) -> dict[str, float]:
+    """Some steps in numbers."""
+    total = {name: sum(report.sums[name] for report in window) for name in window[0].sums}
+    seconds = sum(report.seconds for report in window)
+    return scores(total)._asdict() | {
+        "learning_rate": window[-1].learning_rate,
+        "gradient_norm": window[-1].gradient_norm,
+        "tokens_per_second": total["tokens"] / seconds,
+        "utilisation": total["flops"] / seconds / ceiling,
+    }
 
 
 def _before_and_after(before: dict[str, Any], after: dict[str, Any]) -> Table:

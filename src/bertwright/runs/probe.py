@@ -13,15 +13,14 @@ import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.files import digest_bytes, folder_lock, sweep_parts, write_json, write_text
+from bertwright.files import digest_bytes, sweep_parts, write_json, write_text
 from bertwright.inference.features import Features, cached_features
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_model
@@ -29,13 +28,13 @@ from bertwright.metrics.spread import Spread, spread
 from bertwright.models.encoder import Encoder
 from bertwright.models.probe import REPRESENTATIONS, Probe, ProbeShape, RepresentationName, layers_of
 from bertwright.runs.probing import HeadData, Recipe, total_steps, train
-from bertwright.runs.resuming import check_folder
+from bertwright.runs.resuming import held
 from bertwright.runs.screen import columns, counting, facts, heading, say
-from bertwright.runs.tuning import Part, read_examples
+from bertwright.runs.tuning import PARTS, Part, read_examples, within_positions
 from bertwright.settings import write_settings
 from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.device import DeviceSettings, Place, placed
+from bertwright.training.device import DeviceSettings, Place
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -93,7 +92,7 @@ class ProbeSettings:
 FREE = ("run", "resume", "representations", "features", "seeds", "learning_rates", "device")
 
 
-class Trial(NamedTuple):
+class HeadTrial(NamedTuple):
     """One head to be trained."""
 
     representation: RepresentationName
@@ -120,8 +119,8 @@ class Result:
     """Digest of features and targets."""
 
     @property
-    def trial(self) -> Trial:
-        return Trial(self.representation, self.learning_rate, self.seed)
+    def trial(self) -> HeadTrial:
+        return HeadTrial(self.representation, self.learning_rate, self.seed)
 
 
 class Row(NamedTuple):
@@ -158,12 +157,9 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Row]:
     DivergedError for a loss that is not finite.
     """
     console = console or Console()
-    with ExitStack() as stack:
-        place = stack.enter_context(placed(settings.device))
+    with held(settings, FREE) as place:
         if place.ranks > 1:
             raise ValueError("heads this small are trained in one process; start it without torchrun")
-        stack.enter_context(folder_lock(settings.run))
-        check_folder(settings, FREE)
         run = _open(settings, place, console)
         try:
             return run.carry_out()
@@ -184,15 +180,14 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
     for name in settings.representations:
         layers_of(name, encoder.config.num_layers)
     task = settings.task.make()
-    read = {name: read_examples(task, settings.task, name) for name in ("train", "dev", "test")}
+    read = {name: read_examples(task, settings.task, name) for name in PARTS}
     for part in ("train", "dev"):
         if not read[part]:
             raise ValueError(f"no {part} examples: name files with --{part}, or a published task's folder with --data")
     task = task.fitted(read["train"])
     if task.head.kind == "span":
         raise ValueError(f"{task.kind} reads every token of every window, too many to keep; fine-tune it instead")
-    if settings.task.overrides.max_length is None:  # a length that was asked for does not give way
-        task = replace(task, max_length=min(task.max_length, encoder.config.max_positions))  # type: ignore[type-var]
+    task = within_positions(task, settings.task.overrides.max_length, encoder.config.max_positions)
     parts = [Part(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
     return _Run(settings, place, console, task, encoder.to(place.device), parts)
 
@@ -213,7 +208,7 @@ class _Run:
         write_settings(self.settings.run / "settings.toml", self.settings, "bertwright probe: the settings in force")
         sweep_parts(self.settings.run)
         asked = (self.settings.representations, self.settings.learning_rates, self.settings.seeds)
-        trials = [Trial(*chosen) for chosen in product(*asked)]
+        trials = [HeadTrial(*chosen) for chosen in product(*asked)]
         self.announce(len(trials))
         features = {part.name: self.features(part) for part in self.parts}
         source = self.source(features)
@@ -291,7 +286,7 @@ class _Run:
             lstm_layers=settings.lstm_layers if head.kind == "token" else 0,
         )
 
-    def train(self, trial: Trial, features: Mapping[str, Features], source: str) -> Result:
+    def train(self, trial: HeadTrial, features: Mapping[str, Features], source: str) -> Result:
         """One head, from its seed."""
         started = time.perf_counter()
         layers, metric = self.layers(trial.representation), self.task.metric

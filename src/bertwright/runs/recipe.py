@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bertwright.models.config import BertConfig
 from bertwright.pretraining.batches import DataSettings
 from bertwright.training.device import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
 
+# What a new model is made by; that of --init has its own.
+NEW_MODEL = (
+    "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "activation", "initializer_range",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ModelSettings:
     """What is trained."""
 
-    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
-    """Named size (paper: base and large; the smaller ones: Turc et al. 2019)."""
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
+    """Named size; unset: base (paper: base and large; the smaller ones: Turc et al. 2019)."""
     init: str | None = None
-    """Model folder or hub name whose weights to start from, in place of random ones; its shape, dropout
-    and activation then count, not those given here, and the store must have been prepared with its vocabulary."""
+    """Model folder or hub name whose weights to start from, in place of random ones. It decides the shape, the
+    activation and, unless they are given, the dropouts; the store must have been prepared with its vocabulary."""
     hidden_size: int | None = None
     """Width, in place of the named size's."""
     num_layers: int | None = None
@@ -29,34 +34,39 @@ class ModelSettings:
     """Attention heads, in place of the named size's."""
     intermediate_size: int | None = None
     """Feed-forward width, in place of four times the width."""
-    max_positions: int = 512
-    """Longest sequence that the model will ever read (paper: 512)."""
-    hidden_dropout: float = 0.1
-    """Dropout of embeddings and sub-layer outputs (paper, A.2)."""
-    attention_dropout: float = 0.1
-    """Dropout of attention weights (paper, A.2)."""
-    activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    """gelu: the erf form; gelu_tanh: the approximation in Google's first release."""
+    max_positions: int | None = None
+    """Longest sequence that the model will ever read; unset: 512 (paper)."""
+    hidden_dropout: float | None = None
+    """Dropout of embeddings and sub-layer outputs; unset: 0.1 (paper, A.2), or that of --init."""
+    attention_dropout: float | None = None
+    """Dropout of attention weights; unset: 0.1 (paper, A.2), or that of --init."""
+    activation: Literal["gelu", "gelu_tanh"] | None = None
+    """gelu: the erf form; gelu_tanh: the approximation in Google's first release. Unset: gelu."""
+    initializer_range: float | None = None
+    """Standard deviation of the first weights; unset: 0.02 (Google's code), and 0.02·√(768 / width) below a width of
+    768: what a state's sum over its width then amounts to is the same as in BASE, and narrow models learn sooner."""
+
+    def __post_init__(self) -> None:
+        if self.init is not None and (given := self._given("size", *NEW_MODEL)):
+            told = ", ".join(f"{name} = {value!r}" for name, value in given.items())
+            raise ValueError(f"{told}: the model to start from, {self.init}, has its own; leave that out")
 
     def config(self, vocab_size: int, causal: bool) -> BertConfig:
-        """The model's configuration; `init` is not looked at. Raises ValueError for a shape that does not work."""
-        changes: dict[str, int] = {}
-        if self.hidden_size is not None:
-            changes |= {"hidden_size": self.hidden_size, "intermediate_size": 4 * self.hidden_size}
-        for name in ("num_layers", "num_heads", "intermediate_size"):
-            value: int | None = getattr(self, name)
-            if value is not None:
-                changes[name] = value
-        return BertConfig.named(
-            self.size,
-            vocab_size,
-            max_positions=self.max_positions,
-            hidden_dropout=self.hidden_dropout,
-            attention_dropout=self.attention_dropout,
-            activation=self.activation,
-            causal=causal,
-            **changes,
-        )
+        """A new model's configuration. Raises ValueError for a shape that does not work."""
+        width = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
+        given = width | self._given(*NEW_MODEL) | self.dropouts
+        config = BertConfig.named(self.size or "base", vocab_size, causal=causal, **given)
+        if self.initializer_range is not None:
+            return config
+        return replace(config, initializer_range=0.02 * max(1.0, 768 / config.hidden_size) ** 0.5)
+
+    @property
+    def dropouts(self) -> dict[str, float]:
+        """Those that are given, by the names that a configuration has for them."""
+        return self._given("hidden_dropout", "attention_dropout")
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ class PretrainSettings:
     keep: int = 2
     """Checkpoints kept; older ones are deleted."""
     log_every: int = 20
-    """Steps that one line of metrics.jsonl sums up."""
+    """Steps that one line of metrics.jsonl sums up, or fewer: a line ends at every checkpoint."""
     evaluate_every: int = 1_000
     """Steps between evaluations on the held-out part of the store."""
     evaluate_sequences: int = 1_024

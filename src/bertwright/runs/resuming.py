@@ -1,11 +1,20 @@
-"""Runs that can be gone on with: the settings in a run's folder, and what a resumption may change of them."""
+"""Runs that can be gone on with: what their folder says of settings and data, and what a resumption may change."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from bertwright.settings import differences, from_table, read_toml, to_table
+from rich.console import Console
+
+from bertwright.files import folder_lock, read_json, sweep_parts, write_json
+from bertwright.runs.screen import say
+from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
+from bertwright.training.device import DeviceSettings, Place, placed
+
+DATA = "data.json"  # digests of what a run learns from and is scored on, by name
 
 
 class Resumable(Protocol):
@@ -16,6 +25,9 @@ class Resumable(Protocol):
 
     @property
     def resume(self) -> bool: ...
+
+    @property
+    def device(self) -> DeviceSettings: ...
 
 
 S = TypeVar("S", bound=Resumable)
@@ -41,10 +53,51 @@ def check_folder(settings: Resumable, free: tuple[str, ...]) -> None:
     """
     path = settings.run / "settings.toml"
     if not settings.resume:
-        if path.exists() or any(settings.run.glob("checkpoints/step-*")):
+        if path.exists() or (settings.run / "model").exists() or any(settings.run.glob("checkpoints/step-*")):
             raise ValueError(f"{settings.run}: holds a run already; go on with --resume, or name another --run folder")
         return
     kept = to_table(saved_settings(type(settings), settings.run))
     for name, (before, now) in differences(kept, to_table(settings)).items():
         if name.partition(".")[0] not in free:
             raise ValueError(f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings")
+
+
+@contextmanager
+def held(settings: Resumable, free: tuple[str, ...]) -> Iterator[Place]:
+    """Where a run computes; its folder is held for this process, and found fit by `check_folder`, all the while."""
+    with ExitStack() as stack:
+        place = stack.enter_context(placed(settings.device))
+        if place.leads:
+            stack.enter_context(folder_lock(settings.run))
+            check_folder(settings, free)
+        place.wait()
+        yield place
+
+
+def finished_model(settings: Resumable, place: Place, console: Console) -> Path | None:
+    """The model's folder, where a resumed run has one: it is written last of all, so nothing is left to do."""
+    folder = settings.run / "model"
+    if not (settings.resume and folder.is_dir()):
+        return None
+    if place.leads:
+        say(console, f"{settings.run}: finished already; the model is {folder}")
+    return folder
+
+
+def changed_data(run: Path, now: Mapping[str, str]) -> list[str]:
+    """What is not as it was when a run began, by the names of the digests; those of `now` against those kept."""
+    before: dict[str, str] = read_json(run / DATA)
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def write_down(settings: Resumable, verb: str, data: Mapping[str, str]) -> None:
+    """Write what a new run is into its folder; for a resumed one, sweep away what a killed process left half-written.
+
+    `verb`: the command that goes on with it; `data`: the digests of what it reads.
+    """
+    if not settings.resume:
+        (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        write_json(settings.run / DATA, data)
+        write_settings(settings.run / "settings.toml", settings, f"bertwright {verb}: the settings in force")
+    for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
+        sweep_parts(folder)

@@ -18,11 +18,10 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from bertwright.corpus.tables import Columns, read_rows
-from bertwright.files import whole_file
 from bertwright.inference.model import load
 from bertwright.interop.folders import model_folder
 from bertwright.models.heads import BertForTask
-from bertwright.runs.folders import refuse_existing
+from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, counting, heading, remark, say
 from bertwright.settings import nearest
 from bertwright.tasks.classification import Classification, Regression, listed
@@ -116,7 +115,7 @@ class SubmissionSettings:
         return {name: model for name, _, model in (pair.partition("=") for pair in self.models)}
 
 
-class Questions(NamedTuple):
+class SheetQuestions(NamedTuple):
     """What a sheet answers, found and checked."""
 
     sheet: Sheet
@@ -128,28 +127,28 @@ class Questions(NamedTuple):
 def submission(settings: SubmissionSettings, console: Console | None = None) -> Path:
     """Write the zip, whole or not at all, and show what was answered; returns its path.
 
-    Models, labels, files, indices and numbers of rows are checked before the first prediction. Raises ValueError for
-    what GLUE would not take, and when the zip is there already.
+    Models, labels, files, indices and numbers of rows are checked before the first prediction, and so is the zip's
+    place. Raises ValueError for what GLUE would not take, and when the zip is there already.
     """
     console = console or Console()
     refuse_existing(settings.output)
     asked = [found for name, model in settings.by_task.items() for found in _questions(settings, name, model)]
     answers: dict[str, list[str]] = {}
-    with placed(settings.device) as place:
+    with new_file(settings.output) as part, placed(settings.device) as place:
         for name, model in settings.by_task.items():
             answers |= _answered(model, [one for one in asked if one.sheet.task == name], place, console)
-    missing = [sheet for sheet in SHEETS if sheet.name not in answers]
-    if settings.fill_missing:
-        answers |= {sheet.name: [sheet.usual] * sheet.rows for sheet in missing}
-    answers = {sheet.name: answers[sheet.name] for sheet in SHEETS if sheet.name in answers}
-    write_zip(settings.output, answers)
+        missing = [sheet for sheet in SHEETS if sheet.name not in answers]
+        if settings.fill_missing:
+            answers |= {sheet.name: [sheet.usual] * sheet.rows for sheet in missing}
+        answers = {sheet.name: answers[sheet.name] for sheet in SHEETS if sheet.name in answers}
+        write_zip(part, answers)
     _show(settings, answers, [sheet.name for sheet in missing], console)
     return settings.output
 
 
 def write_zip(path: Path, answers: Mapping[str, Sequence[str]]) -> None:
-    """Write NAME.tsv for each sheet, whole or not at all; equal answers make equal files."""
-    with whole_file(path) as part, zipfile.ZipFile(part, "w") as archive:
+    """Write NAME.tsv for each sheet; equal answers make equal files."""
+    with zipfile.ZipFile(path, "w") as archive:
         for name, given in answers.items():
             lines = ["index\tprediction", *(f"{number}\t{answer}" for number, answer in enumerate(given))]
             entry = zipfile.ZipInfo(f"{name}.tsv")  # of 1980, whatever the day
@@ -157,7 +156,7 @@ def write_zip(path: Path, answers: Mapping[str, Sequence[str]]) -> None:
             archive.writestr(entry, "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
 
 
-def _questions(settings: SubmissionSettings, name: str, model: str) -> list[Questions]:
+def _questions(settings: SubmissionSettings, name: str, model: str) -> list[SheetQuestions]:
     """What a model is asked, found and checked. Raises ValueError where model or file is not GLUE's."""
     folder = model_folder(model)
     found = []
@@ -169,7 +168,7 @@ def _questions(settings: SubmissionSettings, name: str, model: str) -> list[Ques
         _check_index(sheet, path, settings.any_count)
         first, *second = sheet.texts
         reading = replace(task, text=first, pair=second[0] if second else None, header=True, quotes=False)
-        found.append(Questions(sheet, path, reading))
+        found.append(SheetQuestions(sheet, path, reading))
     return found
 
 
@@ -203,7 +202,7 @@ def _check_index(sheet: Sheet, path: Path, any_count: bool) -> None:
         )
 
 
-def _answered(model: str, asked: Sequence[Questions], place: Place, console: Console) -> dict[str, list[str]]:
+def _answered(model: str, asked: Sequence[SheetQuestions], place: Place, console: Console) -> dict[str, list[str]]:
     """One model's answers, sheet by sheet, as GLUE writes them."""
     bert = load(model, place.device, place.dtype)
     assert isinstance(bert.model, BertForTask)

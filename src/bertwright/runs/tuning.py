@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
@@ -14,13 +14,13 @@ import numpy as np
 from rich.console import Console
 
 from bertwright.batching.order import permuted
-from bertwright.files import digest_bytes, digest_file, read_json, sweep_parts, write_json
+from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.heads import BertForTask
+from bertwright.runs.resuming import changed_data, write_down
 from bertwright.runs.screen import remark
 from bertwright.seeding import key
-from bertwright.settings import write_settings
 from bertwright.tasks.classification import Regression
 from bertwright.tasks.kinds import AnyTask, read_task
 from bertwright.tasks.presets import TaskSettings
@@ -68,7 +68,7 @@ class FinetuneSettings:
     save_every: int | None = None
     """Steps between checkpoints; unset: at every evaluation."""
     log_every: int = 10
-    """Steps that one line of metrics.jsonl sums up."""
+    """Steps that one line of metrics.jsonl sums up, or fewer: a line ends at every checkpoint."""
     optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
@@ -90,7 +90,6 @@ class FinetuneSettings:
             raise ValueError(f"freeze is a number of layers, not {self.freeze}")
 
 
-DATA = "data.json"  # in a run's folder: digests of what it learns from and is scored on
 PARTS = ("train", "dev", "test")
 HELD_OUT = 1  # what the random order of groups is for
 
@@ -119,39 +118,10 @@ class Tuned:
     test: Part | None
 
 
-def begin(settings: FinetuneSettings) -> None:
-    """Write down what is run, once all of it has been opened; hold a resumed run to the files that it began with."""
-    if settings.resume:
-        hold_to_data(settings)
-    else:
-        (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
-        write_json(settings.run / DATA, digests(settings.task))
-        write_settings(settings.run / "settings.toml", settings, "bertwright finetune: the settings in force")
-    for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
-        sweep_parts(folder)
-
-
-def hold_to_data(settings: FinetuneSettings) -> None:
-    """Raise ValueError where a run's files are not what they were when it began."""
-    now = digests(settings.task)
-    for path, before in read_json(settings.run / DATA).items():
-        if now.get(path) != before:
-            raise ValueError(f"{path}: not what the run began with; give the file its content back, or start anew")
-
-
-def digests(task: TaskSettings) -> dict[str, str]:
-    """What every file, folder or glob of a task holds; of a data set on the hub, its name."""
-    return {path: _digest(path) for part in PARTS for path in task.files(part)}
-
-
-def _digest(path: str) -> str:
-    pattern = f"{path}/**" if Path(path).is_dir() else path
-    found = [path] if Path(path).is_file() else sorted(glob(pattern, recursive=True))  # noqa: PTH207 - may be absolute
-    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in found if Path(file).is_file()))
-
-
-def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tuned:
-    """Examples, model and optimizer, from the newest checkpoint where there is one.
+def open_run(
+    settings: FinetuneSettings, place: Place, console: Console, examples: Mapping[str, Sequence[Any]] | None = None
+) -> Tuned:
+    """Examples, model and optimizer, from the newest checkpoint where there is one; `examples` as `finetune` has them.
 
     Raises ValueError for what is missing, damaged, or does not fit together; nothing has been written then.
     """
@@ -162,18 +132,14 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
     latest = checkpoint.newest(settings.run / "checkpoints")
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
-    task = settings.task.make()
-    read = {name: read_examples(task, settings.task, name) for name in PARTS}
-    if not read["train"]:
-        raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
-    task = task.fitted(read["train"])
-    if settings.dev_share and not read["dev"]:
-        read["train"], read["dev"] = _held_out(task, read["train"], settings.dev_share)
+    task, read = _fitted(settings, examples)
     model = _starting_model(settings, task, source, latest is not None, console if place.leads else None)
     task = within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
-    parts = {name: encoded_part(name, part, task, tokenizer) for name, part in read.items() if part}
+    parts = {
+        name: Part(name, part, task.encode(part, tokenizer, labelled=name == "train")) for name, part in read.items()
+    }
     if not len(parts["train"].encoded.targets):
-        raise ValueError(f"{settings.task.files('train')[0]}: no example can be trained on")
+        raise ValueError(f"{read['train'][0].place}: neither this nor any other training example can be learned from")
     model.encoder.compute_dtype = place.dtype
     model.to(place.device).train()
     factors = rate_factors(model, settings.freeze, settings.layer_decay)
@@ -187,35 +153,52 @@ def open_run(settings: FinetuneSettings, place: Place, console: Console) -> Tune
     return Tuned(task, tokenizer, model, optimizer, parts["train"], parts.get("dev"), parts.get("test"))
 
 
-def encoded_part(name: str, examples: Sequence[Any], task: AnyTask, tokenizer: Tokenizer) -> Part:
-    """A part as the model reads it: with targets in training, else with every example, once its labels are known."""
-    encoded = task.encode(examples, tokenizer)
-    return Part(name, examples, encoded if name == "train" else task.encode(examples, tokenizer, labelled=False))
+def _fitted(
+    settings: FinetuneSettings, examples: Mapping[str, Sequence[Any]] | None
+) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
+    """The task, fitted to its training examples, and those of every part that there is, with labels that it knows."""
+    task = settings.task.make()
+    read = examples or {name: read_examples(task, settings.task, name) for name in PARTS}
+    parts = {name: read[name] for name in PARTS if read.get(name)}
+    if "train" not in parts:
+        raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
+    task = task.fitted(parts["train"])
+    for name in ("dev", "test"):
+        task.check(parts.get(name, ()))
+    if settings.dev_share and "dev" not in parts:
+        parts["train"], parts["dev"] = _set_aside(task, parts["train"], settings.dev_share)
+    return task, parts
 
 
-def read_examples(task: AnyTask, settings: TaskSettings, part: str, labelled: bool = True) -> list[Any]:
-    """The examples of all files of a part, in order; raises ValueError for a file without any."""
+def read_examples(task: AnyTask, settings: TaskSettings, part: str) -> list[Any]:
+    """The labelled examples of all files of a part, in order; raises ValueError for a file without any."""
     found: list[Any] = []
     for path in settings.files(part):
         before = len(found)
-        found += task.read(path, labelled)
+        found += task.read(path)
         if len(found) == before:
             raise ValueError(f"{path}: no examples in it")
     return found
 
 
-def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[str, float]:
-    """What each parameter's rate is multiplied by: 0 where it is frozen, else `decay` for each layer above it."""
-    layers = model.config.num_layers
-    frozen = -1 if freeze is None else freeze
-    if frozen > layers:
-        raise ValueError(f"freeze = {freeze}: this model has {layers} layers")
-    factors = {}
-    for name, _ in model.named_parameters():
-        layer = re.match(r"encoder\.layers\.(\d+)\.", name)
-        depth = int(layer[1]) + 1 if layer else 0 if name.startswith("encoder.embeddings.") else layers + 1
-        factors[name] = 0.0 if depth <= frozen else decay ** (layers + 1 - depth)
-    return factors
+def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
+    """Training and dev examples, each part in its order; what belongs together (`Task.kin`) stays together."""
+    groups: dict[Any, list[int]] = {}
+    for place, example in enumerate(examples):
+        groups.setdefault(task.kin(example), []).append(place)
+    chosen: set[int] = set()
+    for group in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
+        if len(chosen) < share * len(examples):
+            chosen.update(list(groups.values())[group])
+    if len(chosen) in (0, len(examples)):
+        raise ValueError(
+            f"dev_share = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "
+            "nothing in common, and only those can be parted); name --dev files"
+        )
+    return (
+        [example for place, example in enumerate(examples) if place not in chosen],
+        [example for place, example in enumerate(examples) if place in chosen],
+    )
 
 
 def _starting_model(
@@ -238,21 +221,40 @@ def within_positions(task: AnyTask, asked: int | None, positions: int) -> AnyTas
     return replace(task, max_length=min(task.max_length, positions))  # type: ignore[type-var]
 
 
-def _held_out(task: AnyTask, examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
-    """Training and dev examples, each part in its order; what belongs together (`Task.kin`) stays together."""
-    groups: dict[Any, list[int]] = {}
-    for place, example in enumerate(examples):
-        groups.setdefault(task.kin(example), []).append(place)
-    chosen: set[int] = set()
-    for group in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
-        if len(chosen) < share * len(examples):
-            chosen.update(list(groups.values())[group])
-    if len(chosen) in (0, len(examples)):
-        raise ValueError(
-            f"dev_share = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "
-            "nothing in common, and only those can be parted); name --dev files"
-        )
-    return (
-        [example for place, example in enumerate(examples) if place not in chosen],
-        [example for place, example in enumerate(examples) if place in chosen],
-    )
+def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[str, float]:
+    """What each parameter's rate is multiplied by: 0 where it is frozen, else `decay` for each layer above it."""
+    layers = model.config.num_layers
+    frozen = -1 if freeze is None else freeze
+    if frozen > layers:
+        raise ValueError(f"freeze = {freeze}: this model has {layers} layers")
+    factors = {}
+    for name, _ in model.named_parameters():
+        layer = re.match(r"encoder\.layers\.(\d+)\.", name)
+        depth = int(layer[1]) + 1 if layer else 0 if name.startswith("encoder.embeddings.") else layers + 1
+        factors[name] = 0.0 if depth <= frozen else decay ** (layers + 1 - depth)
+    return factors
+
+
+def begin(settings: FinetuneSettings) -> None:
+    """Write down what is run, once all of it has been opened; hold a resumed run to the files that it began with."""
+    data = digests(settings.task)
+    if settings.resume:
+        hold_to_data(settings.run, data)
+    write_down(settings, "finetune", data)
+
+
+def hold_to_data(run: Path, data: Mapping[str, str]) -> None:
+    """Raise ValueError where a run's files, by their digests, are not what they were when it began."""
+    for path in changed_data(run, data):
+        raise ValueError(f"{path}: not what the run began with; give the file its content back, or start anew")
+
+
+def digests(task: TaskSettings) -> dict[str, str]:
+    """What every file, folder or glob of a task holds; of a data set on the hub, its name."""
+    return {path: _digest(path) for part in PARTS for path in task.files(part)}
+
+
+def _digest(path: str) -> str:
+    pattern = f"{path}/**" if Path(path).is_dir() else path
+    found = [path] if Path(path).is_file() else sorted(glob(pattern, recursive=True))  # noqa: PTH207 - may be absolute
+    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in found if Path(file).is_file()))

@@ -12,16 +12,14 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.batching.batch import starts
-from bertwright.corpus.tables import Columns, plain, read_rows
+from bertwright.corpus.tables import Columns, plain, read_rows, rows_left_out
 from bertwright.metrics import scores
 from bertwright.models.heads import Head
-from bertwright.settings import nearest
-from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, gather
+from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, check_metric, gather, softmax
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 LARGEST = float(np.finfo(np.float32).max)  # of a target: losses are float32
@@ -140,6 +138,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Do quotes enclose fields? Unset: in .csv they do; in .tsv and .txt they are plain characters."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of a longer pair the longer text is cut first."""
+    short_rows: int = 0
+    """Labelled rows with too few columns that may be left out, since a published file is known to have them."""
 
     def __post_init__(self) -> None:
         named = [column for column in (self.text, self.pair, self.label) if column is not None]
@@ -158,12 +158,22 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         """N, what the head should say. Raises ValueError, naming the place, for what it could not say."""
 
     def read(self, path: str, labelled: bool = True) -> Iterator[TextExample[L]]:
-        texts = (self.text,) if self.pair is None else (self.text, self.pair)
-        way_out = "choose columns with --text, --pair and --label"
-        columns = Columns(texts, (self.label,) if labelled else (), self.header, self.quotes, way_out)
-        for place, values in read_rows(path, columns):
+        for place, values in read_rows(path, self._columns(labelled)):
             pair = None if self.pair is None else values[1]
             yield TextExample(values[0], pair, self.parsed(values[-1], place) if labelled else None, place)
+
+    def _columns(self, labelled: bool) -> Columns:
+        texts = (self.text,) if self.pair is None else (self.text, self.pair)
+        way_out = "choose columns with --text, --pair and --label"
+        # Whoever asks for predictions counts on one for each row.
+        label, short_rows = ((self.label,), self.short_rows) if labelled else ((), 0)
+        return Columns(texts, label, self.header, self.quotes, way_out, short_rows=short_rows)
+
+    def left_out(self, path: str) -> list[str]:
+        return rows_left_out(path, self._columns(labelled=True))
+
+    def check(self, examples: Sequence[TextExample[L]]) -> None:
+        self.targets(examples)
 
     def encode(self, examples: Sequence[TextExample[L]], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
         for example in examples:
@@ -346,12 +356,6 @@ class Regression(TextTask[float, float]):
 # --- what the kinds share
 
 
-def softmax(outputs: Outputs) -> npt.NDArray[np.float64]:
-    """Probabilities N × C of logits N × C, in double precision, so that those of one row add up to 1."""
-    shares: npt.NDArray[np.float64] = torch.from_numpy(outputs).double().softmax(1).numpy()
-    return shares
-
-
 class Labelled(Protocol[L_co]):
     """An example of any kind that has one label, or none yet."""
 
@@ -375,12 +379,6 @@ def listed(labels: Sequence[str]) -> str:
     """Labels in a message: the first of them, where they are many."""
     shown = ", ".join(map(repr, labels[:SHOWN_LABELS]))
     return shown if len(labels) <= SHOWN_LABELS else f"{shown} … ({len(labels)} in all)"
-
-
-def check_metric(metric: str, known: Sequence[str]) -> None:
-    """Raise ValueError for the name of a score that a kind does not have, or that cannot choose."""
-    if metric not in known:
-        raise ValueError(f"metric = {metric!r}: {nearest(metric, known)}")
 
 
 def _number(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Sentences of tagged words: from CoNLL columns, CoNLL-U and JSON lines, or cut from raw text; and columns again."""
+"""Sentences of tagged words: from CoNLL columns, CoNLL-U and rows of lists, or cut from raw text; and columns again."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path, PurePath
 from statistics import mode
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from tokenizers import Regex, pre_tokenizers
 
-from bertwright.corpus.decoding import Findings, decoded
-from bertwright.corpus.inputs import COMPRESSIONS, HUB, InputFile
-from bertwright.corpus.tables import LIMIT, Columns, lines, read_rows
+from bertwright.corpus.decoding import text_of
+from bertwright.corpus.inputs import suffixes
+from bertwright.corpus.tables import Columns, lines, read_rows
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 UNSPECIFIED = "_"  # CoNLL-U for "nothing is said here"
@@ -96,24 +95,25 @@ class TagExample:
 
 
 def read_sentences(path: str, words: str | None, tags: str | None, labelled: bool) -> Iterator[TagExample]:
-    """All sentences of one file, in order, in constant memory; without `labelled` tags are neither read nor needed.
+    """All sentences that a path names, in order, in constant memory; tags are read, and needed, where `labelled`.
 
     - `.conllu`: columns by name or number (form, upos). Multiword ranges (1-2) and empty nodes (1.1) are left out;
       `# newdoc` starts a document.
-    - `.jsonl`: lists of strings by field (words, tags); without `labelled` the words may also be one string, a text
-      that is cut into them. Each line is a document of its own.
+    - `.jsonl` and `.parquet`: lists of strings by field (words, tags); without `labelled` the words may also be one
+      string, a text that is cut into them. Each row is a document of its own. A glob may name several such files.
+      Numbers in a .parquet of the hub become the tags that its metadata names.
     - any other suffix: columns between tabs, or else between spaces, by number from 1 or, negative, from the last (1,
       -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Comments are `# key = value`, `# newdoc`,
       `#begin document`, `#end document`, and a line that starts with # and a gap and has another number of columns
       than its sentence's last line; else # is a word, as in CoNLL-2000.
 
-    Each also compressed (.gz, .zst, .bz2), or hf://datasets/….
+    Each but .parquet also compressed (.gz, .zst, .bz2), or hf://datasets/….
     Raises ValueError with file and line for what does not fit: columns or values missing, lists of unequal length,
     bytes that are not UTF-8, no sentence at all.
     """
-    suffix = _suffix(path)
-    if suffix == ".jsonl":
-        return _from_json_lines(path, (words or "words", tags or "tags") if labelled else (words or "words",))
+    suffix, _ = suffixes(path)
+    if suffix in (".jsonl", ".parquet"):
+        return _from_rows(path, (words or "words", tags or "tags") if labelled else (words or "words",))
     conllu = suffix == ".conllu"
     names = CONLLU_COLUMNS if conllu else ()
     columns = [Column.of(words or ("form" if conllu else "1"), names, path)]
@@ -176,21 +176,8 @@ class Line(NamedTuple):
     text: str
 
 
-def _suffix(path: str) -> str:
-    suffixes = [suffix for suffix in PurePath(path.lower()).suffixes if suffix not in COMPRESSIONS]
-    return suffixes[-1] if suffixes else ""
-
-
 def _numbered(path: str) -> Iterator[Line]:
-    suffix = PurePath(path.lower()).suffix
-    file = InputFile(path, 0, ".txt", suffix if suffix in COMPRESSIONS else "", "file")
-    if not path.startswith(HUB) and not Path(path).is_file():
-        raise ValueError(f"{path}: {'a folder; name a file in it' if Path(path).is_dir() else 'no such file'}")
-    file = replace(file, size=file.local().stat().st_size)
-    findings = Findings()
-    for number, text in lines(file, decoded(file, "replace", findings), 1, LIMIT):
-        if findings.first_bad:
-            raise ValueError(f"{findings.first_bad}; mend the file, it must be UTF-8 throughout")
+    for number, text in lines(path, text_of(path)):
         yield Line(number, text.rstrip("\r"))
 
 
@@ -323,17 +310,33 @@ def _compact(numbers: list[int]) -> Sequence[int]:
     return whole if len(whole) == len(numbers) else tuple(numbers)
 
 
-# --- JSON lines
+# --- rows of lists
 
 
-def _from_json_lines(path: str, fields: tuple[str, ...]) -> Iterator[TagExample]:
+def _from_rows(path: str, fields: tuple[str, ...]) -> Iterator[TagExample]:
     columns = Columns((), fields, way_out="choose them with --words and --tags")
     for document, (place, lists) in enumerate(read_rows(path, columns)):
         if isinstance(lists[0], str) and len(fields) == 1:
             yield replace(TagExample.from_text(lists[0], source=place), document=document)
             continue
         for name, values in zip(fields, lists, strict=True):
-            if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-                raise ValueError(f"{place}: a list of strings expected in {name!r}, found {str(values)[:SHOWN]!r}")
+            _check_strings(values, name, place)
         tags = tuple(lists[1]) if len(fields) > 1 else None
         yield TagExample(tuple(lists[0]), tags, source=place, document=document)
+
+
+def _check_strings(values: Any, name: str, place: str) -> None:
+    """Raise ValueError for anything but a list of strings.
+
+    Numbers are refused, too, where a file has no names for them: they would pass for classes without spans, and an
+    entity tagger would be scored word by word, nearly all of them O, and look good.
+    """
+    way_out = ""
+    if isinstance(values, list):
+        if all(isinstance(value, str) for value in values):
+            return
+        if None in values:
+            way_out = f"; number {values.index(None) + 1} of them is missing (null): fill it in"
+        elif all(isinstance(value, int) for value in values):
+            way_out = "; the file has no names for these numbers: write tags as text (B-PER, O)"
+    raise ValueError(f"{place}: a list of strings expected in {name!r}, found {str(values)[:SHOWN]!r}{way_out}")

@@ -18,8 +18,8 @@ from torch import Tensor
 from bertwright.corpus.tables import Columns, plain, read_rows
 from bertwright.metrics import scores
 from bertwright.models.heads import Head
-from bertwright.tasks.classification import Side, check_metric, encoded, known_labels, softmax
-from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch
+from bertwright.tasks.classification import Side, encoded, known_labels
+from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch, check_metric, softmax
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -93,7 +93,7 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         label = (self.label,) if labelled else ()
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
         way_out = "choose columns with --prompt, --start, --endings and --label"
-        columns = Columns(texts, values, self.header, self.quotes, way_out)
+        columns = Columns(texts, values, self.header, self.quotes, way_out, codes=True)
         first, width = len(before), 0
         for place, row in read_rows(path, columns):
             begin = "" if self.start is None else f"{row[1]} "
@@ -132,6 +132,9 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         if not examples:
             raise ValueError("no examples to learn from")
         return self
+
+    def check(self, examples: Sequence[ChoiceExample]) -> None:
+        known_labels(examples)
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
         width = len(examples[0].endings)

@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows(Encoded):
+class EncodedQuestions(Encoded):
     """Questions as windows, with the way back from tokens to characters."""
 
     context_at: Ints
@@ -144,6 +144,11 @@ class QuestionAnswering(Task[QaExample, Answer]):
             raise ValueError(f"none of {len(examples)} questions has an answer that is found in its context{first}")
         return self
 
+    def check(self, examples: Sequence[QaExample]) -> None:
+        for example in examples:
+            if not (example.answers or example.impossible):
+                raise ValueError(f"{example.place}: its answers are not known, but needed here")
+
     def kin(self, example: QaExample) -> Hashable:
         return example.context
 
@@ -151,7 +156,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         """What the user should know of these examples before they are trained on: answers moved, questions left out."""
         return placement(examples).notes()
 
-    def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labelled: bool = True) -> Windows:
+    def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labelled: bool = True) -> EncodedQuestions:
         """Questions as windows: the first `max_question` tokens of the question, and of the context what fits.
 
         With `labelled`, questions whose answer has no place in the context (`placement` lists them) are left out; the
@@ -178,7 +183,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             spans = answer_tokens(chosen, context_of, offsets, bounds)[of]
             inside = (spans[:, 0] >= first) & (spans[:, 1] < first + content)
             targets = np.where(inside[:, None], spans - first[:, None] + asked[of, None] + 2, 0)
-        return Windows(
+        return EncodedQuestions(
             input_ids=pool[gather(runs, run_lengths)],
             token_type_ids=np.repeat(np.tile(np.array([0, 0, 1, 1], np.int8), len(of)), run_lengths),
             lengths=lengths,
@@ -214,7 +219,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         those from the first token's first to the last token's last, so an answer may end inside a word. A context
         without a token has no answer, with probability 1, also where questions must have one.
         """
-        assert isinstance(encoded, Windows)
+        assert isinstance(encoded, EncodedQuestions)
         bounds = np.searchsorted(encoded.example_of, np.arange(len(examples) + 1))
         nulls = outputs[encoded.starts[:-1]].sum(1, dtype=np.float64)
         answers = []
@@ -224,7 +229,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             answers.append(self._answer(example.context, found, encoded.offsets, float(nulls[begin:end].min())))
         return answers
 
-    def _spans(self, encoded: Windows, outputs: Outputs, begin: int, end: int) -> Spans:
+    def _spans(self, encoded: EncodedQuestions, outputs: Outputs, begin: int, end: int) -> Spans:
         """The best spans of one question, whose windows are `begin` to `end`."""
         first, content = encoded.first[begin:end], encoded.content[begin:end]
         owner = most_context(first - first[0], content)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from bertwright.corpus.decoding import Findings, decoded
-from bertwright.corpus.inputs import COMPRESSIONS, InputFile
-from bertwright.corpus.tables import LIMIT, Columns, lines, read_rows
+from bertwright.corpus.decoding import text_of
+from bertwright.corpus.inputs import suffixes
+from bertwright.corpus.tables import Columns, lines, read_rows
 
 SHOWN = 5  # questions that a note names; the report of a run holds all of them
 
@@ -89,8 +88,8 @@ def read_questions(path: str, labelled: bool = True) -> Iterator[QaExample]:
 
     Raises ValueError with file, line or article and question, what is wrong and what is expected there: for what is
     not JSON or not of this form, for an id that two questions have, and, if `labelled`, for a question that does not
-    say what its answers are, and for an empty question or context (to predict from, both may be empty); OSError where
-    there is no such file.
+    say what its answers are, for an empty question or context (to predict from, both may be empty), and where there is
+    no such file.
     """
     seen: set[str] = set()
     for record in _records(path, labelled):
@@ -161,23 +160,19 @@ def _gold(answer: Any, context: str, place: str) -> Gold:
 
 
 def _records(path: str, labelled: bool) -> Iterator[_Record]:
-    suffixes = [suffix.lower() for suffix in PurePath(path).suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
-    suffix = suffixes[-1] if suffixes else ""
+    suffix, _ = suffixes(path)
     if suffix == ".parquet":
         return _rows(path, labelled)
     if suffix not in (".json", ".jsonl"):
         raise ValueError(f"{path}: questions are read from .json (SQuAD), .jsonl or .parquet; this is none of them")
-    file = InputFile(path, 0, suffix, compression, "file")
-    file = replace(file, size=file.local().stat().st_size)
-    return _lines(file) if suffix == ".jsonl" else _articles(file)
+    return _lines(path) if suffix == ".jsonl" else _articles(path)
 
 
-def _articles(file: InputFile) -> Iterator[_Record]:
+def _articles(path: str) -> Iterator[_Record]:
     """SQuAD's tree: data → paragraphs → context, qas."""
-    root = _parsed("".join(_decoded(file)), file.path)
-    for number, article in enumerate(_member(root, "data", list, file.path), 1):
-        place = f"{file.path}, article {number}"
+    root = _parsed("".join(text_of(path)), path)
+    for number, article in enumerate(_member(root, "data", list, path), 1):
+        place = f"{path}, article {number}"
         if isinstance(article, dict) and isinstance(title := article.get("title"), str):
             place += f" ({' '.join(title.split())})"
         for part, paragraph in enumerate(_member(article, "paragraphs", list, place), 1):
@@ -187,12 +182,12 @@ def _articles(file: InputFile) -> Iterator[_Record]:
                 yield _Record(values, context, f"{place}, question {_id(values, f'{inside}, question {count}')}")
 
 
-def _lines(file: InputFile) -> Iterator[_Record]:
+def _lines(path: str) -> Iterator[_Record]:
     context = ""
-    for number, line in lines(file, _decoded(file), 1, LIMIT):
+    for number, line in lines(path, text_of(path)):
         if not line or line.isspace():
             continue
-        place = f"{file.path}, line {number}"
+        place = f"{path}, line {number}"
         values = _parsed(line, place)
         text = _text(values, "context", place)
         context = context if context == text else text  # one object for questions that follow one another
@@ -207,14 +202,6 @@ def _rows(path: str, labelled: bool) -> Iterator[_Record]:
         values = dict(zip(columns.names, row, strict=True))
         context = context if context == values["context"] else values["context"]
         yield _Record(values, context, place)
-
-
-def _decoded(file: InputFile) -> Iterator[str]:
-    findings = Findings()
-    for block in decoded(file, "replace", findings):  # what is replaced is refused right here
-        if findings.first_bad:
-            raise ValueError(f"{findings.first_bad}; mend the file, it must be UTF-8 throughout")
-        yield block
 
 
 def _parsed(text: str, place: str) -> Any:

@@ -26,7 +26,7 @@ from bertwright.batching.batch import starts
 from bertwright.metrics.tags import (
     OUTSIDE,
     Scheme,
-    Scores,
+    SpanScores,
     accuracy,
     detect,
     misfit,
@@ -75,8 +75,8 @@ class Tagging(Task[TagExample, Tagged]):
     kind: ClassVar[str] = "tagging"
 
     words: str | None = None
-    """Column of the words: a number from 1, from the last if negative; in .conllu also a name; in .jsonl a field. By
-    default the first; form; words."""
+    """Column of the words: a number from 1, from the last if negative; in .conllu also a name; in .jsonl and .parquet
+    the name of a field with a list. By default the first; form; words."""
     tags: str | None = None
     """Column of the tags, likewise. By default the last; upos; tags."""
     scheme: str | None = None
@@ -84,7 +84,7 @@ class Tagging(Task[TagExample, Tagged]):
     model learns iob1 as iob2, and BILOU as BIOES. An I- that begins a span is an error only where iob2 is asked for."""
     context: bool = False
     """Fill the window with the sentences around, from the same document (section 5.3). A file without document marks is
-    one document; a line of .jsonl stands alone."""
+    one document; a row of .jsonl or .parquet stands alone."""
     max_length: int = 128
     """Longest window in tokens, [CLS] and [SEP] included."""
     metric: str = "f1"
@@ -133,6 +133,9 @@ class Tagging(Task[TagExample, Tagged]):
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         return replace(self, scheme=scheme, labels=labels, metric="accuracy" if scheme == "none" else self.metric)
 
+    def check(self, examples: Sequence[TagExample]) -> None:
+        self._targets(examples)
+
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
         room = self.max_length - SPECIALS
         stream = word_stream(examples, tokenizer, room)
@@ -176,7 +179,7 @@ class Tagging(Task[TagExample, Tagged]):
         total = self.spans_found(examples, predictions).total
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall} | share
 
-    def spans_found(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> Scores:
+    def spans_found(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> SpanScores:
         """Scores of all spans and of those of each type; none of either for scheme none."""
         gold = [normalized(_tags(example), self._scheme) for example in examples]
         return span_scores(gold, [prediction.tags for prediction in predictions])
@@ -278,7 +281,7 @@ def word_stream(examples: Sequence[TagExample], tokenizer: Tokenizer, room: int)
     )
 
 
-class Windows(NamedTuple):
+class WordWindows(NamedTuple):
     """Which words each window shows, [first, last), and which of these it tags, [begin, end); S of each."""
 
     example: Ints
@@ -288,7 +291,7 @@ class Windows(NamedTuple):
     last: Ints
 
 
-def windows(stream: WordStream, room: int) -> Windows:
+def windows(stream: WordStream, room: int) -> WordWindows:
     """Windows of at most `room` tokens in which every word of every example is tagged once, in order.
 
     An example without words has none.
@@ -311,7 +314,7 @@ def windows(stream: WordStream, room: int) -> Windows:
     most = offsets[first] + room
     last = np.searchsorted(offsets, np.minimum(most, ceiling), side="right") - 1
     first = np.searchsorted(offsets, np.maximum(offsets[last] - room, floor))
-    return Windows(example, first, begin, end, last)
+    return WordWindows(example, first, begin, end, last)
 
 
 def _piece_ends(offsets: Ints, begin: int, end: int, limit: int) -> list[int]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from bertwright.batching.batch import Batch, from_flat, places, starts
 from bertwright.files import write_text
 from bertwright.models.heads import Head
+from bertwright.settings import nearest
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Ints = npt.NDArray[np.int64]
@@ -166,9 +167,17 @@ class Task(ABC, Generic[E, P]):
     def fitted(self, examples: Sequence[E]) -> Self:
         """This task with what only the training examples can tell: its labels. Raises ValueError for one label only."""
 
+    @abstractmethod
+    def check(self, examples: Sequence[E]) -> None:
+        """Raise ValueError, naming the place, for an example that cannot be scored: its label is not known."""
+
     def kin(self, example: E) -> Hashable:
         """What is equal in examples that must not be parted between training and dev; by default, all of them."""
         return cast(Hashable, example)
+
+    def left_out(self, path: str) -> list[str]:
+        """What labelled `read` leaves out of a file, one sentence each; of most kinds and files, nothing."""
+        return []
 
     def notes(self, examples: Sequence[E]) -> list[str]:
         """What a user should know of labelled examples before training, one sentence each: what is odd or left out."""
@@ -176,7 +185,7 @@ class Task(ABC, Generic[E, P]):
 
     @abstractmethod
     def encode(self, examples: Sequence[E], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
-        """Examples as sequences; with `labelled`, with targets. Raises ValueError for a label that is not known.
+        """Examples as sequences; with `labelled`, with targets. Raises ValueError as `check` does, for those.
 
         What cannot be trained on, such as an answer without a place, is left out with `labelled`, and only then; so
         predictions are made of examples that were encoded without.
@@ -206,6 +215,18 @@ class Task(ABC, Generic[E, P]):
     def label_names(self) -> tuple[str, ...]:
         """Name of each of the head's outputs, for `config.json`; empty where they have none."""
         return ()
+
+
+def check_metric(metric: str, known: Sequence[str]) -> None:
+    """Raise ValueError for the name of a score that a kind does not have, or that cannot choose."""
+    if metric not in known:
+        raise ValueError(f"metric = {metric!r}: {nearest(metric, known)}")
+
+
+def softmax(outputs: Outputs) -> npt.NDArray[np.float64]:
+    """Probabilities N × C of logits N × C, in double precision, so that those of one row add up to 1."""
+    shares: npt.NDArray[np.float64] = torch.from_numpy(outputs).double().softmax(1).numpy()
+    return shares
 
 
 TASK_FILE = "task.json"

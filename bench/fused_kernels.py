@@ -1,4 +1,6 @@
-"""Times of the native kernels beside torch's own operations, as a Markdown table: `python bench/kernels.py [threads]`.
+"""Times of the native kernels beside torch's own operations, as a Markdown table.
+
+    python bench/fused_kernels.py [threads]
 
 Each row is the least of several runs, forward and backward together, in float32 at T = 4,096 tokens.
 The last rows set one encoder layer against the matrix products in it: what is left between them is all the rest.
