@@ -16,7 +16,7 @@ import textwrap
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from bertwright.settings import nearest, read_toml, unfinished
 
@@ -260,15 +260,18 @@ def _shown(name: str, kind: Any, default: Any) -> Any:
 def _placeholder(kind: Any) -> str | None:
     """What stands for a value in the help; None where tyro's own is good: choices, a fixed number of values.
 
-    >>> _placeholder(int | None), _placeholder(tuple[str, ...]), _placeholder(tuple[float, float])
-    ('INT', 'STR ...', None)
+    >>> _placeholder(int | None), _placeholder(tuple[str, ...]), _placeholder(Literal["a", "b"] | None)
+    ('INT', 'STR ...', '{a,b}')
+    >>> _placeholder(Literal["a", "b"]), _placeholder(tuple[float, float])
+    (None, None)
     """
     if kind == bool | None:  # a switch could not say "as it is"
         return "{True,False}"
     if _is_list(kind):
         return (one := _placeholder(get_args(kind)[0])) and f"{one} ..."
     if get_origin(kind) in (Union, UnionType):
-        return next(map(_placeholder, get_args(kind)))
+        one = get_args(kind)[0]
+        return f"{{{','.join(get_args(one))}}}" if get_origin(one) is Literal else _placeholder(one)
     return kind.__name__.upper() if kind in (int, float, str, Path) else None
 
 

@@ -22,13 +22,14 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import bertwright
 from bertwright.corpus.inputs import CorpusSettings
 from bertwright.files import folder_lock
 from bertwright.interop.huggingface import load_config
-from bertwright.models.config import BertConfig
+from bertwright.models.config import SIZES, BertConfig
+from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import DataSettings
 from bertwright.runs.pretrain import pretrain
 from bertwright.runs.recipe import LongPhase, ModelSettings, PretrainSettings
@@ -177,20 +178,51 @@ def test_the_model_to_start_from_has_its_dropouts_unless_others_are_given(
     assert replace(trained, hidden_dropout=0.3, attention_dropout=0.2) == load_config(init)
 
 
+def test_heads_that_the_model_to_start_from_lacks_are_named(
+    tmp_path: Path, make_settings: Make, tiny_bert: Path
+) -> None:
+    init = shutil.copytree(tiny_bert, tmp_path / "init")
+    bare = {name: tensor for name, tensor in load_file(init / "model.safetensors").items() if "cls." not in name}
+    save_file(bare, init / "model.safetensors")
+    told = carried_out(make_settings(tmp_path / "run", steps=1, model=ModelSettings(init=str(init))))
+    assert "init has no masked_token head: it starts from random weights" in " ".join(told.split())
+    assert "no next_sentence head" in " ".join(told.split())
+    assert "no pooler" not in told
+
+
 def test_what_is_unset_is_the_papers() -> None:
     assert ModelSettings().config(30_000, causal=False) == BertConfig.named("base", 30_000)
     wide = ModelSettings("tiny", hidden_size=64, max_positions=32, hidden_dropout=0.2, activation="gelu_tanh")
     assert wide.config(30_000, causal=True) == BertConfig.named(
         "tiny", 30_000, causal=True, hidden_size=64, intermediate_size=256, max_positions=32, hidden_dropout=0.2,
-        activation="gelu_tanh",
+        activation="gelu_tanh", initializer_range=0.02 * 12**0.5,
     )  # fmt: skip
+
+
+def test_first_weights_of_narrow_models_are_wider() -> None:
+    ranges = {size: ModelSettings(size).config(100, causal=False).initializer_range for size in SIZES}
+    told = {size: round(width, 4) for size, width in ranges.items()}
+    expected = {"tiny": 0.049, "mini": 0.0346, "small": 0.0245, "medium": 0.0245, "base": 0.02, "large": 0.02}
+    assert told == expected
+    config = ModelSettings("mini", initializer_range=0.02).config(1_000, causal=False)
+    assert config.initializer_range == 0.02
+    for size in ("mini", "base"):  # what a product with a normalised state spreads to; 0.88: cut at two deviations
+        config = ModelSettings(size).config(1_000, causal=False)
+        weight = BertForPretraining(config).state_dict()["encoder.layers.0.qkv.weight"]
+        state = torch.nn.functional.layer_norm(torch.randn(config.hidden_size), (config.hidden_size,))
+        assert (weight @ state).std() == pytest.approx(0.02 * 768**0.5 * 0.88, rel=0.1)
 
 
 def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
     message = r"^size = 'tiny', num_layers = 3: the model to start from, folder, has its own; leave that out"
     with pytest.raises(ValueError, match=message):
         ModelSettings(size="tiny", init="folder", num_layers=3, hidden_dropout=0.0)
-    for name, value in (("hidden_size", 64), ("max_positions", 512), ("activation", "gelu")):
+    for name, value in (
+        ("hidden_size", 64),
+        ("max_positions", 512),
+        ("activation", "gelu"),
+        ("initializer_range", 0.02),
+    ):
         with pytest.raises(ValueError, match=f"{name} = {value!r}: the model to start from"):
             ModelSettings(init="folder", **{name: value})  # type: ignore[arg-type]
 

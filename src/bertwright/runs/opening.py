@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
 from bertwright.interop.folders import model_folder
@@ -13,6 +15,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import PretrainingData
 from bertwright.runs.recipe import PretrainSettings
 from bertwright.runs.resuming import changed_data, write_down
+from bertwright.runs.screen import remark
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import Place
@@ -33,7 +36,7 @@ class Opened:
     held_out: PretrainingData | None
 
 
-def open_run(settings: PretrainSettings, place: Place) -> Opened:
+def open_run(settings: PretrainSettings, place: Place, console: Console) -> Opened:
     """Store, model and optimizer, from the newest checkpoint where there is one.
 
     Raises ValueError for what is missing, damaged, or does not fit together; nothing has been written then.
@@ -45,7 +48,7 @@ def open_run(settings: PretrainSettings, place: Place) -> Opened:
     train = TokenStore.open(settings.store / "train", tokenizer.digest)
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
     held_out = _held_out(settings, tokenizer)
-    model = _starting_model(settings, tokenizer, latest)
+    model = _starting_model(settings, tokenizer, latest, console if place.leads else None)
     _check_lengths(settings, model.config)
     model.encoder.compute_dtype = place.dtype
     model.to(place.device).train()
@@ -64,7 +67,9 @@ def _held_out(settings: PretrainSettings, tokenizer: Tokenizer) -> PretrainingDa
     return PretrainingData(TokenStore.open(folder, tokenizer.digest), tokenizer, settings.phases[0].data)
 
 
-def _starting_model(settings: PretrainSettings, tokenizer: Tokenizer, latest: Path | None) -> BertForPretraining:
+def _starting_model(
+    settings: PretrainSettings, tokenizer: Tokenizer, latest: Path | None, console: Console | None
+) -> BertForPretraining:
     """The model at the run's newest checkpoint; else the one to start from; else one with random weights."""
     if latest is None and settings.model.init is None:
         config = settings.model.config(tokenizer.vocab_size, causal=settings.data.objective == "ltr")
@@ -80,6 +85,9 @@ def _starting_model(settings: PretrainSettings, tokenizer: Tokenizer, latest: Pa
         raise ValueError(
             f"{folder}: a {_direction(loaded.model.config)} model does not fit --objective {settings.data.objective}"
         )
+    if console is not None:
+        for head in loaded.missing_heads:
+            remark(console, f"{folder} has no {head} head: it starts from random weights")
     return loaded.model
 
 

@@ -53,7 +53,7 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
     with held(settings, FREE) as place:
         if finished := finished_model(settings, place, console):
             return finished
-        run = _Run(**vars(open_run(settings, place)), settings=settings, place=place, console=console)
+        run = _Run(**vars(open_run(settings, place, console)), settings=settings, place=place, console=console)
         if place.leads:
             begin(settings, run)
         return run.carry_out()
