@@ -178,6 +178,13 @@ def test_the_model_to_start_from_has_its_dropouts_unless_others_are_given(
     assert replace(trained, hidden_dropout=0.3, attention_dropout=0.2) == load_config(init)
 
 
+def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", model=ModelSettings("tiny", num_layers=10**9))
+    with pytest.raises(ValueError, match=r"take 793,\d{3} GB, .* lower --num-layers \(1,000,000,000\)"):
+        carried_out(settings)
+    assert not (settings.run / "settings.toml").exists()
+
+
 def test_heads_that_the_model_to_start_from_lacks_are_named(
     tmp_path: Path, make_settings: Make, tiny_bert: Path
 ) -> None:

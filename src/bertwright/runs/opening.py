@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def _starting_model(
     """The model at the run's newest checkpoint; else the one to start from; else one with random weights."""
     if latest is None and settings.model.init is None:
         config = settings.model.config(tokenizer.vocab_size, causal=settings.data.objective == "ltr")
+        _check_memory(config)
         return BertForPretraining(config, settings.data.seed)
     folder = latest or model_folder(str(settings.model.init))
     if Tokenizer.load(folder).digest != tokenizer.digest:
@@ -89,6 +91,17 @@ def _starting_model(
         for head in loaded.missing_heads:
             remark(console, f"{folder} has no {head} head: it starts from random weights")
     return loaded.model
+
+
+def _check_memory(config: BertConfig) -> None:
+    """A slip in a size would take all memory, and the system would end this process or another one without a word."""
+    needed, there = 4 * config.num_parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ValueError(
+            f"{config.num_parameters:,} parameters take {needed / 1e9:,.0f} GB, and this machine has "
+            f"{there / 1e9:,.0f} GB of memory; lower --num-layers ({config.num_layers:,}) or --hidden-size "
+            f"({config.hidden_size:,})"
+        )
 
 
 def _direction(config: BertConfig) -> str:
