@@ -155,6 +155,20 @@ def test_a_whole_submission(make: Make, models: Path) -> None:
         assert rows == [f"{number}\t{answer}" for number, answer in enumerate(expected)]
 
 
+def test_the_words_of_the_hubs_copies_become_glues(
+    make: Make, models: Path, vocabulary_folder: Path, tmp_path: Path
+) -> None:
+    hub = {"cola": ("unacceptable", "acceptable"), "wnli": ("not_entailment", "entailment")}
+    tokenizer = Tokenizer.load(vocabulary_folder)
+    for name, words in hub.items():
+        model = model_of(vocabulary_folder, name)
+        named: Any = replace(model.task, labels=words)  # type: ignore[type-var]
+        save_task_folder(tmp_path / name, model._replace(task=named), tokenizer)
+    renamed, _ = written(make(models=tuple(f"{name}={tmp_path / name}" for name in hub)))
+    expected, _ = written(make(*hub, output=tmp_path / "plain.zip"))
+    assert renamed == expected
+
+
 def test_equal_answers_make_equal_zips_that_anyone_may_read(make: Make, tmp_path: Path) -> None:
     one = submission(make("rte"), Console(file=io.StringIO()))
     other = submission(make("rte", output=tmp_path / "new" / "other.zip"), Console(file=io.StringIO()))

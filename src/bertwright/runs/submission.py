@@ -51,6 +51,8 @@ class Sheet:
     """The most frequent answer of the training set; for numbers, the middle."""
     index: str = "index"
     """The column that numbers the questions from 0."""
+    names: tuple[str, ...] = ()
+    """What the hub's copy of the task calls the labels, where it has words of its own; in the same order."""
 
 
 YES_NO = ("0", "1")
@@ -61,16 +63,16 @@ STRINGS, QUESTIONS = ("#1 String", "#2 String"), ("question1", "question2")
 MATCHED, MISMATCHED = ("MNLI/test_matched.tsv",), ("MNLI/test_mismatched.tsv",)
 DIAGNOSTIC = ("diagnostic/diagnostic.tsv", "diagnostic/AX.tsv", "AX/AX.tsv", "AX.tsv")
 SHEETS = (
-    Sheet("CoLA", "cola", ("CoLA/test.tsv",), 1_063, ("sentence",), YES_NO, "1"),
-    Sheet("SST-2", "sst2", ("SST-2/test.tsv",), 1_821, ("sentence",), YES_NO, "1"),
-    Sheet("MRPC", "mrpc", ("MRPC/test.tsv",), 1_725, STRINGS, YES_NO, "1"),
+    Sheet("CoLA", "cola", ("CoLA/test.tsv",), 1_063, ("sentence",), YES_NO, "1", names=("unacceptable", "acceptable")),
+    Sheet("SST-2", "sst2", ("SST-2/test.tsv",), 1_821, ("sentence",), YES_NO, "1", names=("negative", "positive")),
+    Sheet("MRPC", "mrpc", ("MRPC/test.tsv",), 1_725, STRINGS, YES_NO, "1", names=("not_equivalent", "equivalent")),
     Sheet("STS-B", "stsb", ("STS-B/test.tsv",), 1_379, PAIR, (), "2.500"),
-    Sheet("QQP", "qqp", ("QQP/test.tsv",), 390_965, QUESTIONS, YES_NO, "0", index="id"),
+    Sheet("QQP", "qqp", ("QQP/test.tsv",), 390_965, QUESTIONS, YES_NO, "0", "id", ("not_duplicate", "duplicate")),
     Sheet("MNLI-m", "mnli", MATCHED, 9_796, PAIR, THREE_WAY, "contradiction"),
     Sheet("MNLI-mm", "mnli", MISMATCHED, 9_847, PAIR, THREE_WAY, "contradiction"),
     Sheet("QNLI", "qnli", ("QNLI/test.tsv",), 5_463, ("question", "sentence"), TWO_WAY, "entailment"),
     Sheet("RTE", "rte", ("RTE/test.tsv",), 3_000, PAIR, TWO_WAY, "entailment"),
-    Sheet("WNLI", "wnli", ("WNLI/test.tsv",), 146, PAIR, YES_NO, "0"),
+    Sheet("WNLI", "wnli", ("WNLI/test.tsv",), 146, PAIR, YES_NO, "0", names=("not_entailment", "entailment")),
     Sheet("AX", "mnli", DIAGNOSTIC, 1_104, PAIR, THREE_WAY, "contradiction"),
 )
 
@@ -177,7 +179,8 @@ def _fitting(sheet: Sheet, folder: Path) -> Classification | Regression:
     task = read_task(folder)
     kind = Classification if sheet.labels else Regression
     labels = task.label_names if task else ()
-    if not isinstance(task, Classification | Regression) or type(task) is not kind or {*labels} != {*sheet.labels}:
+    known = {*labels} in ({*sheet.labels}, {*(sheet.names or sheet.labels)})
+    if not isinstance(task, Classification | Regression) or type(task) is not kind or not known:
         expected = f"the labels {listed(sheet.labels)}" if sheet.labels else "a number"
         found = f"its task is {task.kind}" if task else "it was not fine-tuned on a task"
         having = f" with {listed(labels)}" if labels else ""
@@ -215,19 +218,21 @@ def _answered(model: str, asked: Sequence[SheetQuestions], place: Place, console
                 found = outputs(bert.model, encoded, advance)
             except DivergedError as error:  # numbers that are not finite: say whose
                 raise ValueError(f"{model}: {error}") from None
-        answers[sheet.name] = [_written(one) for one in task.decode(examples, encoded, found)]
+        answers[sheet.name] = [_written(one, sheet) for one in task.decode(examples, encoded, found)]
     return answers
 
 
-def _written(prediction: Any) -> str:
+def _written(prediction: Any, sheet: Sheet) -> str:
     """A prediction in GLUE's words; a number within the scale of STS-B.
 
-    >>> _written(5.2), _written(-0.0004), _written(3.14159)
-    ('5.000', '0.000', '3.142')
+    >>> [_written(number, SHEETS[3]) for number in (5.2, -0.0004, 3.14159)]
+    ['5.000', '0.000', '3.142']
     """
     if isinstance(prediction, float):
         return f"{min(max(prediction, 0.0), 5.0):.3f}"
-    return str(prediction.label)
+    words = dict(zip(sheet.names, sheet.labels, strict=False))
+    label: str = prediction.label
+    return words.get(label, label)
 
 
 def _show(settings: SubmissionSettings, answers: Mapping[str, list[str]], missing: list[str], console: Console) -> None:
