@@ -4,12 +4,11 @@
 set -euo pipefail
 DATA=$1 WORK=$2 THREADS=${3:-1}
 text=("file=$DATA/corpora/english_books" "$DATA/corpora/english_wikipedia/train.txt")
-bertwright vocabulary "${text[@]}" --size 8000 --output "$WORK/vocabulary"
+bertwright vocabulary "${text[@]}" --output "$WORK/vocabulary"
 bertwright prepare "${text[@]}" --held-out-inputs "$DATA/corpora/english_wikipedia/heldout.txt" \
     --vocabulary "$WORK/vocabulary" --store "$WORK/store"
 time bertwright pretrain --store "$WORK/store" --run "$WORK/run" --size mini --max-positions 128 --long-share 0 \
-    --max-length 64 --batch-size 16 --steps 7000 --learning-rate 1e-3 --warmup-share 0.05 --bias-correction \
-    --hidden-dropout 0 --attention-dropout 0 --threads "$THREADS" \
-    --evaluate-every 700 --evaluate-sequences 512 --save-every 700
+    --initializer-range 0.02 --steps 3800 --batch-size 16 --learning-rate 1e-3 --warmup-share 0.05 --bias-correction --threads "$THREADS" \
+    --evaluate-every 380 --evaluate-sequences 512 --save-every 500
 bertwright fill-mask "$WORK/run" "The city is the capital of the [MASK]." "He was born in the [MASK] of 1912." \
     "She looked at him and [MASK]." "The two teams played in the final [MASK]."
