@@ -105,6 +105,7 @@ def ours(work: Path, threads: int, steps: int) -> None:
         *["--steps", str(steps), "--size", "mini", "--max-positions", str(LENGTH), "--batch-size", str(BATCH)],
         *["--long-share", "0", "--learning-rate", str(RATE), "--warmup-share", str(WARMUP), "--threads", str(threads)],
         *["--evaluate-every", str(steps), "--save-every", "500", "--bias-correction"],
+        *["--initializer-range", "0.02"],  # as the peer starts
     ]
     subprocess.run(command, check=True)
 

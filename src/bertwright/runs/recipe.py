@@ -44,7 +44,7 @@ class ModelSettings:
     """gelu: the erf form; gelu_tanh: the approximation in Google's first release. Unset: gelu."""
     initializer_range: float | None = None
     """Standard deviation of the first weights; unset: 0.02 (Google's code), and 0.02·√(768 / width) below a width of
-    768: what a state's sum over its width then amounts to is the same as in BASE, and narrow models learn sooner."""
+    768, so that products with a state spread at every width as they do in BASE."""
 
     def __post_init__(self) -> None:
         if self.init is not None and (given := self._given("size", *NEW_MODEL)):
