@@ -2,8 +2,8 @@
 
     make demo && python bench/demo_worth.py demo-run [--seeds 5] [--threads 2]
 
-The untrained net has the run's configuration and vocabulary, and random weights from the seed of each run; all else is
-the demo's own fine-tuning. "Most frequent label" is what one reaches without reading.
+The untrained net has the run's configuration and vocabulary, and the weights that pre-training starts from, of the seed
+of each run; all else is the demo's own fine-tuning. "Most frequent label" is what one reaches without reading.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bertwright.files import read_json
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.metrics.spread import spread
-from bertwright.models.heads import BertForPretraining
 from bertwright.runs.finetune import finetune
+from bertwright.runs.recipe import ModelSettings
 from bertwright.runs.tuning import FinetuneSettings, read_examples
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.device import DeviceSettings
@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         for seed in range(chosen.seeds):
             untrained = Path(work, f"untrained-{seed}")
-            save_model(untrained, BertForPretraining(load_config(pretrained), seed), Tokenizer.load(pretrained))
+            save_model(untrained, ModelSettings().new_model(load_config(pretrained), seed), Tokenizer.load(pretrained))
             for name, model in (("untrained", untrained), ("pre-trained", pretrained)):
                 settings = FinetuneSettings(
                     run=Path(work, f"{name}-{seed}-run"),

@@ -7,7 +7,8 @@
 
 `theirs` is BertForMaskedLM with DataCollatorForLanguageModeling on 128-token blocks, as run_mlm.py makes them: fused
 AdamW, SDPA, torch.compile and glibc's malloc thresholds raised where asked for. Its rate decays over the minutes, so it
-ends exactly at its schedule's end. Both use the same vocabulary, text, size, batch, rate, warm-up, decay and dropout.
+ends exactly at its schedule's end. Both use the same vocabulary, text, size, batch, rate, warm-up, decay and dropout,
+and both start as transformers does, with σ = 0.02; `ours --start own` begins with our own first weights instead.
 Start `theirs` and `ours` together, one core each (taskset -c 0 / -c 1, --threads 1), and neither gets a better machine.
 """
 
@@ -36,6 +37,7 @@ DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.paren
 TRAIN = (f"file={DATA / 'english_books'}", str(DATA / "english_wikipedia" / "train.txt"))
 HELD_OUT = str(DATA / "english_wikipedia" / "heldout.txt")
 LENGTH, BATCH, RATE, WARMUP = 128, 16, 1e-3, 0.05
+RUNS = {"peers": "ours", "own": "ours-own"}  # first weights: folder in WORK
 
 
 def prepare(work: Path) -> None:
@@ -98,15 +100,17 @@ def theirs(work: Path, minutes: float, threads: int, compiled: bool) -> None:
     (work / "theirs.json").write_text(json.dumps({"seconds": seconds, "steps": step, "tokens": tokens}))
 
 
-def ours(work: Path, threads: int, steps: int) -> None:
+def ours(work: Path, threads: int, steps: int, start: str) -> None:
     """The command line, with the same recipe."""
+    run = work / RUNS[start]
     command = [
-        *[sys.executable, "-m", "bertwright", "pretrain", "--store", str(work / "store"), "--run", str(work / "ours")],
+        *[sys.executable, "-m", "bertwright", "pretrain", "--store", str(work / "store"), "--run", str(run)],
         *["--steps", str(steps), "--size", "mini", "--max-positions", str(LENGTH), "--batch-size", str(BATCH)],
         *["--long-share", "0", "--learning-rate", str(RATE), "--warmup-share", str(WARMUP), "--threads", str(threads)],
         *["--evaluate-every", str(steps), "--save-every", "500", "--bias-correction"],
-        *["--initializer-range", "0.02"],  # as the peer starts
     ]
+    if start == "peers":
+        command += ["--initializer-range", "0.02", "--first-weights", "random"]
     subprocess.run(command, check=True)
 
 
@@ -114,15 +118,19 @@ def score(work: Path) -> None:
     """Both models on the same held-out examples with the same masks: one segment, as theirs was trained, and pairs."""
     tokenizer = Tokenizer.load(work / "store" / "tokenizer")
     store = TokenStore.open(work / "store" / "held_out", tokenizer.digest)
-    for name, folder in (("transformers", work / "theirs"), ("bertwright", work / "ours" / "model")):
+    folders = {"transformers": work / "theirs"}
+    folders |= {f"bertwright, {start} start": work / run / "model" for start, run in RUNS.items()}
+    for name, folder in folders.items():
+        if not folder.exists():
+            continue
         model = load_model(folder, heads="optional").model
         for objective in ("mlm", "mlm+nsp"):
             data = PretrainingData(store, tokenizer, DataSettings(LENGTH, 32, objective=objective))  # type: ignore[arg-type]
             found = evaluate(model, data.held_out(2048))
             figures = f"masked-LM loss {found.mlm_loss:.3f}, accuracy {found.mlm_accuracy:.1%}"
-            if objective == "mlm+nsp" and name == "bertwright":
+            if objective == "mlm+nsp" and name != "transformers":
                 figures += f", next sentence {found.nsp_accuracy:.1%}"
-            print(f"{name:<14}{'pairs' if 'nsp' in objective else 'one segment':<14}{figures}")
+            print(f"{name:<26}{'pairs' if 'nsp' in objective else 'one segment':<14}{figures}")
 
 
 def main() -> None:
@@ -133,6 +141,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="torch.compile the peer's model")
     parser.add_argument("--steps", type=int, default=1_000, help="steps of `ours`: choose them to take the minutes")
+    parser.add_argument("--start", choices=tuple(RUNS), default="peers", help="first weights of `ours`")
     chosen = parser.parse_args()
     if chosen.what == "prepare":
         chosen.work.mkdir(parents=True, exist_ok=True)
@@ -140,7 +149,7 @@ def main() -> None:
     elif chosen.what == "theirs":
         theirs(chosen.work, chosen.minutes, chosen.threads, chosen.compile)
     elif chosen.what == "ours":
-        ours(chosen.work, chosen.threads, chosen.steps)
+        ours(chosen.work, chosen.threads, chosen.steps, chosen.start)
     else:
         score(chosen.work)
 

@@ -4,10 +4,11 @@
     python bench/worth.py DATA --english RUN --korean RUN --results FILE --table
 
 --english is fine-tuned on SST-2, MRPC and CoNLL-2003, --korean on NSMC; either may be left out. A model is a run of
-`bertwright pretrain` or a model folder. The untrained net has its configuration and its vocabulary, and random weights
-from the seed of each run. The recipe is that of section A.3 with a higher rate, as small nets take it. SST-2 and NSMC
-learn from --examples of their examples; NSMC sets a twentieth of them aside to choose the best epoch. Each run appends
-a line to FILE; what stands there already is not run again. --table shows the runs that the other options name.
+`bertwright pretrain` or a model folder. The untrained net has its configuration and its vocabulary, and the weights
+that pre-training starts from, of the seed of each run. The recipe is that of section A.3 with a higher rate, as small
+nets take it. SST-2 and NSMC learn from --examples of their examples; NSMC sets a twentieth of them aside to choose the
+best epoch. Each run appends a line to FILE; what stands there already is not run again. --table shows the runs that
+the other options name.
 
 "Most frequent answer" is what one reaches without reading: one label for all, no entity at all.
 """
@@ -25,7 +26,7 @@ import quality
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.metrics.spread import spread
-from bertwright.models.heads import BertForPretraining
+from bertwright.runs.recipe import ModelSettings
 from bertwright.runs.tuning import FinetuneSettings, read_examples
 from bertwright.tasks.classification import Classified
 from bertwright.tasks.tagging import Tagged, Tagging
@@ -42,10 +43,10 @@ LARGE = ("sst2", "nsmc")  # of which --examples are taken
 
 
 def untrained(settings: FinetuneSettings) -> Scores:
-    """The same with random weights."""
+    """The same from the first weights of pre-training."""
     assert settings.model is not None
     source, folder = model_folder(settings.model), settings.run.parent / "untrained"
-    save_model(folder, BertForPretraining(load_config(source), settings.seed), Tokenizer.load(source))
+    save_model(folder, ModelSettings().new_model(load_config(source), settings.seed), Tokenizer.load(source))
     return ours(replace(settings, model=str(folder)))
 
 

@@ -220,6 +220,20 @@ def test_first_weights_of_narrow_models_are_wider() -> None:
         assert (weight @ state).std() == pytest.approx(0.02 * 768**0.5 * 0.88, rel=0.1)
 
 
+def test_narrow_models_start_looking_around_and_the_papers_sizes_from_random_weights() -> None:
+    def looks_around(settings: ModelSettings) -> bool:
+        config = replace(settings.config(100, causal=False), num_layers=1)
+        model = settings.new_model(config, seed=3)
+        queries, keys, _ = model.encoder.layers[0].qkv.weight.chunk(3)
+        return bool(torch.allclose(queries.norm(), keys.norm(), rtol=1e-5))  # keys are queries, rotated
+
+    assert {size: looks_around(ModelSettings(size)) for size in SIZES} == {
+        "tiny": True, "mini": True, "small": True, "medium": True, "base": False, "large": False
+    }  # fmt: skip
+    assert looks_around(ModelSettings("base", first_weights="neighbours"))
+    assert not looks_around(ModelSettings("tiny", first_weights="random"))
+
+
 def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
     message = r"^size = 'tiny', num_layers = 3: the model to start from, folder, has its own; leave that out"
     with pytest.raises(ValueError, match=message):
@@ -229,6 +243,7 @@ def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
         ("max_positions", 512),
         ("activation", "gelu"),
         ("initializer_range", 0.02),
+        ("first_weights", "random"),
     ):
         with pytest.raises(ValueError, match=f"{name} = {value!r}: the model to start from"):
             ModelSettings(init="folder", **{name: value})  # type: ignore[arg-type]

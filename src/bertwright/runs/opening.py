@@ -75,7 +75,7 @@ def _starting_model(
     if latest is None and settings.model.init is None:
         config = settings.model.config(tokenizer.vocab_size, causal=settings.data.objective == "ltr")
         _check_memory(config)
-        return BertForPretraining(config, settings.data.seed)
+        return settings.model.new_model(config, settings.data.seed)
     folder = latest or model_folder(str(settings.model.init))
     if Tokenizer.load(folder).digest != tokenizer.digest:
         raise ValueError(

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.models.neighbours import look_around
 from bertwright.pretraining.batches import DataSettings
 from bertwright.training.device import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
@@ -15,6 +17,7 @@ from bertwright.training.optimizer import OptimizerSettings
 NEW_MODEL = (
     "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "activation", "initializer_range",
 )  # fmt: skip
+PAPER_WIDTH = 768  # BASE's; narrower models are not the paper's, and start as suits them (decisions 10 and 11)
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,13 @@ class ModelSettings:
     initializer_range: float | None = None
     """Standard deviation of the first weights; unset: 0.02 (Google's code), and 0.02·√(768 / width) below a width of
     768, so that products with a state spread at every width as they do in BASE."""
+    first_weights: Literal["neighbours", "random"] | None = None
+    """neighbours: every head starts out looking at the tokens around its own, which saves most of the steps in which a
+    new model knows nothing but frequencies; random: all weights are independent draws (Google's code). Unset:
+    neighbours below a width of 768, else random."""
 
     def __post_init__(self) -> None:
-        if self.init is not None and (given := self._given("size", *NEW_MODEL)):
+        if self.init is not None and (given := self._given("size", "first_weights", *NEW_MODEL)):
             told = ", ".join(f"{name} = {value!r}" for name, value in given.items())
             raise ValueError(f"{told}: the model to start from, {self.init}, has its own; leave that out")
 
@@ -58,7 +65,15 @@ class ModelSettings:
         config = BertConfig.named(self.size or "base", vocab_size, causal=causal, **given)
         if self.initializer_range is not None:
             return config
-        return replace(config, initializer_range=0.02 * max(1.0, 768 / config.hidden_size) ** 0.5)
+        return replace(config, initializer_range=0.02 * max(1.0, PAPER_WIDTH / config.hidden_size) ** 0.5)
+
+    def new_model(self, config: BertConfig, seed: int) -> BertForPretraining:
+        """A model of this shape with its first weights, which are a function of the seed."""
+        model = BertForPretraining(config, seed)
+        unset = "neighbours" if config.hidden_size < PAPER_WIDTH else "random"
+        if (self.first_weights or unset) == "neighbours":
+            look_around(model.encoder)
+        return model
 
     @property
     def dropouts(self) -> dict[str, float]:
