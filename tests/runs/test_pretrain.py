@@ -221,8 +221,8 @@ def test_first_weights_of_narrow_models_are_wider() -> None:
 
 
 def test_narrow_models_start_looking_around_and_the_papers_sizes_from_random_weights() -> None:
-    def looks_around(settings: ModelSettings) -> bool:
-        config = replace(settings.config(100, causal=False), num_layers=1)
+    def looks_around(settings: ModelSettings, causal: bool = False) -> bool:
+        config = replace(settings.config(100, causal), num_layers=1)
         model = settings.new_model(config, seed=3)
         queries, keys, _ = model.encoder.layers[0].qkv.weight.chunk(3)
         return bool(torch.allclose(queries.norm(), keys.norm(), rtol=1e-5))  # keys are queries, rotated
@@ -232,6 +232,7 @@ def test_narrow_models_start_looking_around_and_the_papers_sizes_from_random_wei
     }  # fmt: skip
     assert looks_around(ModelSettings("base", first_weights="neighbours"))
     assert not looks_around(ModelSettings("tiny", first_weights="random"))
+    assert not looks_around(ModelSettings("tiny"), causal=True)
 
 
 def test_a_shape_for_a_model_that_has_one_is_refused() -> None:

@@ -27,8 +27,8 @@ def look_around(encoder: Encoder) -> None:
 
     Positions become sinusoids, so that to step aside is to rotate, one rotation for all positions. The keys of each
     head become its queries, rotated by one token: even heads look a little to the left of where they stand, odd heads
-    to the right; in a left-to-right model all look to the left. What a head brings home counts against itself, for a
-    word is seldom its neighbour's: the output weights become the negative transpose of the value weights.
+    to the right. What a head brings home counts against itself, for a word is seldom its neighbour's: the output
+    weights become the negative transpose of the value weights.
     """
     config = encoder.config
     pairs = config.hidden_size // 2  # of an odd width, the last entry stays as it was drawn
@@ -42,7 +42,7 @@ def look_around(encoder: Encoder) -> None:
         queries, keys, values = layer.qkv.weight.view(3, config.num_heads, config.head_size, config.hidden_size)
         queries *= SHARPNESS
         for head in range(config.num_heads):
-            step = 1 if head % 2 and not config.causal else -1
+            step = 1 if head % 2 else -1
             keys[head] = queries[head]
             keys[head, :, : 2 * pairs] = stepped(queries[head, :, : 2 * pairs], step * frequencies)
         layer.attention_output.weight.copy_(-values.flatten(0, 1).T)

@@ -51,7 +51,7 @@ class ModelSettings:
     first_weights: Literal["neighbours", "random"] | None = None
     """neighbours: every head starts out looking at the tokens around its own, which saves most of the steps in which a
     new model knows nothing but frequencies; random: all weights are independent draws (Google's code). Unset:
-    neighbours below a width of 768, else random."""
+    neighbours below a width of 768, where both sides are seen; else random."""
 
     def __post_init__(self) -> None:
         if self.init is not None and (given := self._given("size", "first_weights", *NEW_MODEL)):
@@ -70,7 +70,7 @@ class ModelSettings:
     def new_model(self, config: BertConfig, seed: int) -> BertForPretraining:
         """A model of this shape with its first weights, which are a function of the seed."""
         model = BertForPretraining(config, seed)
-        unset = "neighbours" if config.hidden_size < PAPER_WIDTH else "random"
+        unset = "neighbours" if config.hidden_size < PAPER_WIDTH and not config.causal else "random"
         if (self.first_weights or unset) == "neighbours":
             look_around(model.encoder)
         return model
