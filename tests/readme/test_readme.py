@@ -41,7 +41,7 @@ def execute(command: str | list[str], folder: Path) -> str:
         shell=isinstance(command, str),
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
