@@ -36,12 +36,8 @@ def trained(work: Path, criterion: str, steps: int, threads: int) -> Path:
         command = [
             *[*cli, "pretrain", "--store", str(folder / "store"), "--run", str(run), "--size", "mini"],
             *["--max-positions", "128", "--batch-size", "16", "--long-share", "0", "--steps", str(steps)],
-            *[
-                "--initializer-range",
-                "0.02",
-                "--first-weights",
-                "random",
-            ],  # as the table of docs/benchmarks.md was made
+            # as the table of docs/benchmarks.md was made
+            *["--initializer-range", "0.02", "--first-weights", "random"],
             *["--learning-rate", "1e-3", "--warmup-share", "0.05", "--bias-correction", "--threads", str(threads)],
             *["--evaluate-every", str(steps), "--evaluate-sequences", "1024"],
         ]

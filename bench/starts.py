@@ -3,8 +3,8 @@
     python bench/starts.py STORE WORK [--size tiny] [--kinds random neighbours] [--ranges 0.02 0.05 0.09]
                                       [--steps 2000] [--rate 1e-3] [--seeds 1] [--threads 1]
 
-STORE is a token store (`make demo` leaves one in demo-run/store). All else is
-recipes/demo.toml. Runs stay in WORK, and one that is finished there is not run again.
+STORE is a token store (`make demo` leaves one in demo-run/store). All else is recipes/demo.toml. Runs stay in WORK, and
+one that is finished there is not run again.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def execute(command: str | list[str], folder: Path) -> str:
         shell=isinstance(command, str),
         capture_output=True,
         text=True,
-        timeout=1800,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -62,7 +62,7 @@ def test_the_tour_works_as_printed(tmp_path: Path) -> None:
             printed = execute(command, tmp_path)
             missing = words(output) - words(printed)
             # Learned words, and words that a model of one minute puts into masks, may be others elsewhere.
-            assert len(missing) <= 0.35 * len(words(output)), f"{command}: not printed: {sorted(missing)}\n{printed}"
+            assert len(missing) <= 0.2 * len(words(output)), f"{command}: not printed: {sorted(missing)}\n{printed}"
     printed = execute([sys.executable, "-c", program], tmp_path)
     promised = re.findall(r"# → (.*)", program)
     assert promised
