@@ -1,10 +1,10 @@
 """Both ways of learning a vocabulary, compared by masked-LM loss per character after the same training.
 
-    python bench/criteria.py WORK [--steps 300] [--threads 1]
+    python bench/criteria.py WORK [--size 8000] [--steps 1500] [--threads 1]
 
-Two vocabularies of 30,000 tokens from the same text, two stores, two BERT-minis trained with the same settings for the
-same number of steps. A loss per token would favour short tokens; so it is multiplied by the tokens per character of
-the held-out text.
+Two vocabularies from the same text, two stores, two BERT-minis trained with the settings of `hour.sh` for the same
+number of steps. A loss per token would favour short tokens; so it is multiplied by the tokens per character of the
+held-out text.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 from same_minutes import HELD_OUT, TRAIN
 
 
-def trained(work: Path, criterion: str, steps: int, threads: int) -> Path:
+def trained(work: Path, criterion: str, chosen: argparse.Namespace) -> Path:
     """Vocabulary, store and run of one criterion, by the command line; what is there already is left."""
     cli = [sys.executable, "-m", "bertwright"]
     folder = work / criterion
     if not (folder / "vocabulary").exists():
-        learned = ["--criterion", criterion, "--output", str(folder / "vocabulary")]
+        learned = ["--size", str(chosen.size), "--criterion", criterion, "--output", str(folder / "vocabulary")]
         subprocess.run([*cli, "vocabulary", *TRAIN, *learned], check=True)
     stored = ["--vocabulary", str(folder / "vocabulary"), "--store", str(folder / "store")]
     subprocess.run([*cli, "prepare", *TRAIN, "--held-out-inputs", HELD_OUT, *stored], check=True)
-    run = folder / f"run-{steps}"
+    run = folder / f"run-{chosen.steps}"
     if not (run / "model").exists():
         command = [
             *[*cli, "pretrain", "--store", str(folder / "store"), "--run", str(run), "--size", "mini"],
-            *["--max-positions", "128", "--batch-size", "16", "--long-share", "0", "--steps", str(steps)],
-            # as the table of docs/benchmarks.md was made
-            *["--initializer-range", "0.02", "--first-weights", "random"],
-            *["--learning-rate", "1e-3", "--warmup-share", "0.05", "--bias-correction", "--threads", str(threads)],
-            *["--evaluate-every", str(steps), "--evaluate-sequences", "1024"],
+            *["--max-positions", "128", "--max-length", "64", "--batch-size", "16", "--long-share", "0"],
+            *["--hidden-dropout", "0", "--attention-dropout", "0", "--steps", str(chosen.steps)],
+            *["--learning-rate", "8e-4", "--warmup-share", "0.05", "--bias-correction"],
+            *["--evaluate-every", str(chosen.steps), "--evaluate-sequences", "1024", "--threads", str(chosen.threads)],
         ]
         subprocess.run(command, check=True)
     return run
@@ -48,13 +47,14 @@ def trained(work: Path, criterion: str, steps: int, threads: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--size", type=int, default=8_000, help="tokens of each vocabulary")
+    parser.add_argument("--steps", type=int, default=1_500)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     characters = sum(len("".join(document.text.split())) for document in read(CorpusSettings((HELD_OUT,))))
     rows = []
     for criterion in ("likelihood", "bpe"):
-        run = trained(chosen.work, criterion, chosen.steps, chosen.threads)
+        run = trained(chosen.work, criterion, chosen)
         tokenizer = Tokenizer.load(chosen.work / criterion / "vocabulary")
         store = TokenStore.open(chosen.work / criterion / "store" / "held_out", tokenizer.digest)
         loss = read_metrics(run)[-1]["mlm_loss"]

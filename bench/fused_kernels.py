@@ -106,7 +106,7 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
             step(lambda h, w, b: kernels.linear_cross_entropy(h, w, b, labels)[0], *loss_shapes),
             step(lambda h, w, b: F.cross_entropy(F.linear(h, w, b), labels, reduction="sum"), *loss_shapes),
         ),
-        ("AdamW", least(lambda: kernels.adamw_(*flat, numbers)), least(optimizer.step)),
+        ("AdamW", least(lambda: kernels.adamw_(*([tensor] for tensor in flat), numbers)), least(optimizer.step)),
         ("norm of a gradient", least(lambda: kernels.gradient_norm(flat[:1])), least(lambda: flat[0].norm())),
     ]
 

@@ -13,8 +13,8 @@ long)
     ;;
 short)
     size=8000
-    recipe=(--learning-rate 8e-4 --max-length 64 --hidden-dropout 0 --attention-dropout 0 --steps 7000
-        --evaluate-every 700 --save-every 350)
+    recipe=(--learning-rate 8e-4 --max-length 64 --hidden-dropout 0 --attention-dropout 0 --steps 10000
+        --evaluate-every 1000 --save-every 500)
     ;;
 *) echo "$RECIPE: no such recipe; long or short" >&2 && exit 2 ;;
 esac
@@ -26,4 +26,4 @@ time bertwright pretrain --store "$WORK/store" --run "$WORK/run" --size mini --m
     --batch-size 16 --warmup-share 0.05 --bias-correction --threads "$THREADS" \
     --evaluate-sequences 512 "${recipe[@]}"
 bertwright fill-mask "$WORK/run" "The city is the capital of the [MASK]." "He was born in the [MASK] of 1912." \
-    "She looked at him and [MASK]." "The two teams played in the final [MASK]."
+    "She opened the [MASK] and went in." "She looked at him and [MASK]."

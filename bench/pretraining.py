@@ -1,6 +1,7 @@
 """One pre-training step (MLM + NSP, 32 sequences of 128 tokens, vocabulary 30,522), side by side with `transformers`.
 
     python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2]
+    python bench/pretraining.py --device cuda --sequences 256 --sizes base large   (written, not yet run on a GPU)
 
 Every contender is a process of its own, warmed up, and then asked for one step at a time in turn, so that a machine
 whose speed drifts drifts for all. The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay
@@ -12,6 +13,7 @@ of this machine in the fastest number type that a contender may use, measured in
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import platform
@@ -21,10 +23,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import date
 from importlib.metadata import version
+from typing import Literal
 
-LENGTH, SEQUENCES, VOCABULARY = 128, 32, 30_522
+LENGTH, VOCABULARY = 128, 30_522
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
@@ -34,8 +38,16 @@ MALLOC = {
 Step = Callable[[], float]
 
 
-def contenders(bfloat16: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
+def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
     """Name → (arguments of the child, environment)."""
+    if gpu:
+        listed: dict[str, tuple[list[str], dict[str, str]]] = {
+            "transformers, bf16 autocast": (["theirs", "--bfloat16"], {}),
+            "transformers, bf16 autocast, compiled": (["theirs", "--bfloat16", "--compile"], {}),
+            "bertwright, bf16": (["ours", "--bfloat16"], {}),
+            "bertwright, bf16, nothing compiled": (["ours", "--bfloat16"], {"BERTWRIGHT_NATIVE": "0"}),
+        }
+        return listed | {"matrix product (ceiling)": (["ceiling", "--bfloat16"], {})}
     listed = {
         "transformers, as people run it (fp32)": (["theirs"], {}),
         "transformers, malloc thresholds": (["theirs"], MALLOC),
@@ -52,43 +64,44 @@ def contenders(bfloat16: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
     return listed | {"matrix product (ceiling)": (["ceiling"], {})}
 
 
-def example() -> dict[str, object]:
+def example(sequences: int) -> dict[str, object]:
     """Token ids, masked positions and answers, the same for everybody."""
     import numpy as np
 
     rng = np.random.default_rng(0)
-    ids = rng.integers(1000, VOCABULARY, (SEQUENCES, LENGTH))
-    masks = np.sort(np.argsort(rng.random((SEQUENCES, LENGTH - 3)), axis=1)[:, :19] + 1)
+    ids = rng.integers(1000, VOCABULARY, (sequences, LENGTH))
+    masks = np.sort(np.argsort(rng.random((sequences, LENGTH - 3)), axis=1)[:, :19] + 1)
     labels = np.take_along_axis(ids, masks, 1)
     np.put_along_axis(ids, masks, 103, 1)
-    return {"ids": ids, "masks": masks, "labels": labels, "next": rng.integers(0, 2, SEQUENCES)}
+    return {"ids": ids, "masks": masks, "labels": labels, "next": rng.integers(0, 2, sequences)}
 
 
-def theirs(size: str, compiled: bool, bfloat16: bool) -> Step:
+def theirs(chosen: argparse.Namespace) -> Step:
     import torch
     from transformers import BertConfig, BertForPreTraining
 
     from bertwright.models.config import SIZES
 
-    layers, hidden, heads = SIZES[size]
+    layers, hidden, heads = SIZES[chosen.size]
     config = BertConfig(
         vocab_size=VOCABULARY, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
         intermediate_size=4 * hidden, attn_implementation="sdpa",
     )  # fmt: skip
-    model = BertForPreTraining(config).train()
+    model = BertForPreTraining(config).train().to(chosen.device)
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.01},
         {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused=True)
-    given = {name: torch.as_tensor(value) for name, value in example().items()}
-    labels = torch.full((SEQUENCES, LENGTH), -100).scatter(1, given["masks"], given["labels"])
+    given = {name: torch.as_tensor(value) for name, value in example(chosen.sequences).items()}
+    labels = torch.full((chosen.sequences, LENGTH), -100).scatter(1, given["masks"], given["labels"])
     inputs = {"input_ids": given["ids"], "token_type_ids": torch.zeros_like(given["ids"]), "labels": labels}
     inputs |= {"attention_mask": torch.ones_like(given["ids"]), "next_sentence_label": given["next"]}
-    forward = torch.compile(model) if compiled else model
+    inputs = {name: value.to(chosen.device) for name, value in inputs.items()}
+    forward = torch.compile(model) if chosen.compile else model
 
     def step() -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        with torch.autocast(chosen.device, torch.bfloat16, enabled=chosen.bfloat16):
             loss = forward(**inputs).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -99,27 +112,32 @@ def theirs(size: str, compiled: bool, bfloat16: bool) -> Step:
     return step
 
 
-def ours(size: str, bfloat16: bool) -> Step:
+def ours(chosen: argparse.Namespace) -> Step:
     import numpy as np
     import torch
 
     from bertwright.batching.batch import pack
     from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
-    from bertwright.native import keep_freed_memory
     from bertwright.pretraining.batches import PretrainingBatch
     from bertwright.runs.pretrain import compute
+    from bertwright.training.device import DeviceSettings, placed
     from bertwright.training.loop import steps
     from bertwright.training.optimizer import AdamW, OptimizerSettings
 
-    keep_freed_memory()
-    given = {name: np.asarray(value) for name, value in example().items()}
+    number_type: Literal["bfloat16", "float32"] = "bfloat16" if chosen.bfloat16 else "float32"
+    settings = DeviceSettings(chosen.device, number_type, chosen.threads)
+    until_the_end = ExitStack()
+    atexit.register(until_the_end.close)
+    place = until_the_end.enter_context(placed(settings))
+    given = {name: np.asarray(value) for name, value in example(chosen.sequences).items()}
     batch = pack(list(given["ids"]))
-    positions = (given["masks"] + LENGTH * np.arange(SEQUENCES)[:, None]).ravel()
+    positions = (given["masks"] + LENGTH * np.arange(chosen.sequences)[:, None]).ravel()
     answers, labels = torch.from_numpy(given["next"]), torch.from_numpy(given["labels"].ravel())
-    whole = PretrainingBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), SEQUENCES)
-    model = BertForPretraining(BertConfig.named(size, VOCABULARY)).train()
-    model.encoder.compute_dtype = torch.bfloat16 if bfloat16 else torch.float32
+    whole = PretrainingBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
+    whole = whole.to(place.device)
+    model = BertForPretraining(BertConfig.named(chosen.size, VOCABULARY)).train().to(place.device)
+    model.encoder.compute_dtype = place.dtype
     optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
 
     def forever():  # type: ignore[no-untyped-def]
@@ -130,15 +148,15 @@ def ours(size: str, bfloat16: bool) -> Step:
     return lambda: next(reports).sums["mlm_sum"] / len(labels)
 
 
-def ceiling(size: str, bfloat16: bool) -> Step:
+def ceiling(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.models.config import SIZES
     from bertwright.training.device import Place, gemm_ceiling
 
-    dtype = torch.bfloat16 if bfloat16 else torch.float32
-    place = Place(torch.device("cpu"), dtype, torch.get_num_threads())
-    return lambda: gemm_ceiling(place, SIZES[size][1])
+    dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
+    place = Place(torch.device(chosen.device), dtype, torch.get_num_threads())
+    return lambda: gemm_ceiling(place, SIZES[chosen.size][1])
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -147,25 +165,26 @@ def serve(arguments: argparse.Namespace) -> None:
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    if arguments.serve == "theirs":
-        step = theirs(arguments.size, arguments.compile, arguments.bfloat16)
-    elif arguments.serve == "ours":
-        step = ours(arguments.size, arguments.bfloat16)
-    else:
-        step = ceiling(arguments.size, arguments.bfloat16)
+    step = {"theirs": theirs, "ours": ours, "ceiling": ceiling}[arguments.serve](arguments)
     for _ in sys.stdin:
         started = time.perf_counter()
         result = step()
         seconds = time.perf_counter() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        on_gpu = arguments.device == "cuda"
+        peak = (
+            torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        )
         print(json.dumps({"seconds": seconds, "result": result, "peak": peak}), flush=True)
 
 
 class Child:
     """A contender's process, as seen from here."""
 
-    def __init__(self, size: str, threads: int, arguments: list[str], environment: dict[str, str]) -> None:
-        command = [sys.executable, __file__, "--serve", *arguments, "--size", size, "--threads", str(threads)]
+    def __init__(
+        self, size: str, chosen: argparse.Namespace, arguments: list[str], environment: dict[str, str]
+    ) -> None:
+        command = [sys.executable, __file__, "--serve", *arguments, "--size", size, "--threads", str(chosen.threads)]
+        command += ["--device", chosen.device, "--sequences", str(chosen.sequences)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
         self.seconds: list[float] = []
@@ -193,9 +212,10 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
     """Print one table."""
     from bertwright.models.config import BertConfig
 
-    listed = contenders(bfloat16).items()
+    sequences = chosen.sequences
+    listed = contenders(bfloat16, chosen.device == "cuda").items()
     taking_part = {name: how for name, how in listed if not any(part in name for part in chosen.without)}
-    children = {name: Child(size, chosen.threads, *how) for name, how in taking_part.items()}
+    children = {name: Child(size, chosen, *how) for name, how in taking_part.items()}
     for child in children.values():
         for _ in range(chosen.warmup):
             child.step(counted=False)
@@ -205,7 +225,7 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
     for child in children.values():
         child.close()
     top = max(children.pop("matrix product (ceiling)").results)
-    useful = BertConfig.named(size, VOCABULARY).training_flops([LENGTH] * SEQUENCES, 19 * SEQUENCES, pooled=True)
+    useful = BertConfig.named(size, VOCABULARY).training_flops([LENGTH] * sequences, 19 * sequences, pooled=True)
     print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP a step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
     print("| | tokens/s | step, s (least to most) | bertwright is | utilisation | peak memory, GB |")
     print("|---|---:|---:|---:|---:|---:|")
@@ -213,7 +233,7 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
     for name, child in children.items():
         median = statistics.median(child.seconds)
         speed, spread = (
-            LENGTH * SEQUENCES / median,
+            LENGTH * sequences / median,
             f"{median:.2f} ({min(child.seconds):.2f} to {max(child.seconds):.2f})",
         )
         times = f"{median / fastest:.2f} × as fast" if name.startswith("transformers") else ""
@@ -228,6 +248,8 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=2, help="steps of each contender that are not counted")
     parser.add_argument("--without", nargs="+", default=[], help="leave out contenders whose name contains this")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sequences", type=int, default=32, help="sequences a step")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--serve", choices=("ours", "theirs", "ceiling"), help=argparse.SUPPRESS)
     parser.add_argument("--size", help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
@@ -240,12 +262,13 @@ def main() -> None:
 
     from bertwright.training.device import multiplies_bfloat16
 
-    bfloat16 = multiplies_bfloat16(torch.device("cpu"))
+    bfloat16 = multiplies_bfloat16(torch.device(arguments.device))
+    name = torch.cuda.get_device_name() if arguments.device == "cuda" else torch.backends.cpu.get_cpu_capability()
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "bertwright"))
     print(
-        f"{date.today()}, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, "
+        f"{date.today()}, {platform.machine()}, {name}, "
         f"bf16 units: {'yes' if bfloat16 else 'no'}, {arguments.threads} threads; {packages}; Python "
-        f"{platform.python_version()}; {arguments.rounds} rounds, {SEQUENCES} × {LENGTH} tokens"
+        f"{platform.python_version()}; {arguments.rounds} rounds, {arguments.sequences} × {LENGTH} tokens"
     )
     for size in arguments.sizes:
         compare(size, arguments, bfloat16)

@@ -5,10 +5,10 @@
     python bench/same_minutes.py ours WORK         train with bertwright for about as long
     python bench/same_minutes.py score WORK        both models on the same held-out text and masks
 
-`theirs` is BertForMaskedLM with DataCollatorForLanguageModeling on 128-token blocks, as run_mlm.py makes them: fused
+`theirs` is BertForMaskedLM with DataCollatorForLanguageModeling on blocks of tokens, as run_mlm.py makes them: fused
 AdamW, SDPA, torch.compile and glibc's malloc thresholds raised where asked for. Its rate decays over the minutes, so it
-ends exactly at its schedule's end. Both use the same vocabulary, text, size, batch, rate, warm-up, decay and dropout,
-and both start as transformers does, with σ = 0.02; `ours --start own` begins with our own first weights instead.
+ends exactly at its schedule's end. Both use the same vocabulary, text, size, batch, rate, warm-up and decay, those of
+`hour.sh`, and no dropout. `ours` begins with our own first weights, `ours --start peers` as transformers does.
 Start `theirs` and `ours` together, one core each (taskset -c 0 / -c 1, --threads 1), and neither gets a better machine.
 """
 
@@ -36,14 +36,16 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "corpora"
 TRAIN = (f"file={DATA / 'english_books'}", str(DATA / "english_wikipedia" / "train.txt"))
 HELD_OUT = str(DATA / "english_wikipedia" / "heldout.txt")
-LENGTH, BATCH, RATE, WARMUP = 128, 16, 1e-3, 0.05
-RUNS = {"peers": "ours", "own": "ours-own"}  # first weights: folder in WORK
+VOCABULARY, LENGTH, BATCH, RATE, WARMUP = 8_000, 64, 16, 8e-4, 0.05
+RUNS = {"own": "ours", "peers": "ours-peers"}  # first weights: folder in WORK
 
 
 def prepare(work: Path) -> None:
-    """Vocabulary and store by the command line; for the peer, the same text as blocks of 126 ids between specials."""
+    """Vocabulary and store by the command line; for the peer, the same text as blocks of ids between specials."""
     cli = [sys.executable, "-m", "bertwright"]
-    subprocess.run([*cli, "vocabulary", *TRAIN, "--output", str(work / "vocabulary")], check=True)
+    subprocess.run(
+        [*cli, "vocabulary", *TRAIN, "--size", str(VOCABULARY), "--output", str(work / "vocabulary")], check=True
+    )
     stored = ["--vocabulary", str(work / "vocabulary"), "--store", str(work / "store")]
     subprocess.run([*cli, "prepare", *TRAIN, "--held-out-inputs", HELD_OUT, *stored], check=True)
     tokenizer = Tokenizer.load(work / "vocabulary")
@@ -64,7 +66,8 @@ def theirs(work: Path, minutes: float, threads: int, compiled: bool) -> None:
     tokenizer = AutoTokenizer.from_pretrained(work / "vocabulary")
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-        max_position_embeddings=LENGTH, attn_implementation="sdpa",
+        max_position_embeddings=LENGTH, attn_implementation="sdpa", hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     model = BertForMaskedLM(config)
     decayed = [p for p in model.parameters() if p.ndim > 1]
@@ -106,6 +109,7 @@ def ours(work: Path, threads: int, steps: int, start: str) -> None:
     command = [
         *[sys.executable, "-m", "bertwright", "pretrain", "--store", str(work / "store"), "--run", str(run)],
         *["--steps", str(steps), "--size", "mini", "--max-positions", str(LENGTH), "--batch-size", str(BATCH)],
+        *["--max-length", str(LENGTH), "--hidden-dropout", "0", "--attention-dropout", "0"],
         *["--long-share", "0", "--learning-rate", str(RATE), "--warmup-share", str(WARMUP), "--threads", str(threads)],
         *["--evaluate-every", str(steps), "--save-every", "500", "--bias-correction"],
     ]
@@ -122,6 +126,7 @@ def score(work: Path) -> None:
     folders |= {f"bertwright, {start} start": work / run / "model" for start, run in RUNS.items()}
     for name, folder in folders.items():
         if not folder.exists():
+            print(f"{name:<26}has not been run")
             continue
         model = load_model(folder, heads="optional").model
         for objective in ("mlm", "mlm+nsp"):
@@ -141,7 +146,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="torch.compile the peer's model")
     parser.add_argument("--steps", type=int, default=1_000, help="steps of `ours`: choose them to take the minutes")
-    parser.add_argument("--start", choices=tuple(RUNS), default="peers", help="first weights of `ours`")
+    parser.add_argument("--start", choices=tuple(RUNS), default="own", help="first weights of `ours`")
     chosen = parser.parse_args()
     if chosen.what == "prepare":
         chosen.work.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ SYSTEMS: dict[str, System] = {"untrained": untrained, "pre-trained": ours}
 
 def runs(chosen: argparse.Namespace) -> Iterator[Run]:
     """All that is asked for, both nets in turn."""
-    for task in WORKS:
+    for task in chosen.tasks:
         model = chosen.korean if task == "nsmc" else chosen.english
         examples = chosen.examples if task in LARGE else chosen.all_examples
         for seed in range(chosen.seeds if model else 0):
@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--korean", help="pre-trained run or model folder")
     parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
     parser.add_argument("--table", action="store_true", help="print the table of the results so far; run nothing")
+    parser.add_argument("--tasks", nargs="+", choices=WORKS, default=list(WORKS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=3.0)
     parser.add_argument("--rate", type=float, default=1e-4)

@@ -21,6 +21,7 @@ from typing import NamedTuple, get_type_hints
 
 import numpy as np
 import pytest
+import torch
 
 import bertwright
 from bertwright.cli import VERBS, field_texts, run
@@ -86,6 +87,18 @@ def at(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # --- the commands
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("Tried to allocate 2 GiB")])
+def test_memory_that_is_full_is_told_in_a_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("bertwright.runs.use.info", fails)
+    done = ran("info anything")
+    assert done.code == 1
+    assert done.err.startswith("bertwright: error: out of memory; take less at a time (--micro-batch")
+    assert done.err.count("\n") == 1
 
 
 def test_the_usage_names_every_verb() -> None:

@@ -102,3 +102,16 @@ def test_a_digest_tells_where_parts_end(tmp_path: Path) -> None:
     whole = digest_file(path)
     path.write_bytes(b"x" * 2_999_999 + b"y")
     assert digest_file(path) != whole
+
+
+def test_a_folder_made_for_nothing_goes_again(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), folder_lock(tmp_path / "new"):
+        raise KeyError
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    with folder_lock(tmp_path / "old"):
+        pass
+    assert (tmp_path / "old").is_dir()
+    with folder_lock(tmp_path / "used"):
+        (tmp_path / "used" / "file").touch()
+    assert (tmp_path / "used" / "file").exists()

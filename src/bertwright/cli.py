@@ -65,6 +65,10 @@ as settings.toml, and --config reads them again.
 FROM_FILE = "Settings may also stand in a TOML file: --config FILE.toml; options given beside it win."
 
 READER_GONE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
+OUT_OF_MEMORY = (
+    "out of memory; take less at a time (--micro-batch in pre-training, --batch-size and --max-length elsewhere), or a "
+    "smaller model"
+)
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -93,14 +97,18 @@ def run(arguments: list[str]) -> int:
         return failed(f"error: {told(error)}", 2 if isinstance(error, MISUSE) else 1)
     except ValueError as error:
         return failed(f"error: {error}", 2)
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return failed(f"error: {OUT_OF_MEMORY}", 1)
         if not type(error).__module__.startswith("bertwright."):  # not ours: a defect, which shows its trace
             raise
         return failed(f"error: {error}", 1)
 
 
 def failed(message: str, code: int) -> int:
-    print(f"bertwright: {' '.join(map(str.strip, message.splitlines()))}", file=sys.stderr)
+    rank = os.environ.get("RANK", "0")  # of torchrun's processes all but the first say who they are
+    speaker = "bertwright" if rank == "0" else f"bertwright, rank {rank}"
+    print(f"{speaker}: {' '.join(map(str.strip, message.splitlines()))}", file=sys.stderr)
     return code
 
 

@@ -30,16 +30,24 @@ def whole_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
-        yield part
-        sync(part)
-        part.replace(path)
-        sync(path.parent)
-    except OSError as error:  # a write to an open file, on a full disk, does not say to which
+        with naming(path):
+            yield part
+            sync(part)
+            part.replace(path)
+            sync(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the system say which file it is about: a write to an open one, on a full disk, does not."""
+    try:
+        yield
+    except OSError as error:
         if error.errno is not None and error.filename is None:
             error.filename = str(path)
         raise
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -118,8 +126,9 @@ def digest_file(path: Path) -> str:
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold a folder for this process. The lock goes with the process, so a killed one leaves nothing to clean up.
 
-    Raises ValueError when another live process holds it.
+    A folder that was made for it and has stayed empty goes, too. Raises ValueError when another live process holds it.
     """
+    made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
@@ -128,4 +137,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
             raise ValueError(
                 f"{folder}: another process is writing there; wait for it, or name another folder"
             ) from None
-        yield
+        try:
+            yield
+        finally:
+            if made and [path.name for path in folder.iterdir()] == [".lock"]:
+                shutil.rmtree(folder)

@@ -71,6 +71,14 @@ def find_compiler() -> str | None:
     return None
 
 
+@functools.cache
+def compiles_for_gpu() -> bool:
+    """Whether PyTorch can make GPU kernels of Python here: with Triton, and the compiler that Triton needs."""
+    if os.environ.get("BERTWRIGHT_NATIVE") == "0":
+        return False
+    return importlib.util.find_spec("triton") is not None and find_compiler() is not None
+
+
 def note(text: str) -> None:
     print(f"bertwright: note: {text}", file=sys.stderr, flush=True)
 

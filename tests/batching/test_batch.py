@@ -25,7 +25,7 @@ def test_ids_of_any_integer_type_are_taken() -> None:
 
 
 def test_moving_keeps_what_is_no_tensor() -> None:
-    batch = Batch(*(torch.zeros(1, dtype=torch.int64) for _ in range(4)), max_seqlen=1, dropout_seed=7, first_token=9)
+    batch = Batch(*(torch.zeros(1, dtype=torch.int64) for _ in range(4)), np.array([1]), dropout_seed=7, first_token=9)
     moved = batch.to("meta")
     assert moved.input_ids.device.type == moved.cu_seqlens.device.type == "meta"
     assert (moved.max_seqlen, moved.dropout_seed, moved.first_token) == (1, 7, 9)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import polars
 import pytest
@@ -22,6 +23,7 @@ from bertwright.corpus.documents import (
     CorpusSettings,
     Document,
     Findings,
+    InputFile,
     open_inputs,
     pieces,
     read,
@@ -251,6 +253,23 @@ def test_small_files_share_a_piece_and_compressed_ones_stay_whole(tmp_path: Path
         (tmp_path / f"{number}.txt").write_text("x" * 10)
     (tmp_path / "z.txt.gz").write_bytes(gzip.compress(bytes(range(1, 120)) * 3))
     assert [len(share.files) for share in pieces(CorpusSettings((str(tmp_path),)), 40)] == [4, 2, 1]
+
+
+def test_many_small_files_are_shared_out_in_one_pass() -> None:
+    looked_at = 0
+
+    class Counted(InputFile):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looked_at
+            looked_at += name == "size"
+            return super().__getattribute__(name)
+
+    corpus = [Counted(f"{number}.txt", 24, ".txt", "", "file") for number in range(40_000)]
+    shares = pieces(CorpusSettings(("made up",)), 4 << 20, corpus)
+    assert looked_at < 10 * len(corpus)
+    assert [file.path for share in shares for file in share.files] == [file.path for file in corpus]
+    assert len(shares) == 40  # although 4 MB would hold them all
+    assert sum(share.size for share in shares) == 40_000 * 24
 
 
 def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:

@@ -1,19 +1,32 @@
 """The survey: its counts against counting by hand and slowly, its warnings against corpora made to deserve them."""
 
 import dataclasses
+import errno
 import io
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console, RenderableType
+from tokenizers.normalizers import BertNormalizer
 
 from bertwright.corpus.counting import Characters, Distinct, Frequent, Sizes
-from bertwright.corpus.documents import CorpusSettings
-from bertwright.corpus.survey import Survey, render, survey, warnings
+from bertwright.corpus.documents import CorpusSettings, read
+from bertwright.corpus.survey import (
+    Survey,
+    Unreadable,
+    UnreadableError,
+    render,
+    render_unreadable,
+    survey,
+    warnings,
+)
 
 
 def surveyed(folder: Path, text: str | bytes, name: str = "a.txt", **options: str) -> Survey:
@@ -60,6 +73,106 @@ def test_nothing_to_survey(tmp_path: Path) -> None:
         surveyed(tmp_path, " \n ")
 
 
+def test_what_the_tokenizer_deletes_is_counted_and_nothing_else(tmp_path: Path) -> None:
+    normalizer = BertNormalizer(lowercase=False, strip_accents=False, handle_chinese_chars=False)
+    every = [chr(code) for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000]
+    text = "a" + "".join(every) + "a"
+    found = surveyed(tmp_path, text, documents="file")
+    left = len(normalizer.normalize_str(text))
+    assert found.control_characters + found.replacement_characters == len(text) - left
+    assert found.replacement_characters == 1
+
+
+def test_zero_width_characters_by_hand(tmp_path: Path) -> None:
+    found = surveyed(tmp_path, "zero\u200bwidth soft\u00adhyphen mark\ufeffed page\fbreak\ttab\u3000space\n\nB")
+    assert found.control_characters == 4
+
+
+# --- files that cannot be read
+
+MESS = {
+    "1.docx": b"x",
+    "2.docx": b"x",
+    "empty.txt": b"",
+    "good.txt": b"One a. Two b.\n\nThree c.",
+    "row.csv": b"id,text\n1,Four d.\n2\n3,Five e.\n",
+    "sixteen.txt": "Text".encode("utf-16"),
+}
+
+
+def mess(folder: Path, names: Iterable[str] = tuple(MESS)) -> CorpusSettings:
+    for name in names:
+        (folder / name).write_bytes(MESS[name])
+    return CorpusSettings((str(folder),))
+
+
+def test_files_that_cannot_be_read_are_listed_and_the_others_surveyed(tmp_path: Path) -> None:
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
+    told: list[int] = []
+    found = survey(mess(tmp_path), told.append)
+    assert {Path(file.path).name: (file.reason_alone[:17], file.documents) for file in found.unreadable} == {
+        "1.docx": ("unknown suffix .d", 0),
+        "2.docx": ("unknown suffix .d", 0),
+        "empty.txt": ("empty file (0 byt", 0),
+        "gone.txt": ("No such file or d", 0),
+        "row.csv": ("line 3: 2 columns", 1),
+        "sixteen.txt": ("not text but UTF-", 0),
+    }
+    assert all(file.reason.startswith(file.path) for file in found.unreadable)
+    assert (found.files, found.documents, found.sentences) == (2, 3, 4)
+    assert found.bytes_on_disk == len(MESS["good.txt"] + MESS["row.csv"])
+    assert sum(told) == sum(len(MESS[name]) for name in ("good.txt", "row.csv", "sixteen.txt"))
+    assert warnings(found)[0].startswith("6 files cannot be read, and every later stage stops at the first")
+    with pytest.raises(ValueError, match=r"1\.docx: unknown suffix"):
+        list(read(mess(tmp_path)))
+
+
+def test_a_file_that_may_not_be_opened_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "locked.txt").write_text("A")
+    opened = Path.open
+
+    def refusing(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "locked.txt":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refusing)  # tests may run as root, who may open any file
+    (file,) = survey(mess(tmp_path, ["good.txt"])).unreadable
+    assert file.reason == f"{tmp_path}/locked.txt: Permission denied"
+
+
+def test_where_nothing_can_be_read_it_is_an_error_that_has_them_all(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnreadableError, match=r"^not one document: 2 files cannot be read, the first is .*1\.docx: unkn"
+    ):
+        survey(mess(tmp_path, ["1.docx", "2.docx"]))
+    with pytest.raises(UnreadableError, match=r"^.*1\.docx: unknown suffix") as raised:
+        survey(replace(mess(tmp_path), inputs=(str(tmp_path / "1.docx"),)))
+    assert len(raised.value.unreadable) == 1
+
+
+@pytest.mark.parametrize("missing", ["nowhere.txt", "good.txt"])
+def test_a_slip_on_the_command_line_is_no_finding(tmp_path: Path, missing: str) -> None:
+    good = str(tmp_path / "good.txt")
+    mess(tmp_path)
+    with pytest.raises(ValueError, match=r"no such file or folder|named twice"):
+        survey(CorpusSettings((good, str(tmp_path / missing))))
+
+
+def test_the_list_is_short_however_many_there_are(tmp_path: Path) -> None:
+    alike = [Unreadable(f"{n}.pdf", f"{n}.pdf: unknown suffix", 0) for n in range(7)]
+    others = [Unreadable(f"{n}.csv", f"{n}.csv, line {n}: broken", n) for n in range(1000)]
+    lines = printed(render_unreadable([*alike, *others])).split("\n")
+    assert lines[1:9] == [*(f"  {n}.pdf" for n in range(5)), "  and 2 more", "      unknown suffix", "  0.csv"]
+    assert lines[10:12] == ["  1.csv (documents counted before that place: 1)", "      line 1: broken"]
+    assert "  and 985 more files, for other reasons" in lines
+    assert len(lines) < 45
+
+
+def test_a_column_of_a_file_with_semicolons(tmp_path: Path) -> None:
+    assert surveyed(tmp_path, "id;inhalt\n1;Hallo, Welt.\n2;Nein.\n", "a.csv", column="inhalt").words == 3
+
+
 PROSE = "The rain fell on the town all day. Nobody went out. The river rose in the night. It was cold.\n\n"
 
 
@@ -78,6 +191,7 @@ PROSE = "The rain fell on the town all day. Nobody went out. The river rose in t
             "Boilerplate: 'All rights",
         ),
         ("a.txt", "A\x01b. C\n\nD", "1 control characters"),
+        ("a.txt", "A\u200bb. C\u00add\n\nD\ufeff", "3 control characters, or invisible ones such as U\\+200B"),
         ("a.txt", "A \ufffd b. C\n\nD", "1 U\\+FFFD stand in the text itself"),
         ("a.txt", "<p>Hello <b>you</b></p>\n\nD", "4 HTML tags and entities"),
         ("a.txt", "English words and русские слова\n\nD", "Mixed scripts \\(Latin 5"),
@@ -100,11 +214,17 @@ def test_a_good_corpus_deserves_no_warning(tmp_path: Path) -> None:
 
 
 def shown(found: Survey) -> str:
-    console = Console(width=80, file=io.StringIO())
-    console.print(render(found))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = printed(render(found))
     assert max(map(len, text.split("\n"))) <= 80
     return text
+
+
+def printed(what: RenderableType) -> str:
+    """As it stands on a terminal of 80 columns, without the spaces at line ends."""
+    console = Console(width=80, file=io.StringIO())
+    console.print(what)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(map(str.rstrip, text.split("\n")))
 
 
 def test_the_table_shows_markup_in_the_corpus_as_it_is(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertwright.corpus.tables import Columns, plain, read_rows
+from bertwright.tasks.classification import Classification
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 BOTH = Columns(("text",), ("label",))
@@ -81,6 +82,35 @@ def test_parquet_keeps_numbers_and_lists_and_places_are_rows(tmp_path: Path) -> 
         (f"{path}, row 1", ("a", 1, ["x", "y"], 1.5)),
         (f"{path}, row 2", ("b", 0, [], 2.5)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [
+        ('id;text;label\n7;"a; ""b""\n c, d";1\n8;;0,5\n', [('a; "b"\n c, d', "1"), ("", "0,5")]),
+        ('"Name, Vorname";"text";"label"\r\n"x, y";a;1\r\n', [("a", "1")]),  # commas in names, quotes around them
+        ("text\tlabel\na, b;c\t1\n", [("a, b;c", "1")]),
+        ("text,label,a;b;c\na;b,1,x\n", [("a;b", "1")]),  # commas, if the columns are there with them
+    ],
+)
+def test_semicolons_and_tabs_in_csv_are_told_by_the_header(tmp_path: Path, table: str, rows: list[Any]) -> None:
+    assert found(tmp_path / "a.csv", table) == rows
+
+
+def test_every_row_must_have_the_separator_of_the_header(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.csv, line 3: 2 columns expected \(text, label\), 1 found"):
+        found(tmp_path / "a.csv", "text;label\na;1\nb,1\n")
+
+
+def test_a_slip_in_a_name_is_told_by_the_names_between_semicolons(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no column 'inhal'; did you mean \"inhalt\"\?$"):
+        found(tmp_path / "a.csv", "id;inhalt\n1;a\n", Columns(("inhal",)))
+
+
+def test_a_task_reads_a_file_with_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text;label\nGut, sehr gut.;ja\nNaja.;nein\n")
+    examples = list(Classification().read(str(tmp_path / "a.csv")))
+    assert [(example.text, example.label) for example in examples] == [("Gut, sehr gut.", "ja"), ("Naja.", "nein")]
 
 
 def test_a_blank_line_is_an_empty_value_where_there_is_one_column(tmp_path: Path) -> None:

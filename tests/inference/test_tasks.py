@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 import bertwright
 from bertwright.batching.batch import pack
 from bertwright.files import write_text
-from bertwright.inference import model as inference
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.tasks import prediction
-from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.classification import Classification, Regression, TextExample
+from bertwright.tasks.conll import TagExample
 from bertwright.tasks.kinds import AnyTask, TaskModel, write_task_folder
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagging
 from bertwright.training import checkpoint
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -150,10 +151,16 @@ def numbers(prediction: object) -> list[float]:
 
 @pytest.mark.parametrize("name", CALLS)
 @settings(max_examples=8)
-@given(texts=st.lists(TEXT, min_size=1, max_size=7), at_once=st.integers(1, 4), budget=st.integers(1, 80))
-def test_each_is_answered_as_if_alone_in_order_whatever_the_batch(name, texts, at_once, budget):
+@given(
+    texts=st.lists(TEXT, min_size=1, max_size=7),
+    at_once=st.integers(1, 4),
+    characters=st.integers(1, 300),
+    budget=st.integers(1, 80),
+)
+def test_each_is_answered_as_if_alone_in_order_whatever_the_batch(name, texts, at_once, characters, budget):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "PREDICTED_AT_ONCE", at_once)
+        patch.setattr(prediction, "EXAMPLES_AT_ONCE", at_once)
+        patch.setattr(prediction, "CHARACTERS_AT_ONCE", characters)
         patch.setitem(prediction.BATCH_TOKENS, "cpu", budget)
         together = CALLS[name](texts)
     assert len(together) == len(texts)
@@ -161,6 +168,24 @@ def test_each_is_answered_as_if_alone_in_order_whatever_the_batch(name, texts, a
         alone = CALLS[name](text)
         assert type(found) is type(alone)
         assert numbers(found) == pytest.approx(numbers(alone), rel=1e-4, abs=1e-5)
+
+
+def test_a_chunk_ends_by_the_count_of_examples_or_of_characters(monkeypatch):
+    monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 3)
+    monkeypatch.setattr(prediction, "CHARACTERS_AT_ONCE", 10)
+    pairs = [("aaaa", None), ("bbb", "bbb"), ("c", None), ("d" * 30, None), *[("", None)] * 3, ("e" * 10, None)]
+    examples = [TextExample(*pair, None, "") for pair in pairs]
+    cut = list(prediction.chunks(iter(examples)))
+    assert [len(chunk) for chunk in cut] == [2, 1, 1, 3, 1]
+    assert [one for chunk in cut for one in chunk] == examples
+
+
+def test_questions_about_a_long_text_are_not_held_all_at_once():
+    context = "the cat sat. " * 8_000  # 104,000 characters, and as many for each question in its windows
+    asked = [QaExample(str(number), "who", context) for number in range(150)]
+    cut = list(prediction.chunks(asked))
+    assert [len(chunk) for chunk in cut] == [38, 38, 38, 36]
+    assert len(list(prediction.chunks([TagExample.from_text("the cat sat")] * 2_049))) == 2
 
 
 def test_nothing_is_answered_by_nothing():

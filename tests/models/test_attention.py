@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertwright import native
 from bertwright.models import twins
-from bertwright.models.attention import attention, jagged_attention
+from bertwright.models.attention import attention, cuda_attention
 from bertwright.models.kernels import Dropout
 
 needs_native = pytest.mark.skipif(native.library("attention") is None, reason="no C++ compiler: the twin serves")
@@ -59,8 +59,9 @@ def test_is_attention_of_each_sequence_alone(lengths: list[int], heads: int, siz
 @settings(max_examples=40)
 def test_dropout_is_the_twins(lengths: list[int], size: int, causal: bool, seed: int, first_token: int) -> None:
     qkv, cu_seqlens = packed(lengths, 2, size)
-    arguments = (cu_seqlens, max(lengths), Dropout(0.2, seed, first_token), 3, causal)
-    assert_near(with_gradient(attention, qkv, *arguments), with_gradient(twins.attention, qkv, *arguments), 5e-6)
+    dropout, longest = Dropout(0.2, seed, first_token), max(lengths)
+    got = with_gradient(attention, qkv, cu_seqlens, longest, dropout, 3, causal)
+    assert_near(got, with_gradient(twins.attention, qkv, cu_seqlens, longest, dropout.at(3), causal), 5e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -123,15 +124,36 @@ def test_bfloat16_is_float32_inside() -> None:
     torch.testing.assert_close(gradient.float(), exact_gradient, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
-def test_jagged_backend_is_the_same_function() -> None:
-    """The path of CUDA, on CPU, where PyTorch's nested attention wants Q, K and V contiguous."""
-    lengths = [5, 17, 3]
-    qkv, cu_seqlens = packed(lengths, 2, 16)
-    qkv = qkv.transpose(0, 1).contiguous().transpose(0, 1)
-    torch.testing.assert_close(
-        jagged_attention(qkv, cu_seqlens, 17, None, 0, causal=False),
-        one_by_one(qkv, cu_seqlens, False),
-        rtol=0,
-        atol=2e-6,
-    )
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudas_kernels_take_what_they_are_given(dtype: torch.dtype, causal: bool) -> None:
+    """Shapes alone, forward and backward, as PyTorch works them out without a GPU."""
+    qkv = torch.empty(25, 3, 2, 16, dtype=dtype, device="meta", requires_grad=True)
+    cu_seqlens = torch.empty(4, dtype=torch.int32, device="meta")
+    context = cuda_attention(qkv, cu_seqlens, 17, Dropout(0.1, 5), 1, causal)
+    assert (context.shape, context.dtype) == ((25, 2, 16), dtype)
+    (gradient,) = torch.autograd.grad(context.sum(), qkv)
+    assert (gradient.shape, gradient.dtype) == (qkv.shape, dtype)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudas_kernels_are_the_same_function(dtype: torch.dtype, causal: bool) -> None:
+    lengths = [5, 170, 3]
+    qkv, cu_seqlens = packed(lengths, 2, 64)
+    exact = with_gradient(one_by_one, qkv, cu_seqlens, causal)
+    got = with_gradient(lambda x: attention(x.to("cuda", dtype), cu_seqlens.cuda(), 170, None, 0, causal).cpu(), qkv)
+    for one, other in zip(got, exact, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0, atol=(1e-5 if dtype == torch.float32 else 0.03))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_cudas_dropout_belongs_to_its_place_and_drops_at_its_rate() -> None:
+    qkv, cu_seqlens = packed([400], 4, 8)
+    qkv[:, :2], qkv[:, 2] = 0.0, 1.0
+    given = qkv.cuda(), cu_seqlens.cuda(), 400
+    first, again, other = (attention(*given, Dropout(0.25, seed), 0) for seed in (11, 11, 12))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.mean().item() == pytest.approx(1.0, abs=0.003)

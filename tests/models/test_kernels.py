@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -76,11 +77,11 @@ def test_bias_gelu_is_exact_over_its_whole_range() -> None:
 @pytest.mark.parametrize("dropout", [None, DROPOUT])
 def test_add_dropout_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None) -> None:
     def through(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return lambda x, b, r, w, c: function(x, b, r, Norm(w, c, 1e-12), dropout, 5)
+        return lambda x, b, r, w, c: function(x, b, r, Norm(w, c, 1e-12))
 
-    assert_same(
-        through(kernels.add_dropout_norm), through(twins.add_dropout_norm), *norm_inputs(*shape), tolerance=1e-5
-    )
+    ours = through(lambda *given: kernels.add_dropout_norm(*given, dropout, 5))
+    twin = through(lambda *given: twins.add_dropout_norm(*given, dropout and dropout.at(5)))
+    assert_same(ours, twin, *norm_inputs(*shape), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -92,7 +93,7 @@ def test_embed_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None)
     tables = [torch.randn(size, columns) for size in (50, 20, 2)]
     assert_same(
         lambda a, p, t, w, c: kernels.embed_norm(batch, Tables(a, p, t), Norm(w, c, 1e-12), dropout, 0),  # type: ignore[arg-type]
-        lambda a, p, t, w, c: twins.embed_norm(ids, Tables(a, p, t), Norm(w, c, 1e-12), dropout, 0),
+        lambda a, p, t, w, c: twins.embed_norm(ids, Tables(a, p, t), Norm(w, c, 1e-12), dropout and dropout.at(0)),
         *tables,
         torch.randn(columns),
         torch.randn(columns),
@@ -114,7 +115,7 @@ def test_embed_norm_refuses_an_id_outside_its_table() -> None:
 def test_dropout_draws_the_twins_mask(rows: int, columns: int, seed: int, first: int, site: int) -> None:
     dropout = Dropout(0.3, seed, first)
     x = torch.ones(rows, columns)
-    assert torch.equal(kernels.dropout(x, dropout, site), twins.dropout(x, dropout, site))
+    assert torch.equal(kernels.dropout(x, dropout, site), twins.dropout(x, dropout.at(site)))
 
 
 def test_dropout_of_micro_batches_is_that_of_the_whole() -> None:
@@ -129,7 +130,7 @@ def test_dropout_masks_are_like_chance() -> None:
     rows, columns, rate = 2000, 256, 0.1
     numbers = torch.arange(rows)
     masks = [
-        kept(Dropout(rate, seed), site, numbers, columns) for seed, site in [(1, 0), (1, 1), (2, 0), (2**40 + 1, 0)]
+        kept(Dropout(rate, seed).at(site), numbers, columns) for seed, site in [(1, 0), (1, 1), (2, 0), (2**40 + 1, 0)]
     ]
 
     def like_chance(kept_share: Tensor, expected: float, count: int) -> None:
@@ -227,7 +228,7 @@ def test_bfloat16_is_float32_rounded() -> None:
     x, b, r, w, c = (tensor.bfloat16() for tensor in norm_inputs(40, 72))
     got = kernels.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 1)
     floats = x.float(), b.float(), r.float(), Norm(w.float(), c.float(), 1e-12)
-    assert torch.equal(got, twins.add_dropout_norm(*floats, DROPOUT, 1).bfloat16())
+    assert torch.equal(got, twins.add_dropout_norm(*floats, DROPOUT.at(1)).bfloat16())
     gelu = outcome(lambda x, b: kernels.bias_gelu(x, b, False), x, b)
     expected = outcome(lambda x, b: twins.bias_gelu(x, b, False), x.float(), b.float())
     for one, other in zip(gelu, expected, strict=True):
@@ -240,12 +241,28 @@ def test_the_twins_too_keep_the_number_type_of_a_state() -> None:
     for found, exact in (
         (twins.bias_gelu(x, b, False), twins.bias_gelu(x.float(), b, False)),
         (
-            twins.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 1),
-            twins.add_dropout_norm(x.float(), b, r.float(), Norm(w, c, 1e-12), DROPOUT, 1),
+            twins.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT.at(1)),
+            twins.add_dropout_norm(x.float(), b, r.float(), Norm(w, c, 1e-12), DROPOUT.at(1)),
         ),
     ):
         assert found.dtype == torch.bfloat16
         assert torch.equal(found, exact.bfloat16())
+
+
+@needs_native  # PyTorch's compiler needs one, too
+def test_what_a_gpu_compiles_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made for the CPU here. One kernel serves whatever number of tokens, seed, site and micro-batch."""
+    monkeypatch.setattr(twins, "worth_compiling", lambda x: True)
+    graphs = []
+    for rows, draw in [(50, DROPOUT.at(1)), (37, Dropout(0.1, 5).at(7)), (90, DROPOUT.at(2))]:
+        ours, twin = (
+            lambda x, b, r, w, c, function=function, draw=draw: function(x, b, r, Norm(w, c, 1e-12), draw)  # type: ignore[misc]
+            for function in (twins.add_dropout_norm, inspect.unwrap(twins.add_dropout_norm))
+        )
+        assert_same(ours, twin, *norm_inputs(rows, 72))
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs == [graphs[0]] * 3
+    assert graphs[0] > 0
 
 
 @pytest.mark.parametrize("corrected", [False, True])
@@ -261,9 +278,9 @@ def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
         step = AdamStep(0.01, 0.9, 0.99, 1e-6, 0.1, clip_scale=0.5)
         if corrected:
             step = step._replace(correction1=1 - 0.9**number, correction2=1 - 0.99**number)
-        kernels.adamw_(parameter, gradient, *moments, step)
-        twins.adamw_(twin[0], gradient, *twin[1:], step)
         reference.grad = 0.5 * gradient
+        kernels.adamw_([parameter], [gradient.clone()], *([moment] for moment in moments), step)
+        twins.adamw_(*([tensor] for tensor in (twin[0], gradient, *twin[1:])), step)
         optimizer.step()
     torch.testing.assert_close(parameter.detach(), twin[0], rtol=1e-6, atol=1e-6)
     if corrected:

@@ -47,7 +47,7 @@ def test_no_gradient_is_kept_and_the_mode_comes_back_after_a_failure(
 ) -> None:
     data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=4))
     (batch,) = data.step(0)
-    too_long = replace(batch, batch=replace(batch.batch, max_seqlen=10_000))
+    too_long = replace(batch, batch=replace(batch.batch, lengths=np.array([10_000])))
     model.train()
     with pytest.raises(ValueError, match="a sequence of 10000 tokens"):
         evaluate(model, [batch, too_long])

@@ -65,6 +65,30 @@ def test_a_corpus_that_will_not_hurt_is_told_so(
     assert "Nothing here will hurt pre-training." in shown(console)
 
 
+def test_a_messy_folder_is_surveyed_and_its_bad_files_told(
+    tmp_path: Path, text: CorpusSettings, console: Console
+) -> None:
+    (tmp_path / "a.docx").write_bytes(b"x")
+    (tmp_path / "b.txt").write_bytes(b"")
+    found = bertwright.survey(SurveySettings(CorpusSettings((str(tmp_path),)), json=tmp_path / "f.json"), console)
+    assert found.documents == 50
+    kept = json.loads((tmp_path / "f.json").read_text())["unreadable"]
+    assert [(Path(file["path"]).name, file["documents"]) for file in kept] == [("a.docx", 0), ("b.txt", 0)]
+    flowing = " ".join(shown(console).split())
+    assert "Files that cannot be read" in flowing
+    assert flowing.count("empty file (0 bytes)") == flowing.count("unknown suffix .docx") == 1
+    assert "! 2 files cannot be read" in flowing
+
+
+def test_a_folder_of_bad_files_only_is_an_error_below_their_list(tmp_path: Path, console: Console) -> None:
+    (tmp_path / "a.docx").write_bytes(b"x")
+    (tmp_path / "b.txt").write_bytes(b"")
+    with pytest.raises(ValueError, match="not one document: 2 files cannot be read"):
+        bertwright.survey(SurveySettings(CorpusSettings((str(tmp_path),)), json=tmp_path / "f.json"), console)
+    assert "empty file (0 bytes)" in " ".join(shown(console).split())
+    assert not (tmp_path / "f.json").exists()
+
+
 def test_a_vocabulary_and_the_settings_that_repeat_it(tmp_path: Path, text: CorpusSettings, console: Console) -> None:
     settings = LearnSettings(text, tmp_path / "vocabulary", VocabularySettings(size=150))
     learned = bertwright.learn_vocabulary(settings, console)

@@ -7,16 +7,20 @@ import json
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from bertwright.corpus.tables import Columns, read_rows
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
 from bertwright.runs import evaluate as runs
 from bertwright.runs.evaluate import EvaluateSettings, PredictSettings, evaluate, predict
+from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.kinds import AnyTask
+from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.presets import Overrides
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
@@ -56,7 +60,7 @@ def questions(path: Path, *rows: tuple[str, str, list[dict[str, object]]]) -> st
 def test_files_are_answered_in_order_chunk_by_chunk(
     suffix: str, tmp_path: Path, vocabulary_folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "AT_ONCE", 3)
+    monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 3)
     bert, model = small(vocabulary_folder, Classification(labels=("bad", "good")), tmp_path / "model")
     texts = [f"the {word} in the forest" for word in "bear deer fish wolf crow hare duck".split()]
     paths = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
@@ -155,3 +159,119 @@ def test_a_form_of_another_kind_is_refused(tmp_path: Path, vocabulary_folder: Pa
     for name, kind in (("o.conll", "tagging"), ("o.json", "question-answering")):
         with pytest.raises(ValueError, match=rf"{name}: \.\w+ is the form of {kind}"):
             predict(PredictSettings(model, inputs=("a.tsv",), output=tmp_path / name, device=CPU), console)
+
+
+GOOD = {"a.tsv": "text\nthe bear\n", "a.conll": "the X\n", "a.jsonl": '{"prompt": "the", "all": ["bear", "wolf"]}\n'}
+CLASSES = Classification(labels=("bad", "good"))
+
+
+@pytest.mark.parametrize(
+    ("task", "names", "last", "output", "message"),
+    [
+        (CLASSES, "a.tsv gone.tsv", "", "o.jsonl", "gone.tsv: no such file"),
+        (CLASSES, "a.tsv b.tsv", "text\n" + "the wolf\n" * 5 + "the\twolf\n", "o.tsv", "b.tsv, line 7: 1 columns exp"),
+        (TAGGING, "a.conll b.jsonl", '{"words": ["the", " "]}\n', "o.conll", "b.jsonl, line 1: the word ' ' cannot"),
+        (
+            MultipleChoice(endings=("all",)),
+            "a.jsonl b.jsonl",
+            '{"prompt": "the", "all": ["bear", "wolf", "deer"]}\n',
+            "o.csv",
+            "b.jsonl, line 1: 2 endings expected, as in the file before, 3 found",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_last_file_shows_before_the_first_prediction(
+    task: AnyTask,
+    names: str,
+    last: str,
+    output: str,
+    message: str,
+    tmp_path: Path,
+    vocabulary_folder: Path,
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 1)
+    monkeypatch.setattr(prediction, "outputs", lambda *_: pytest.fail("began before all files were read"))
+    _, model = small(vocabulary_folder, task, tmp_path / "model")
+    first, second = (tmp_path / name for name in names.split())
+    first.write_text(GOOD[first.name])
+    if last:
+        second.write_text(last)
+    with pytest.raises(ValueError, match=message):
+        predict(PredictSettings(model, inputs=(str(first), str(second)), output=tmp_path / output, device=CPU), console)
+    assert {path.name for path in tmp_path.iterdir()} <= {"model", *names.split()}
+
+
+def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+    _, model = small(vocabulary_folder, Classification(labels=("bad", "good"), max_length=6), tmp_path / "model")
+    long, path = "the bear sees the wolf in the forest", tmp_path / "a.tsv"
+    path.write_text(f"text\tlabel\n{long}\tgood\nthe bear\tbad\n{long}\tgood\n")
+    told = "! 2 of 3 examples (66.7%) lose tokens: max_length is 6; raise --max-length to keep them whole"
+    for number, overrides in enumerate((Overrides(), Overrides(max_length=16))):
+        evaluate(EvaluateSettings(model, (str(path),), overrides=overrides, device=CPU), console)
+        output = tmp_path / f"{number}.jsonl"
+        predict(PredictSettings(model, (), (str(path),), output, overrides, CPU), console)
+        predict(PredictSettings(model, (long, "the bear", long), overrides=overrides, device=CPU), console)
+        assert printed(console).count(told) == 3
+
+
+def test_the_model_s_positions_are_no_setting_to_be_raised() -> None:
+    (sentence,) = prediction.losses(QuestionAnswering(max_question=8), 2_000, 1_000, 512)
+    assert sentence == (
+        "1,000 of 2,000 examples (50.0%) lose tokens: max_question is 8; raise --max-question to keep them whole"
+    )
+    assert prediction.losses(CLASSES, 2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
+
+
+def test_a_tsv_is_read_again_as_it_was_written(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+    bert, model = small(vocabulary_folder, Classification(labels=('5" disc', 'a\t"b"\r\nc')), tmp_path / "model")
+    texts = [f"the {word}" for word in "bear deer fish wolf crow hare duck".split()]
+    (tmp_path / "a.tsv").write_text("text\n" + "".join(f"{text}\n" for text in texts))
+    for name in ("o.jsonl", "o.csv", "o.tsv"):
+        assert "tabs" not in printed(console)
+        settings = PredictSettings(model, inputs=(str(tmp_path / "a.tsv"),), output=tmp_path / name, device=CPU)
+        predict(settings, console)
+    said = [one.label for one in bert.classify(texts)]
+    columns = Columns(("label", 'p(5" disc)', 'p(a "b" c)'))
+    rows = [values for _, values in read_rows(str(tmp_path / "o.tsv"), columns)]
+    assert [label for label, *_ in rows] == ['a "b" c' if "b" in label else label for label in said]
+    assert [sum(map(float, shares)) for _, *shares in rows] == pytest.approx([1] * 7, abs=1e-5)
+    kept = [label for _, (label,) in read_rows(str(tmp_path / "o.csv"), Columns(("label",)))]
+    assert kept == said
+    fields = 1 + sum("b" in label for label in said)  # and the header's
+    assert f"! {fields} fields held tabs or line breaks, now spaces; .jsonl and .csv keep them" in printed(console)
+
+
+@pytest.mark.parametrize("scheme", ["iob2", "none"])
+def test_every_text_that_was_tagged_has_a_place_of_its_own(
+    scheme: str, tmp_path: Path, vocabulary_folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bears(found: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(found))[:, None] == 1, [0, 1, 0], [1, 0, 0]).astype(np.float32) * 99
+
+    task = Tagging(labels=("O", "B-PER", "I-PER"), scheme=scheme)
+    _, model = small(vocabulary_folder, task, tmp_path / "model")
+    monkeypatch.setattr(prediction, "outputs", lambda _, encoded: bears(encoded.rows))  # the second of all words
+    predict(PredictSettings(model, ("the bear", "the [wolf]", " "), device=CPU), console)
+    shown = [" ".join(line.split()) for line in printed(console).splitlines()]
+    shown = [line for line in shown if line and "──" not in line]
+    header = "text label characters probability"
+    if scheme == "iob2":
+        entity = "bear PER 4-8 100.0%"
+        assert shown == ["the bear", header, entity, "the [wolf]", "no entities", "(no text)", "no entities"]
+    else:
+        first = ["the bear", header, "the O 0-3 100.0%", "bear B-PER 4-8 100.0%"]
+        assert shown[:5] == [*first, "the [wolf]"]
+        assert shown[-2:] == ["(no text)", "no words"]
+
+
+def test_scores_are_those_of_the_model_s_own_threshold(
+    tmp_path: Path, vocabulary_folder: Path, console: Console
+) -> None:
+    task = QuestionAnswering(max_length=32, max_question=8, impossible=True, threshold=1e6)
+    _, model = small(vocabulary_folder, task, tmp_path / "model")
+    path = questions(tmp_path / "q.jsonl", ("the bear", "bear", [{"text": "bear"}]), ("the wolf", "wolf", []))
+    scores = evaluate(EvaluateSettings(model, (path,), device=CPU), console)
+    # Neither is answered. With the threshold that suits this file best, the first would be, and more would be right.
+    assert (scores["exact_match"], scores["f1"]) == (0.5, 0.5)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
 import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -25,13 +28,19 @@ from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.heads import Head
 from bertwright.runs.evaluate import EvaluateSettings, evaluate
 from bertwright.runs.finetune import Run, finetune
-from bertwright.runs.tuning import FinetuneSettings, rate_factors
+from bertwright.runs.tuning import FinetuneSettings, open_run, rate_factors
 from bertwright.settings import write_settings
+from bertwright.tasks.kinds import load_task
+from bertwright.tasks.prediction import predict
 from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
-from bertwright.training.device import DeviceSettings
+from bertwright.training import checkpoint
+from bertwright.training.device import DeviceSettings, placed
 from bertwright.training.journal import read_metrics
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
 
 Make = Callable[..., FinetuneSettings]
+CPU = DeviceSettings("cpu", "float32", 1)
 
 
 def carried_out(settings: FinetuneSettings) -> str:
@@ -52,8 +61,32 @@ def figures(run: Path) -> list[dict[str, Any]]:
 
 
 def same_bits(one: Path, other: Path) -> bool:
-    first, second = weights(one), weights(other)
+    return same_weights(one / "model", other / "model")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@contextmanager
+def opened(settings: FinetuneSettings) -> Iterator[tuple[Run, io.StringIO]]:
+    """A run before its first step, and what it prints."""
+    printed = io.StringIO()
+    console = Console(file=printed, width=200)
+    with placed(settings.device) as place:
+        found = open_run(settings, place, console)
+        yield Run(**vars(found), settings=settings, place=place, console=console), printed
+
+
+def questions(path: Path, *rows: tuple[str, str | None]) -> str:
+    """A file of contexts, each with an answer that it may or may not hold, or with none."""
+    lines = [
+        {"question": "sees", "context": text, "answers": [{"text": answer, "start": 0}] if answer else []}
+        for text, answer in rows
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
 
 
 def test_it_learns_and_the_best_checkpoint_is_the_result(tmp_path: Path, make_tuning: Make) -> None:
@@ -75,6 +108,63 @@ def test_it_learns_and_the_best_checkpoint_is_the_result(tmp_path: Path, make_tu
         "bad",
         "good",
     ]
+
+
+def test_the_best_weights_are_the_result_where_they_are_not_the_last(
+    tmp_path: Path, make_tuning: Make, review_files: Path
+) -> None:
+    swapped = {"good": "bad", "bad": "good"}
+    header, *rows = (review_files / "dev.tsv").read_text().splitlines()
+    turned = [f"{text}\t{swapped[label]}" for text, label in (row.split("\t") for row in rows)]
+    (tmp_path / "dev.tsv").write_text("\n".join([header, *turned]) + "\n")  # the more is learned, the worse it gets
+    files = {"train": (str(review_files / "train.tsv"),), "dev": (str(tmp_path / "dev.tsv"),)}
+    files["test"] = files["dev"]
+    settings = make_tuning(
+        tmp_path / "run", task=TaskSettings("classification", **files), epochs=1.5, evaluate_every=10
+    )
+    carried_out(settings)
+    report = read_json(settings.run / "report.json")
+    assert report["best_step"] < report["steps"] == 30
+    best = checkpoint.newest(settings.run / "best")
+    last = checkpoint.newest(settings.run / "checkpoints")
+    assert best is not None
+    assert last is not None
+    assert (checkpoint.step_of(best), checkpoint.step_of(last)) == (report["best_step"], 30)
+    assert same_weights(settings.run / "model", best)
+    assert not same_weights(settings.run / "model", last)
+    assert report["scores"]["test"] == report["scores"]["dev"]
+
+
+def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make) -> None:
+    places = "forest river mountain valley meadow".split()
+    answered = [(f"the {noun} sees the {place}", noun) for noun in ("bear", "wolf", "lynx") for place in places]
+    empty = [(f"the {place} meets the {other}", None) for place in places for other in places[:3]]
+    files = {
+        "train": (questions(tmp_path / "train.jsonl", *answered, *empty),),
+        "dev": (questions(tmp_path / "dev.jsonl", *answered[::2], *empty[::2]),),
+    }
+    task = TaskSettings("squad_v2", **files, overrides=Overrides(max_length=32, max_question=4))
+    settings = make_tuning(tmp_path / "run", task=task, epochs=2.0, batch_size=8)
+    carried_out(settings)
+    found = load_task(settings.run / "model")
+    assert found is not None
+    tokenizer = Tokenizer.load(settings.run / "model")
+
+    def scores(path: str, own: bool) -> tuple[float, dict[str, float]]:
+        """τ and scores of a file, by the τ kept or by one chosen on the file itself."""
+        examples = list(found.task.read(path))
+        task = found.task
+        if own:
+            task = task.tuned(examples, predict(found.model, task, tokenizer, examples))
+        return task.threshold, task.score(examples, predict(found.model, task, tokenizer, examples))
+
+    (dev,) = files["dev"]
+    assert found.task.threshold == scores(dev, own=True)[0] != 0
+    assert read_json(settings.run / "report.json")["scores"]["dev"] == scores(dev, own=False)[1]
+    other = questions(tmp_path / "other.jsonl", *((text, None) for text, _ in answered))  # where τ would be another
+    by_dev, by_itself = scores(other, own=False)[1], scores(other, own=True)[1]
+    assert evaluate(EvaluateSettings(str(settings.run), (other,), device=CPU), Console(quiet=True)) == by_dev
+    assert by_dev["f1"] < by_itself["f1"]
 
 
 def test_it_learns_in_bfloat16_too(tmp_path: Path, make_tuning: Make) -> None:
@@ -227,6 +317,50 @@ def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, t
     assert same == {name for name in before if name.startswith(("encoder.embeddings.", "encoder.layers.0."))}
 
 
+def test_lower_layers_move_less_with_layer_decay(tmp_path: Path, make_tuning: Make) -> None:
+    def moved(decay: float) -> dict[str, torch.Tensor]:
+        with opened(make_tuning(tmp_path / "run", epochs=0.2, layer_decay=decay)) as (run, _):
+            before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+            assert len(list(run.reports([]))) == 4
+            return {name: (tensor - before[name]).abs().mean() for name, tensor in run.model.state_dict().items()}
+
+    plain, decayed = moved(1.0), moved(0.1)
+    share = {name: float(decayed[name] / plain[name]) for name in plain}
+    assert share["classifier.weight"] == pytest.approx(1.0, rel=0.5)
+    assert share["encoder.layers.1.qkv.weight"] == pytest.approx(0.1, rel=0.5)
+    assert share["encoder.layers.0.qkv.weight"] == pytest.approx(0.01, rel=0.5)
+    assert share["encoder.embeddings.word.weight"] == pytest.approx(0.001, rel=0.5)
+
+
+def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+    optimizer = OptimizerSettings(learning_rate=4e-3, warmup_share=0.5, bias_correction=True)
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
+    settings = make_tuning(tmp_path / "run", task=task, epochs=0.4, log_every=1, optimizer=optimizer)  # 8 steps
+    carried_out(settings)
+    rates = [record["learning_rate"] for record in figures(settings.run)]
+    assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3, 3e-3, 2e-3, 1e-3])
+
+
+def test_labels_are_smoothed_by_the_share_that_is_asked_for(tmp_path: Path, make_tuning: Make) -> None:
+    with opened(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
+        run.model.eval()
+        (batch,) = next(run.batches(0))
+        right = F.log_softmax(run.model(batch.batch, batch.rows), 1).gather(1, batch.targets[:, None])
+        wrong = (1 - right.exp()).log()
+        assert float(run.compute(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
+
+
+def test_dropout_is_that_of_the_settings(tmp_path: Path, make_tuning: Make) -> None:
+    with opened(make_tuning(tmp_path / "run", dropout=0.3)) as (run, _):
+        assert (run.model.config.hidden_dropout, run.model.config.attention_dropout) == (0.3, 0.3)
+    first, second = (make_tuning(tmp_path / f"{rate}", epochs=0.1, dropout=rate) for rate in (0.0, 0.3))
+    losses = []
+    for settings in (first, second):
+        with opened(settings) as (run, _):
+            losses.append(next(run.reports([])).sums["loss"])
+    assert losses[0] != losses[1]
+
+
 def test_the_seed_decides_everything(tmp_path: Path, make_tuning: Make) -> None:
     runs = [make_tuning(tmp_path / name, epochs=0.3, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
     for settings in runs:
@@ -251,6 +385,87 @@ def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) 
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe bear sees\tgood\n" * 20)
     with pytest.raises(ValueError, match=r"one part of 40 examples would be empty \(1 of them"):
         finetune(make_tuning(tmp_path / "other", task=task, dev_share=0.1))
+
+
+def written_out(thing: int, copy: int, kind: str) -> str:
+    """A thing in the form of a kind's files; its copies differ in label, question or place."""
+    label, words = copy % 2, ["the", str(thing)]
+    tags = ["O", ("O", "B-X")[label]]
+    return {
+        "single": f"the {thing}\t{label}\n",
+        "pair": f"the\t{thing}\t{label}\n",
+        "choice": json.dumps({"prompt": f"the {thing}", "endings": words[:: 1 - 2 * label], "label": label}) + "\n",
+        "words": f"the O\n{thing} {tags[1]}\n\n",
+        "documents": f"-DOCSTART- O\n\nthe O\n\n{thing} {tags[1]}\n\n",
+        "rows": json.dumps({"words": words, "tags": tags}) + "\n",
+        "question": json.dumps({"question": f"{copy}", "context": f"the {thing}", "answers": [{"text": "the"}]}) + "\n",
+    }[kind]
+
+
+# For each form the suffix and the kind of its files, how they are read, and what all copies of a thing have in common.
+FORMS = {
+    "single": (".tsv", "classification", Overrides(text="1", label="2", header=False), "text"),
+    "pair": (".tsv", "regression", Overrides(text="1", pair="2", label="3", header=False), "text pair"),
+    "choice": (".jsonl", "multiple-choice", Overrides(endings=("endings",)), "prompt"),
+    "words": (".conll", "tagging", Overrides(), "words"),
+    "documents": (".conll", "tagging", Overrides(context=True), "before words after"),
+    "rows": (".jsonl", "tagging", Overrides(context=True), "words"),
+    "question": (".jsonl", "question-answering", Overrides(max_question=4), "context"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_copies_are_never_parted(tmp_path: Path, make_tuning: Make, form: str) -> None:
+    suffix, kind, overrides, seen = FORMS[form]
+    path = tmp_path / f"copies{suffix}"
+    path.write_text("".join(written_out(thing, copy, form) for copy in range(4) for thing in range(9)))
+    task = TaskSettings(kind, train=(str(path),), overrides=overrides)
+    with opened(make_tuning(tmp_path / "run", task=task, dev_share=0.25)) as (run, _):
+        parts = [part.examples for part in (run.train, run.dev) if part]
+    train, dev = ([tuple(getattr(example, name) for name in seen.split()) for example in part] for part in parts)
+    assert len(train) == 2 * len(dev)  # the least number of things, each of four copies, that is a quarter of all
+    assert not set(train) & set(dev)
+
+
+# What is told
+
+
+def test_examples_that_lose_tokens_are_told_of_by_part(tmp_path: Path, make_tuning: Make) -> None:
+    long = "the bear " * 40
+    for part, texts in (("train", ["the bear"] * 4), ("dev", [long, "the bear"]), ("test", [long, long, long])):
+        rows = "".join(f"{text}\t{('bad', 'good')[number % 2]}\n" for number, text in enumerate(texts))
+        (tmp_path / f"{part}.tsv").write_text(f"text\tlabel\n{rows}")
+    files = {part: (str(tmp_path / f"{part}.tsv"),) for part in ("train", "dev", "test")}
+
+    def told(**changes: Any) -> list[str]:
+        task = TaskSettings("classification", **(files | changes))
+        with opened(make_tuning(tmp_path / "run", task=task)) as (run, printed):
+            run.announce()
+        return [line.strip() for line in printed.getvalue().splitlines() if "lose tokens" in line]
+
+    full = "lose tokens: max_length is 64; the model has no more positions"
+    assert told() == [f"! dev: 1 of 2 examples (50.0%) {full}", f"! test: 3 of 3 examples (100.0%) {full}"]
+    short = "lose tokens: max_length is 32; raise --max-length to keep them whole"
+    assert told(train=files["test"], test=(), overrides=Overrides(max_length=32)) == [
+        f"! train: 3 of 3 examples (100.0%) {short}",
+        f"! dev: 1 of 2 examples (50.0%) {short}",
+    ]
+
+
+def test_answers_without_a_place_are_all_in_the_report(tmp_path: Path, make_tuning: Make) -> None:
+    lost = [("the bear sees the wolf", "hare")] * 7
+    train = questions(tmp_path / "train.jsonl", ("the bear sees", "bear"), ("the wolf", "the"), *lost)
+    task = TaskSettings("question-answering", train=(train,), dev=(train,), overrides=Overrides(max_question=4))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=1.0))
+    told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
+    assert "1 questions whose answer does not stand where the file says, but once elsewhere: moved there (" in told
+    assert "7 questions whose answer is not where the file says" in told
+    assert "not learned from; report.json names all (" in told
+    assert "and 2 more)" in told
+    assert read_json(tmp_path / "run" / "report.json")["answers"] == {
+        "moved": [f"{train}, line 1"],
+        "left_out": [f"{train}, line {number}" for number in range(3, 10)],
+    }
 
 
 # Misuse

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from bertwright.cli import field_texts
-from bertwright.files import read_json
+from bertwright.files import read_json, remove_folder
 from bertwright.interop.folders import model_folder
 from bertwright.runs import grid as grids
 from bertwright.runs.finetune import Run, finetune
@@ -24,6 +24,7 @@ from bertwright.runs.grid import grid
 from bertwright.runs.resuming import saved_settings
 from bertwright.runs.trials import GridSettings, Outcome, Setting, Trial, contenders, read_results, standings
 from bertwright.runs.tuning import FinetuneSettings
+from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.device import DeviceSettings
 from bertwright.training.loop import DivergedError
@@ -221,14 +222,25 @@ def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make)
     with pytest.raises(ValueError, match=r"seeds was 1, now 2: a resumed run keeps its settings"):
         carried_out(replace(settings, seeds=2, resume=True))
 
-    last = (settings.run / "results.jsonl").read_text().splitlines()[0]
+    last, second = (settings.run / "results.jsonl").read_text().splitlines()
     (settings.run / "results.jsonl").write_text(last + "\n")  # as if the second run were still to be done
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tgood\nthe seal\tbad\n" * 8)
+    with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
+        carried_out(replace(settings, resume=True))
+    remove_folder(settings.run / "runs" / json.loads(second)["run"])  # a run to be begun has no files to be held to
     with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
         carried_out(replace(settings, resume=True))
     (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
     with pytest.raises(ValueError, match=r"results\.jsonl, line 2: no result of this grid"):
         carried_out(replace(settings, resume=True))
+
+
+def test_what_a_resumed_grid_is_given_holds_from_then_on(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
+    carried_out(settings)
+    carried_out(replace(settings, keep_all=True, resume=True))
+    written = from_table(GridSettings, read_toml(settings.run / "settings.toml"), "there")
+    assert written == replace(settings, keep_all=True)
 
 
 def test_tags_that_spell_no_spans_are_chosen_by_accuracy(tmp_path: Path, make: Make) -> None:
@@ -372,7 +384,7 @@ def test_without_dev_there_is_nothing_to_choose_by(tmp_path: Path, make: Make, r
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
     with pytest.raises(ValueError, match="nothing to choose by"):
         carried_out(make(tmp_path / "run", task=task))
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_grid_is_one_process(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -31,11 +33,14 @@ from bertwright.interop.huggingface import load_config
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import DataSettings
+from bertwright.runs.opening import open_run
 from bertwright.runs.pretrain import pretrain
 from bertwright.runs.recipe import LongPhase, ModelSettings, PretrainSettings
 from bertwright.runs.resuming import saved_settings
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.tokenstore.store import TokenStore
+from bertwright.training.device import Place
 from bertwright.training.journal import read_metrics
 from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import OptimizerSettings
@@ -371,27 +376,44 @@ def test_a_store_may_move_but_not_change(tmp_path: Path, make_settings: Make, vo
         pretrain(replace(settings, resume=True, store=tmp_path / "other"))
 
 
-def test_ctrl_c_reaches_all_processes_of_a_run(tmp_path: Path, make_settings: Make) -> None:
+TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone"]
+
+
+def test_ctrl_c_reaches_all_processes_of_a_run_which_goes_on_as_it_says(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
     write_settings(tmp_path / "recipe.toml", settings, "test")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        wait_for(lambda: len(read_metrics(settings.run)) > 5)
-        process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=60)
-    step = int(re.search(r"interrupted: step ([\d,]+) is saved", printed)[1].replace(",", ""))  # type: ignore[index]
-    assert [path.name for path in (settings.run / "checkpoints").iterdir()] == [f"step-{step:08d}"]
+    arguments = ["--config", str(tmp_path / "recipe.toml"), "--run", str(settings.run)]
+    command = ["--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain", *arguments]
+    saved = [0]
+    for _ in range(2):
+        with subprocess.Popen(
+            [*TORCHRUN, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as run:
+            wait_for(lambda: len(read_metrics(settings.run)) > saved[-1] + 5)
+            run.send_signal(signal.SIGINT)
+            printed, _ = run.communicate(timeout=60)
+        step, way = re.search(r"interrupted: step ([\d,]+) is saved; go on with: torchrun (.*)", printed).groups()  # type: ignore[union-attr]
+        saved.append(int(step.replace(",", "")))
+        command = shlex.split(way)
+    names = sorted(path.name for path in (settings.run / "checkpoints").iterdir())
+    assert names == [f"step-{step:08d}" for step in saved[1:]]
+    assert 0 < saved[1] < saved[2]
 
 
-def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make) -> None:
-    alone = make_settings(tmp_path / "alone", log_every=1)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data": DataSettings(max_length=32, batch_size=7, objective="mlm", whole_words=True), "micro_batch": 2},
+    ],
+)
+def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make, changes: dict[str, Any]) -> None:
+    alone = make_settings(tmp_path / "alone", log_every=1, **changes)
     carried_out(alone)
-    together = make_settings(tmp_path / "together", log_every=1)
+    together = make_settings(tmp_path / "together", log_every=1, **changes)
     write_settings(tmp_path / "recipe.toml", together, "test")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    command = ["--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
+    done = subprocess.run([*TORCHRUN, *command], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("parameters, vocabulary") == 1  # one of them speaks
     for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
@@ -423,6 +445,55 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_settings: Make) -
     carried_out(replace(settings, resume=True, keep=1, log_every=50))
 
 
+def test_a_resumed_run_writes_down_what_may_change(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    shutil.rmtree(settings.run / "model")
+    assert settings.store is not None
+    moved = shutil.copytree(settings.store, tmp_path / "moved")
+    now = replace(settings, resume=True, store=moved, keep=1, log_every=50)
+    carried_out(now)
+    assert saved_settings(PretrainSettings, settings.run) == now
+    assert "resume = false" in (settings.run / "settings.toml").read_text()
+
+
+def test_an_altered_store_is_not_trained_on(
+    tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path
+) -> None:
+    text = (store.parent / "text.txt").read_text(encoding="utf-8")
+    (tmp_path / "text.txt").write_text(f"{text}\n" * 40, encoding="utf-8")
+    corpus, tokenizer = CorpusSettings((str(tmp_path / "text.txt"),)), Tokenizer.load(vocabulary_folder)
+    build(tmp_path / "store", corpus, tokenizer, PrepareSettings(held_out=0.1, workers=1))
+    file = tmp_path / "store" / "train" / "tokens-00000.npy"
+    held = np.load(file)
+    held[len(held) // 2 + 2_500] ^= 1  # between the samples that every opening compares
+    np.save(file, held)
+    TokenStore.open(file.parent, tokenizer.digest)
+    settings = make_settings(tmp_path / "run", store=tmp_path / "store")
+    with pytest.raises(ValueError, match=r"tokens-00000.npy: altered"):
+        pretrain(settings)
+    assert not settings.run.exists()
+
+
+def test_a_held_out_part_too_small_to_score_is_left_out(
+    tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path
+) -> None:
+    (tmp_path / "one.txt").write_text("The bear sees the deer in the forest .\n", encoding="utf-8")
+    corpus = CorpusSettings((str(store.parent / "text.txt"),))
+    preparing = PrepareSettings(held_out_inputs=(str(tmp_path / "one.txt"),), workers=1)
+    build(tmp_path / "store", corpus, Tokenizer.load(vocabulary_folder), preparing)
+    settings = make_settings(tmp_path / "run", store=tmp_path / "store")
+    assert "held_out has one sentence: too little to score" in carried_out(settings)
+    assert {record["kind"] for record in read_metrics(settings.run)} == {"train"}
+
+
+def test_ranks_without_a_sequence_are_refused_before_anything_is_written(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", long=LongPhase(long_share=0.25, long_length=64, long_batch_size=3))
+    place = Place(torch.device("cpu"), torch.float32, threads=1, rank=0, ranks=4)
+    with pytest.raises(ValueError, match="batch_size is 3, less than the 4 ranks"):
+        open_run(settings, place, Console(file=StringIO()))
+
+
 def test_nothing_to_resume(tmp_path: Path, make_settings: Make) -> None:
     with pytest.raises(ValueError, match="no run to resume there"):
         pretrain(make_settings(tmp_path / "run", resume=True))
@@ -452,6 +523,13 @@ def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_before_it(tmp_path:
     assert all(
         tensor.isfinite().all() for path in checkpoints for tensor in load_file(path / "model.safetensors").values()
     )
+
+
+def test_a_run_that_diverged_without_breaking_says_so(tmp_path: Path, make_settings: Make) -> None:
+    wild = OptimizerSettings(learning_rate=3.0, warmup_share=0.0)
+    printed = carried_out(make_settings(tmp_path / "run", optimizer=wild, steps=30))
+    assert "higher than before training: the run has diverged" in printed
+    assert "has diverged" not in carried_out(make_settings(tmp_path / "tame", steps=30))
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> None:
@@ -489,6 +567,7 @@ def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: M
     [
         ({"steps": 0}, "steps must be at least 1"),
         ({"micro_batch": 0}, "micro_batch must be at least 1"),
+        ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size is 0"),
         ({"long": LongPhase(0.5, 512)}, "sequences of 512 tokens are asked for, but the model has 64 positions"),
         ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "not a multiple of num_heads"),
     ],

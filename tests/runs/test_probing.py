@@ -24,6 +24,7 @@ from bertwright.runs import probe as probe_module
 from bertwright.runs import probing
 from bertwright.runs.probe import ProbeSettings, Result, Row, probe, table_rows
 from bertwright.runs.probing import epoch_batches
+from bertwright.runs.resuming import saved_settings
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import Overrides, TaskSettings
 from bertwright.training.device import DeviceSettings
@@ -185,6 +186,30 @@ def test_heads_may_be_added_but_nothing_else_changed(make: Make) -> None:
     assert [(row.representation, row.learning_rate) for row in rows] == [("embeddings", 3e-2), ("last", 3e-2)]
 
 
+def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(make: Make, monkeypatch: Any) -> None:
+    settings, train, trained = make(epochs=1), probe_module.train, []
+
+    def interrupted(*given: Any) -> Any:
+        trained.append(given)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return train(*given)
+
+    monkeypatch.setattr(probe_module, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(settings)
+    rows, printed = carried_out(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
+    assert "1 of 6 heads are done already" in printed
+    asked = [(name, seed) for name in ("last", "embeddings") for seed in (0, 1, 7)]
+    assert [(result["representation"], result["seed"]) for result in results(settings.run)] == asked
+    assert [(row.representation, row.dev.seeds) for row in rows] == [("embeddings", 3), ("last", 3)]
+    written = from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there")
+    assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
+
+    monkeypatch.setattr(probe_module, "train", lambda *_: pytest.fail("trained again"))
+    assert carried_out(saved_settings(ProbeSettings, settings.run))[0] == rows
+
+
 def test_changed_files_are_noticed(make: Make, tmp_path: Path) -> None:
     settings = make(seeds=(0,), epochs=1)
     carried_out(settings)
@@ -250,7 +275,7 @@ def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make,
         settings = make(run=tmp_path / "refused", seeds=(0,), epochs=1, **changes)
         with pytest.raises(ValueError, match=message):
             carried_out(settings)
-        assert [path.name for path in settings.run.iterdir()] == [".lock"]
+        assert not settings.run.exists()
 
 
 @pytest.mark.parametrize(
@@ -289,13 +314,22 @@ def test_epochs_differ_and_batches_are_alike_in_length() -> None:
     assert np.std(np.diff([lengths[batch].mean() for batch in first])) > 10  # short and long ones take turns
 
 
-def test_of_several_rates_the_best_on_dev_stands_in_the_table() -> None:
-    def result(rate: float, seed: int, dev: float, test: float) -> Result:
-        return Result("last", rate, seed, 1, {"f1": dev}, {"f1": test}, 1.0, "")
+def result(rate: float, seed: int, dev: float, test: float) -> Result:
+    return Result("last", rate, seed, 1, {"f1": dev}, {"f1": test}, 1.0, "")
 
+
+def test_of_several_rates_the_best_on_dev_stands_in_the_table() -> None:
     (row,) = table_rows([result(1e-3, 0, 0.8, 0.9), result(1e-2, 0, 0.7, 0.5), result(1e-2, 1, 0.95, 0.6)], "f1")
     assert row.learning_rate == 1e-2
     assert row.dev.mean == pytest.approx(0.825)
     assert row.dev.deviation == pytest.approx(0.25 / 2**0.5)
     assert row.test is not None
     assert row.test.mean == pytest.approx(0.55)
+
+
+def test_a_rate_with_all_seeds_stands_before_one_that_was_lucky_with_fewer() -> None:
+    lucky, whole = result(1e-3, 0, 0.99, 0.9), [result(1e-2, seed, 0.6, 0.5) for seed in (0, 1)]
+    for results in ([lucky, *whole], [*whole, lucky]):
+        assert [(row.learning_rate, row.dev.seeds) for row in table_rows(results, "f1")] == [(1e-2, 2)]
+    (row,) = table_rows([lucky, result(1e-2, 1, 0.6, 0.5)], "f1")  # none is whole: the best stands
+    assert row.learning_rate == 1e-3

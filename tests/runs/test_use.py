@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
+from dataclasses import replace
 from functools import partial
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +90,98 @@ def test_vectors_on_disk_are_those_in_memory(
     assert written.dtype == np.float32
     np.testing.assert_allclose(written, bertwright.load(folder, "cpu").embed(texts), atol=1e-6)
     assert shown(console) == f"{tmp_path}/new/v.npy: 10 vectors of 16 numbers\n"
+
+
+def piped(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(content)))
+
+
+def test_vectors_of_piped_texts_are_those_of_a_file(
+    tmp_path: Path, folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = "\ufeffThe bear .\r\n\n  \nThe deer sees the bear .\nThe fish é".encode()
+    (tmp_path / "texts.txt").write_bytes(content)
+    file = EmbedSettings(str(folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "file.npy", device=HERE)
+    use.embed(file, console)
+    piped(content, monkeypatch)
+    use.embed(replace(file, inputs=("-",), output=tmp_path / "inputs.npy"), console)
+    piped(content, monkeypatch)
+    use.embed(replace(file, inputs=(), texts=("-",), output=tmp_path / "texts.npy"), console)
+    written = (tmp_path / "file.npy").read_bytes()
+    assert np.load(tmp_path / "file.npy").shape == (3, 16)
+    assert written == (tmp_path / "inputs.npy").read_bytes() == (tmp_path / "texts.npy").read_bytes()
+
+
+def test_piped_texts_are_compared(folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    piped(b"The bear .\nThe deer .\n", monkeypatch)
+    use.embed(EmbedSettings(str(folder), ("-",), device=HERE), console)
+    assert "Cosines of 2 texts" in shown(console)
+    piped(b"The bear .\n", monkeypatch)
+    with pytest.raises(ValueError, match="one text has nothing to compare with"):
+        use.embed(EmbedSettings(str(folder), ("-",), device=HERE), console)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"The bear .\ncaf\xe9 .\n", "^standard input, byte 14: e9 is not UTF-8 text; .*--on-bad-bytes replace"),
+        (b" \n\n", "^no text in standard input; pipe texts in, one a line"),
+        (b"", "^no text in standard input"),
+        ("bear".encode("utf-16"), "^standard input: not text but UTF-16"),
+        (None, "^standard input is closed"),
+    ],
+)
+def test_pipes_without_text(
+    tmp_path: Path,
+    folder: Path,
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes | None,
+    message: str,
+) -> None:
+    if content is None:
+        monkeypatch.setattr(sys, "stdin", None)
+    else:
+        piped(content, monkeypatch)
+    with pytest.raises(ValueError, match=message):
+        use.embed(EmbedSettings(str(folder), inputs=("-",), output=tmp_path / "v.npy", device=HERE), console)
+    assert not [path for path in tmp_path.iterdir() if "npy" in path.name]
+
+
+def test_fill_mask_reads_a_pipe(folder: Path) -> None:
+    command = [sys.executable, "-m", "bertwright", "fill-mask", folder, "-", "--top-k", "2", "--device", "cpu"]
+
+    def run(content: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(command, input=content, capture_output=True, timeout=300, check=False)
+
+    done = run(b"The [MASK] sees .\n\nThe bear [MASK] .\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().count("[MASK]") >= 2
+    expected = bertwright.load(folder, "cpu").fill_mask("The bear [MASK] .", 2).text
+    assert expected in done.stdout.decode()
+    refused = run(b"The [MASK] caf\xe9\n")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        b"bertwright: error: standard input, byte 14: e9 is not UTF-8 text; "
+        b"mend the file, it must be UTF-8 throughout\n"
+    )
+
+
+def test_bad_bytes_are_refused_or_replaced_as_asked(tmp_path: Path, folder: Path, console: Console) -> None:
+    (tmp_path / "texts.txt").write_bytes(b"The bear .\ncaf\xe9 .\n")
+    settings = EmbedSettings(str(folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "v.npy", device=HERE)
+    with pytest.raises(ValueError, match=r"byte 14: e9 is not UTF-8 text; .* --on-bad-bytes replace"):
+        use.embed(settings, console)
+    use.embed(replace(settings, on_bad_bytes="replace"), console)
+    expected = bertwright.load(folder, "cpu").embed(["The bear .", "caf\ufffd ."])
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-6)
+
+
+def test_vectors_are_written_under_no_other_suffix(tmp_path: Path, folder: Path, console: Console) -> None:
+    with pytest.raises(ValueError, match=r"e\.csv: vectors are written as \.npy, not as \.csv; name it .*e\.npy"):
+        use.embed(EmbedSettings(str(folder), ("The bear .",), output=tmp_path / "e.csv"), console)
+    with pytest.raises(ValueError, match="standard input, which is read alone"):
+        EmbedSettings(str(folder), inputs=("a.txt", "-"), output=tmp_path / "e.npy")
 
 
 def test_a_file_that_breaks_off_leaves_no_vectors(tmp_path: Path, folder: Path, console: Console) -> None:

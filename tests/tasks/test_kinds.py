@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from bertwright.cli import field_texts
 from bertwright.interop.heads import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.config import BertConfig
@@ -14,6 +17,7 @@ from bertwright.models.heads import BertForPretraining, BertForTask, Head
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.kinds import KINDS, AnyTask, TaskModel, inferred, load_task, read_task, save_task_folder
 from bertwright.tasks.multiple_choice import MultipleChoice
+from bertwright.tasks.presets import Overrides
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import write_task
@@ -139,3 +143,13 @@ def test_labels_are_written_for_other_software(tmp_path):
         json.loads((save(tmp_path / "r", TASKS["regression"]) / "config.json").read_text())["problem_type"]
         == "regression"
     )
+
+
+def test_the_help_tells_every_kinds_own_defaults() -> None:
+    told = field_texts(Overrides)
+    for name, text in told.items():
+        for kind in KINDS.values():
+            default = {field.name: field.default for field in fields(kind)}.get(name)
+            if default is not None:
+                shown = " ".join(default) if isinstance(default, tuple) else str(default)
+                assert re.search(rf"[\[ ]{re.escape(shown)}[\];]", text), f"{kind.__name__}.{name}: {shown} in {text}"

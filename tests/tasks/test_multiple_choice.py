@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,21 @@ def test_labels_may_count_from_one(tmp_path: Path) -> None:
     assert [example.label for example in examples] == [0, 1]
     record = task.record(examples[0], Chosen(1, (0.25, 0.75)))
     assert record == {"choice": 2, "probability": 0.75, "p(1)": 0.25, "p(2)": 0.75}
+
+
+def test_labels_may_be_letters(tmp_path: Path) -> None:
+    path = written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\tB\na\tb\tc\tA\n", "a.tsv")
+    for first in (0, 1):
+        assert [one.label for one in MultipleChoice(endings=("x", "y"), first_label=first).read(path)] == [1, 0]
+    with pytest.raises(ValueError, match="0 to 1, 'C' found"):
+        list(MultipleChoice(endings=("x", "y")).read(written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\tC\n", "b.tsv")))
+
+
+def test_endings_of_which_none_is_ever_the_first_are_remarked_on() -> None:
+    task = MultipleChoice(endings=("x", "y", "z"))
+    counted = [ChoiceExample("a", ("b", "c", "d"), 1 + place % 2, "row") for place in range(30)]
+    assert "counted from 1? (--first-label 1)" in task.notes(counted)[0]
+    assert task.notes([*counted, ChoiceExample("a", ("b", "c", "d"), 0, "row")]) == []
 
 
 # --- encoding, loss, decoding, score
@@ -172,6 +188,19 @@ def test_bad_rows(tmp_path: Path, rows: list[tuple[Any, Any]], message: str) -> 
     lines = (json.dumps({"prompt": "a", "endings": endings, "label": label}) for endings, label in rows)
     with pytest.raises(ValueError, match=message):
         list(IN_LIST.read(written(tmp_path, "\n".join(lines))))
+
+
+def test_files_with_other_numbers_of_endings_are_named(tmp_path: Path) -> None:
+    two = written(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c"], "label": 0}), "two.jsonl")
+    three = written(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}), "three.jsonl")
+    examples = [example for path in (two, three) for example in IN_LIST.read(path)]
+    assert [len(example.endings) for example in examples] == [2, 3]
+    message = (
+        f"{three}, line 1: 2 endings expected, as in the examples before, 3 found; {two}, line 1 set the number: "
+        "examples with another one need a file of their own, and each file is predicted by itself"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        IN_LIST.encode(examples, TOKENIZER)
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_what_cannot_be_learned_is_left_out_and_named() -> None:
     assert encoded.targets.tolist() == [[5, 5], [0, 0]]
     (note,) = SMALL.notes(examples)
     assert note.endswith("(own.jsonl, line 2)")
+    assert SMALL.reported(examples) == {"answers": {"moved": (), "left_out": ("own.jsonl, line 2",)}}
     assert SMALL.encode(examples, TOKENIZER, labelled=False).example_of.tolist() == [0, 1, 2]  # but it is answered
     assert SMALL.encode(examples, TOKENIZER, labelled=False).targets.shape == (0, 2)
     assert SMALL.fitted(examples) == SMALL

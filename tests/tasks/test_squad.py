@@ -140,6 +140,8 @@ def test_notes_count_and_name() -> None:
     assert left_out.startswith("7 questions")
     assert left_out.endswith("(question 1; question 2; question 3; question 4; question 5; and 2 more)")
     assert found.left_out[-1] == "question 7"  # the report has all
+    assert "not learned from; report.json names all (" in left_out
+    assert "report.json" not in moved
 
 
 DEEP = "[" * 100_000

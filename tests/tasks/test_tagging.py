@@ -291,6 +291,17 @@ def test_scores_by_hand():
     assert replace(TASK, scheme="none").score(examples, predictions) == {"accuracy": 0.5}
 
 
+def test_a_model_that_learned_iob1_as_it_stands_is_scored_by_what_it_means():
+    examples = [TagExample(("Anna", "B", "Cd", "in"), ("I-PER", "I-PER", "B-PER", "O"))]
+    task = Tagging(scheme="iob1", labels=("O", "I-PER", "B-PER"))
+    for tags in (("I-PER", "I-PER", "B-PER", "O"), ("B-PER", "I-PER", "B-PER", "O")):
+        assert set(task.score(examples, decoded(examples, tags)).values()) == {1.0}
+    worse = task.score(examples, decoded(examples, ("I-PER", "I-PER", "I-PER", "O")))
+    assert (worse["accuracy"], worse["f1"]) == (0.75, 0.0)
+    two = Tagging(scheme="iob2", labels=("O", "B-PER", "I-PER"))  # where I- begins no span, it is a wrong tag
+    assert two.score(examples, decoded(examples, ("I-PER", "I-PER", "B-PER", "O")))["accuracy"] == 0.75
+
+
 def test_a_small_model_learns_tags_and_a_long_text_keeps_its_words():
     examples = [
         TagExample(("Anna", "lives", "in", "Paris"), ("B-PER", "O", "O", "B-LOC")),

@@ -41,6 +41,11 @@ def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
             lambda f: (f.parent / "state.json").unlink(),
             r"state.json is missing; delete .* to go on from the one before",
         ),
+        (
+            lambda f: (f.parent / "state.json").write_text(""),
+            r"state.json: damaged .*; delete .* to go on from the one",
+        ),
+        (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged .*; delete .* to go on"),
     ],
 )
 def test_damage_is_named_with_a_way_out(tmp_path: Path, damage: object, message: str) -> None:

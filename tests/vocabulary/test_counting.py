@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -56,6 +57,40 @@ def test_small_tables_change_nothing(counter, monkeypatch):
     monkeypatch.setattr(counting, "CHUNK_LIMIT", 2)
     monkeypatch.setattr(counting, "NORMALIZE_AT_ONCE", 2)
     assert count_words(texts, lowercase=True) == whole
+
+
+def test_text_without_spaces_is_settled_by_its_bytes(counter, monkeypatch):
+    texts = [f"{n}漢字，" * 200 + "\n" for n in range(60)]  # a chunk each, of more than a kilobyte, no two alike
+    whole = count_words(texts, lowercase=True)
+    held: list[int] = []
+    made = counting.chunk_counter
+
+    def watched():
+        chunks = made()
+        add = chunks.add
+        monkeypatch.setattr(chunks, "add", lambda text: (held.append(add(text)), held[-1])[1], raising=False)
+        return chunks
+
+    monkeypatch.setattr(counting, "chunk_counter", watched)
+    monkeypatch.setattr(counting, "CHUNK_LIMIT", 20_000)
+    assert count_words(texts, lowercase=True) == whole
+    assert len(held) == 60
+    assert max(held) <= 20_000 + 2 * len(texts[-1].encode())
+    assert min(held[1:]) < held[0] + 2_000  # settled, the table is as it was at first
+    assert sum(later < earlier for earlier, later in pairwise(held)) > 3
+
+
+def test_a_table_tells_its_bytes_and_gives_its_chunks_in_order(counter, monkeypatch):
+    monkeypatch.setattr(counting, "TAKE_AT_ONCE", 3)
+    chunks = counting.chunk_counter()
+    words = [f"w{number}" for number in range(10)]
+    first = chunks.add(" ".join(words).encode())
+    assert first > 20
+    assert chunks.add(b"w3 w3\n") == first
+    assert chunks.add(b"x" * 5_000) > first + 5_000
+    counts = {word: 3 if word == "w3" else 1 for word in words} | {"x" * 5_000: 1}
+    assert list(chunks.take()) == list(counts.items())
+    assert list(chunks.take()) == []
 
 
 @given(st.lists(TEXTS, max_size=6), st.integers(0, 6))

@@ -25,8 +25,8 @@ class Batch:
     """T int64, place within the token's own sequence."""
     cu_seqlens: Tensor
     """B + 1 int32, where each sequence starts; the last entry is T."""
-    max_seqlen: int
-    """Length of the longest sequence in tokens."""
+    lengths: np.ndarray
+    """B int64, tokens of each sequence; stays with the CPU, where counting it waits for no GPU."""
     dropout_seed: int = 0
     """The key that counter-based dropout draws from; it belongs to (run seed, step)."""
     first_token: int = 0
@@ -35,6 +35,11 @@ class Batch:
     def __len__(self) -> int:
         """Number of sequences, B."""
         return len(self.cu_seqlens) - 1
+
+    @property
+    def max_seqlen(self) -> int:
+        """Length of the longest sequence in tokens."""
+        return int(self.lengths.max(initial=0))
 
     @property
     def num_tokens(self) -> int:
@@ -78,7 +83,7 @@ def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.nda
         token_type_ids=torch.from_numpy(token_type_ids.astype(np.int64, copy=False)),
         position_ids=torch.from_numpy(places(lengths)),
         cu_seqlens=torch.from_numpy(starts(lengths).astype(np.int32)),
-        max_seqlen=int(lengths.max(initial=0)),
+        lengths=lengths,
     )
 
 

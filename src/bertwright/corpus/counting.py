@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from tokenizers.normalizers import BertNormalizer
 
 HASHES = 1 << 20  # different strings remembered exactly; beyond it, a share of them chosen by their hash (error 0.1 %)
 SHOWN_LINES = 10
@@ -124,8 +125,17 @@ class Characters:
         return {chr(code): int(self.counts[code]) for code in np.flatnonzero(self.counts)}
 
 
-def is_control(char: str) -> bool:
-    return char not in "\n\t\r\f\v" and unicodedata.category(char) == "Cc"
+# Asked itself, since its rules are of another Unicode version than Python's: U+200B and U+00AD go, U+0890 stays.
+_CLEANING = BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+
+
+def is_deleted(char: str) -> bool:
+    """Is this one of the characters that a BERT tokenizer deletes, all but U+FFFD, which is counted apart?
+
+    >>> [is_deleted(char) for char in ("\\x07", "\\f", "\\u200b", "\\n", "\\u3000", "\\ufffd")]
+    [True, True, True, False, False, False]
+    """
+    return char != "\ufffd" and not _CLEANING.normalize_str(char)
 
 
 _SCRIPTS = frozenset(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from bertwright.corpus.inputs import HUB, InputFile, suffixes
 
 BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of the work vanishes
 ZSTD_BLOCK = 1 << 14  # compressed bytes at a time: a block may grow a thousandfold, and must still fit into memory
+STANDARD_INPUT = "standard input"  # as messages show it
 BINARY_HEAD = 1 << 13  # a NUL this early means that the file was never text
 
 MAGIC = {  # what plain text never starts with: every one of these would be a puzzling UTF-8 error further on
@@ -75,32 +77,47 @@ def decoded(
     Raises ValueError with the byte's place and the way out for anything but UTF-8; `replace` reads such bytes as
     U+FFFD and counts them.
     """
-    offset, held = start, b""
-    for block in _blocks(file, start, end):
+    return _texts(file.path, _blocks(file, start, end), on_bad_bytes, findings, start)
+
+
+def standard_input(on_bad_bytes: OnBadBytes, findings: Findings) -> Iterator[str]:
+    """Give the text that is piped in, in blocks as they come; the same errors as from a file, and for no input."""
+    if sys.stdin is None:
+        raise ValueError("standard input is closed; pipe text into the command, or name a file")
+    stream = sys.stdin.buffer
+    return _texts(STANDARD_INPUT, iter(lambda: stream.read(BLOCK), b""), on_bad_bytes, findings, 0)
+
+
+def _texts(
+    path: str, blocks: Iterable[bytes], on_bad_bytes: OnBadBytes, findings: Findings, offset: int
+) -> Iterator[str]:
+    """Blocks of bytes, the first of which stands at `offset`, as text."""
+    held = b""
+    for block in blocks:
         if offset == 0 and not held:
-            block = _checked_head(file, block)
+            block = _checked_head(path, block)
             offset = 3 if block.startswith(codecs.BOM_UTF8) else 0
             block = block[offset:]
         findings.bytes_read += len(block)
         data = held + block
-        text, used = _decode(file, data, offset, on_bad_bytes, findings, final=False)
+        text, used = _decode(path, data, offset, on_bad_bytes, findings, final=False)
         offset, held = offset + used, data[used:]
         yield text
     if held:
-        yield _decode(file, held, offset, on_bad_bytes, findings, final=True)[0]
+        yield _decode(path, held, offset, on_bad_bytes, findings, final=True)[0]
 
 
-def _checked_head(file: InputFile, block: bytes) -> bytes:
+def _checked_head(path: str, block: bytes) -> bytes:
     for magic, kind in MAGIC.items():
         if block.startswith(magic):
-            raise ValueError(f"{file.path}: not text but {kind}")
+            raise ValueError(f"{path}: not text but {kind}")
     if (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
-        raise ValueError(f"{file.path}, byte {nul}: a NUL byte; the file looks binary, not like UTF-8 text")
+        raise ValueError(f"{path}, byte {nul}: a NUL byte; the file looks binary, not like UTF-8 text")
     return block
 
 
 def _decode(
-    file: InputFile, data: bytes, offset: int, policy: OnBadBytes, findings: Findings, *, final: bool
+    path: str, data: bytes, offset: int, policy: OnBadBytes, findings: Findings, *, final: bool
 ) -> tuple[str, int]:
     try:
         text, used = codecs.utf_8_decode(data, "strict", final)
@@ -110,7 +127,7 @@ def _decode(
         place, bad = offset + len(text[:nul].encode()), b"\0"
     except UnicodeDecodeError as error:
         place, bad = offset + error.start, data[error.start : error.end]
-    where = f"{file.path}, byte {place}: {bad.hex(' ')} is not UTF-8 text"
+    where = f"{path}, byte {place}: {bad.hex(' ')} is not UTF-8 text"
     if policy != "replace":
         flag = "convert the file, or read such bytes as U+FFFD with --on-bad-bytes replace"
         raise ValueError(f"{where}; {MEND if policy == 'mend' else flag}")

@@ -27,6 +27,7 @@ __all__ = [
 # The readers call more things a blank line (Unicode's white space): a piece may end at fewer places than a document.
 BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*+\n")
 LINE_END = re.compile(rb"\n")
+PIECE_FILES = 1_000  # in one piece: to open a file takes longer than to read a small one, and workers share the opening
 
 
 class Piece(NamedTuple):
@@ -76,8 +77,8 @@ def read_piece(settings: CorpusSettings, piece: Piece, findings: Findings | None
         yield from read_file(file, settings, findings, piece.span)
 
 
-def pieces(settings: CorpusSettings, target_bytes: int) -> list[Piece]:
-    """Share the corpus out in pieces of about `target_bytes` on disk, in order.
+def pieces(settings: CorpusSettings, target_bytes: int, inputs: Sequence[InputFile] | None = None) -> list[Piece]:
+    """Share the corpus out in pieces of about `target_bytes` on disk and `PIECE_FILES` files at most, in order.
 
     Large plain .txt and .jsonl files are cut between documents; neighbouring small files go together; a compressed
     file, a table and a document stay whole however large they are.
@@ -86,14 +87,16 @@ def pieces(settings: CorpusSettings, target_bytes: int) -> list[Piece]:
         raise ValueError(f"target_bytes is {target_bytes}, and must be at least 1")
     shares: list[Piece] = []
     group: list[InputFile] = []
-    for file in open_inputs(settings):
+    size = 0  # of the group; added up anew for every file, it would take minutes for many
+    for file in open_inputs(settings) if inputs is None else inputs:
         spans = _spans(file, target_bytes)
-        if len(spans) == 1 and sum(member.size for member in group) + file.size <= target_bytes:
+        if len(spans) == 1 and size + file.size <= target_bytes and len(group) < PIECE_FILES:
             group.append(file)
+            size += file.size
             continue
         if group:
             shares.append(Piece(tuple(group), Span()))
-        group = [file] if len(spans) == 1 else []
+        group, size = ([file], file.size) if len(spans) == 1 else ([], 0)
         if len(spans) > 1:
             shares.extend(Piece((file,), span) for span in spans)
     if group:

@@ -33,7 +33,8 @@ class CorpusSettings:
     prediction needs documents of several sentences (paper, section A.1: "document-level corpus")."""
 
     column: str = "text"
-    """The field or column that holds the text in .jsonl, .csv, .tsv and .parquet input; one row is one document."""
+    """The field or column that holds the text in .jsonl, .csv, .tsv and .parquet input; one row is one document. A .csv
+    may have semicolons or tabs in place of commas, if its first line tells."""
 
     sentences: Literal["rules", "line"] = "rules"
     """How a document falls into sentences: by punctuation rules for English, Korean, Chinese and Japanese, or one
@@ -84,17 +85,32 @@ def open_inputs(settings: CorpusSettings) -> list[InputFile]:
     and a file that is named twice (its documents would silently count double); OSError for a folder that cannot be
     searched.
     """
+    found, refused = checked_inputs(settings)
+    for error in refused.values():
+        raise error
+    return found
+
+
+def checked_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
+    """The files of the corpus as `open_inputs` gives them, and the others, each with what is wrong with it.
+
+    Raises what `open_inputs` does for inputs that are wrong themselves: that name nothing, or a file twice.
+    """
     found: list[InputFile] = []
+    refused: dict[str, ValueError | OSError] = {}
     named: dict[str, str] = {}
     for given in settings.inputs:
         rule, place = _override(given, settings.documents)
-        for path, size in _hub_files(place) if place.startswith(HUB) else _local_files(place):
+        for path in _hub_files(place) if place.startswith(HUB) else _local_files(place):
             real = path if path.startswith(HUB) else os.path.realpath(path)
             if real in named:
                 raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
             named[real] = given
-            found.append(_checked(path, size, rule))
-    return found
+            try:
+                found.append(_checked(path, rule))
+            except (ValueError, OSError) as error:
+                refused[path] = error
+    return found, refused
 
 
 def _override(given: str, default: DocumentRule) -> tuple[DocumentRule, str]:
@@ -104,7 +120,7 @@ def _override(given: str, default: DocumentRule) -> tuple[DocumentRule, str]:
     return default, given
 
 
-def _checked(path: str, size: int, rule: DocumentRule) -> InputFile:
+def _checked(path: str, rule: DocumentRule) -> InputFile:
     suffix, compression = suffixes(path)
     if suffix not in FORMATS:
         raise ValueError(
@@ -113,12 +129,20 @@ def _checked(path: str, size: int, rule: DocumentRule) -> InputFile:
         )
     if compression and suffix == ".parquet":
         raise ValueError(f"{path}: Parquet is compressed inside; unpack this {compression} first")
+    size = _size(path)
     if size == 0:
         raise ValueError(f"{path}: empty file (0 bytes); a broken download or export? Replace it or leave it out")
     return InputFile(path, size, suffix, compression, rule)
 
 
-def _local_files(place: str) -> Iterator[tuple[str, int]]:
+def _size(path: str) -> int:
+    if not path.startswith(HUB):
+        return Path(path).stat().st_size
+    with _reached(path):
+        return int(_hub().info(path.removeprefix(HUB))["size"])
+
+
+def _local_files(place: str) -> Iterator[str]:
     if not place:  # an unset variable in a script; Path would take it for the current folder
         raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
     path = Path(os.path.expanduser(place))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
@@ -133,8 +157,7 @@ def _local_files(place: str) -> Iterator[tuple[str, int]]:
         raise ValueError(f"{place}: no such file or folder")
     if not files:
         raise ValueError(f"{place}: no files there" if path.is_dir() else f"{place}: no file matches")
-    for file in files:
-        yield str(file), file.stat().st_size
+    yield from map(str, files)
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
@@ -160,7 +183,7 @@ def _hub() -> Any:
     return HfFileSystem()
 
 
-def _hub_files(place: str) -> Iterator[tuple[str, int]]:
+def _hub_files(place: str) -> Iterator[str]:
     hub, pattern = _hub(), place.removeprefix(HUB)
     with _reached(place):
         if glob.has_magic(pattern):
@@ -174,8 +197,7 @@ def _hub_files(place: str) -> Iterator[tuple[str, int]]:
     files = shown if glob.has_magic(pattern) or names == [pattern] else [name for name in shown if _is_data(name)]
     if not files:
         raise ValueError(f"{place}: no file with a known suffix ({', '.join(FORMATS)}) there")
-    for name in files:
-        yield HUB + name, int(hub.info(name)["size"])
+    yield from (HUB + name for name in files)
 
 
 def _is_data(name: str) -> bool:

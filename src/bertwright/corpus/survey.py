@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bertwright.corpus.counting import Characters, Distinct, Frequent, Lengths, Sizes, is_control, scripts
-from bertwright.corpus.documents import CorpusSettings, Findings, nothing_read, open_inputs, pieces, read_piece
+from bertwright.corpus.counting import Characters, Distinct, Frequent, Lengths, Sizes, is_deleted, scripts
+from bertwright.corpus.documents import CorpusSettings, Findings, InputFile, nothing_read, pieces, read_piece
+from bertwright.corpus.inputs import checked_inputs
 from bertwright.corpus.sentences import sentence_splitter
 
 PIECE = 1 << 22  # bytes between two reports of progress
@@ -22,7 +24,37 @@ SMALL = 1_000_000  # words
 LONG_LINE = 100_000  # characters
 LONG_WORD = 120  # characters
 BLOB = re.compile(rf"[A-Za-z0-9+/=_-]{{{LONG_WORD},}}")  # base64, hashes, minified code
+SHOWN_FILES = 20  # of those that cannot be read; as many as one looks at before mending the first
+SHOWN_ALIKE = 5  # of those that cannot be read for the same reason
 TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[a-z]{2,6}|#\d{1,5});")
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that cannot be read, at all or from some place on."""
+
+    path: str
+    reason: str
+    """Its name, what is wrong, where, and the way out."""
+    documents: int
+    """So many stand before that place, and count."""
+
+    @property
+    def reason_alone(self) -> str:
+        """The same without its name.
+
+        >>> Unreadable("a.csv", "a.csv, line 3: 2 columns expected", 1).reason_alone
+        'line 3: 2 columns expected'
+        """
+        return self.reason.removeprefix(self.path).lstrip(",: ")
+
+
+class UnreadableError(ValueError):
+    """No file of the corpus can be read; `unreadable` has them all."""
+
+    def __init__(self, message: str, unreadable: tuple[Unreadable, ...]) -> None:
+        super().__init__(message)
+        self.unreadable = unreadable
 
 
 @dataclass(frozen=True)
@@ -30,6 +62,8 @@ class Survey:
     """What `survey` found. Shares lie between 0 and 1; lengths are in characters unless their name says otherwise."""
 
     files: int
+    unreadable: tuple[Unreadable, ...]
+    """Files that every later stage would refuse; those without a document before the bad place are not in `files`."""
     bytes_on_disk: int
     bytes_of_text: int
     documents: int
@@ -96,26 +130,42 @@ class _Totals:
 def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = None) -> Survey:
     """Read the whole corpus once and say what it is like; bytes that are not UTF-8 are counted, not refused.
 
-    `progress` is told how many more bytes on disk have been read. Raises ValueError for everything else that `read`
-    refuses: a missing path, a binary file, a broken row.
+    A file that cannot be read (a binary one, a broken row) is found out about like everything else: it is listed, and
+    the figures are those of the others and of what stands before the broken row. `progress` is told how many more
+    bytes on disk have been read. Raises ValueError for inputs that name nothing, or a file twice, and where there is no
+    document at all: UnreadableError if that is since files cannot be read.
     """
     lenient = replace(settings, on_bad_bytes="replace")
-    inputs = open_inputs(settings)
+    inputs, refused = checked_inputs(settings)
+    unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in refused.items()]
     findings = Findings()
     totals = _Totals(sentence_splitter(settings.sentences))
-    for piece in pieces(settings, PIECE):
-        for document in read_piece(lenient, piece, findings):
-            totals.add(document.text)
-        if progress:
-            progress(piece.size)
+    read: list[InputFile] = []
+    for file in inputs:
+        before, done = totals.texts.total, 0
+        try:
+            for piece in pieces(settings, PIECE, [file]):
+                for document in read_piece(lenient, piece, findings):
+                    totals.add(document.text)
+                done += piece.size
+                if progress:
+                    progress(piece.size)
+            read.append(file)
+        except (ValueError, OSError) as error:
+            documents = totals.texts.total - before
+            unreadable.append(Unreadable(file.path, _reason(file.path, error), documents))
+            read += [file] if documents else []
+            if progress:
+                progress(file.size - done)
     if not totals.texts.total:
-        raise ValueError(nothing_read(settings, findings))
+        raise _nothing(settings, findings, unreadable)
     characters = totals.characters.found()
     letters = {char: count for char, count in characters.items() if char.isalpha()}
     number = sum(letters.values()) or 1
     return Survey(
-        files=len(inputs),
-        bytes_on_disk=sum(file.size for file in inputs),
+        files=len(read),
+        unreadable=tuple(unreadable),
+        bytes_on_disk=sum(file.size for file in read),
         bytes_of_text=findings.bytes_read,
         documents=totals.texts.total,
         sentences=totals.per_document.total,
@@ -135,7 +185,7 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
         first_bad_bytes=findings.first_bad,
         null_values=findings.null_values,
         empty_documents=findings.empty_documents,
-        control_characters=sum(count for char, count in characters.items() if is_control(char)),
+        control_characters=sum(count for char, count in characters.items() if is_deleted(char)),
         replacement_characters=characters.get("\ufffd", 0),
         long_lines=totals.oddities["long lines"],
         long_words=totals.oddities["long words"],
@@ -145,9 +195,40 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
     )
 
 
+def _reason(path: str, error: ValueError | OSError) -> str:
+    """What is wrong with a file: a message of ours names it, one of the system's may not.
+
+    >>> _reason("a.txt", PermissionError(13, "Permission denied"))
+    'a.txt: Permission denied'
+    """
+    return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
+
+def _nothing(settings: CorpusSettings, findings: Findings, unreadable: list[Unreadable]) -> ValueError:
+    if not unreadable:
+        return ValueError(nothing_read(settings, findings))
+    reason = unreadable[0].reason
+    if len(unreadable) > 1:
+        reason = f"not one document: {len(unreadable):,} files cannot be read, the first is {reason}"
+    return UnreadableError(reason, tuple(unreadable))
+
+
 def warnings(survey: Survey) -> list[str]:
     """What will hurt pre-training, each with its figure and the way out; empty when nothing will."""
-    return [*_document_warnings(survey), *_repetition_warnings(survey), *_character_warnings(survey)]
+    return [
+        *_file_warnings(survey),
+        *_document_warnings(survey),
+        *_repetition_warnings(survey),
+        *_character_warnings(survey),
+    ]
+
+
+def _file_warnings(survey: Survey) -> Iterator[str]:
+    if survey.unreadable:
+        yield (
+            f"{len(survey.unreadable):,} files cannot be read, and every later stage stops at the first of them. Mend "
+            "them, move them away, or name the others by a glob such as folder/**/*.txt."
+        )
 
 
 def _document_warnings(survey: Survey) -> Iterator[str]:
@@ -202,7 +283,10 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
         number = survey.replacement_characters - survey.bad_bytes
         yield f"{number:,} U+FFFD stand in the text itself: characters lost in an earlier conversion. Convert again."
     if survey.control_characters:
-        yield f"{survey.control_characters:,} control characters; the tokenizer drops them, joining what they part."
+        yield (
+            f"{survey.control_characters:,} control characters, or invisible ones such as U+200B (zero-width space) "
+            "and U+00AD (soft hyphen); the tokenizer drops them, joining what they part."
+        )
     if survey.null_values:
         yield f"{survey.null_values:,} rows have no text (null) and are left out."
     if survey.empty_documents:
@@ -236,6 +320,29 @@ def render(survey: Survey) -> RenderableType:
             frequent.add_row(f"{count:,}", Text(line if len(line) <= 80 else line[:79] + "…"))
         parts.append(frequent)
     return Group(*parts)
+
+
+def render_unreadable(unreadable: Sequence[Unreadable]) -> RenderableType:
+    """Files that cannot be read, those with the same reason together; of many only some, and the number of the rest."""
+    alike: dict[str, list[Unreadable]] = {}
+    for file in unreadable:
+        alike.setdefault(file.reason_alone, []).append(file)
+    lines: list[RenderableType] = [Text("Files that cannot be read", "bold")]
+    left, shown = len(unreadable), 0
+    for reason, files in alike.items():
+        if shown >= SHOWN_FILES:
+            lines.append(Text(f"  and {left:,} more files, for other reasons"))
+            break
+        names = [_name(file) for file in files[:SHOWN_ALIKE]]
+        more = [f"and {len(files) - len(names):,} more"] if len(files) > len(names) else []
+        lines += [Text(f"  {line}", overflow="fold") for line in [*names, *more]]
+        lines.append(Padding(Text(reason, "yellow"), (0, 0, 0, 6)))
+        left, shown = left - len(files), shown + len(names)
+    return Group(*lines, Text())
+
+
+def _name(file: Unreadable) -> str:
+    return f"{file.path} (documents counted before that place: {file.documents:,})" if file.documents else file.path
 
 
 def _length_table(survey: Survey) -> Table:

@@ -35,7 +35,9 @@ class Columns:
     values: tuple[str, ...] = ()
     """Columns that may also hold numbers, truth values and lists, in files that have them (.jsonl, .parquet)."""
     header: bool = True
-    """Does a first line name the columns (.csv, .tsv, .txt)? If not, they are called "1", "2" and so on."""
+    """Does a first line name the columns (.csv, .tsv, .txt)? If not, they are called "1", "2" and so on. Fields stand
+    between commas in .csv (between semicolons or tabs where only so the first line has the columns asked for), between
+    tabs in .tsv and .txt."""
     quotes: bool | None = None
     """May fields stand in quotes, with tabs, commas and line ends inside? None: in .csv yes; in .tsv and .txt no, there
     a quote is a plain character, as IANA has it and as GLUE and NSMC are written."""
@@ -219,12 +221,12 @@ def _delimited(
 ) -> Iterator[Row]:
     quotes = file.format == ".csv" if columns.quotes is None else columns.quotes
     csv.field_size_limit(LIMIT)  # the module's own limit of 131,072 characters is less than a long article
-    table = csv.reader(
-        (f"{line}\n" for _, line in numbered),
-        delimiter="," if file.format == ".csv" else "\t",
-        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
-        strict=True,
-    )
+    texts: Iterator[str] = (f"{line}\n" for _, line in numbered)
+    separator = "," if file.format == ".csv" else "\t"
+    if file.format == ".csv" and columns.header:
+        head = next(texts, "")
+        separator, texts = _separator(head, columns, quotes), chain([head], texts)
+    table = csv.reader(texts, **_dialect(separator, quotes))
 
     def records() -> Iterator[tuple[int, list[str]]]:
         line = 1
@@ -255,6 +257,31 @@ def _delimited(
     except csv.Error as error:
         way_out = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
         raise ValueError(f"{file.path}, line {table.line_num}: {error}; {way_out}") from None
+
+
+def _dialect(separator: str, quotes: bool) -> dict[str, Any]:
+    return {"delimiter": separator, "quoting": csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE, "strict": True}
+
+
+def _separator(head: str, columns: Columns, quotes: bool) -> str:
+    """What stands between the fields of a .csv file: a comma, unless its first line can only be meant otherwise.
+
+    Where a comma is the decimal mark, as in most of Europe, Excel writes semicolons; some programs write tabs. One of
+    these it is if it alone makes all columns that are asked for, or if no separator does and it alone makes several:
+    then a column is missing all the same, and the message shows the others by their names.
+    """
+    headers = {separator: _fields(head, separator, quotes) for separator in ",;\t"}
+    whole = [separator for separator, header in headers.items() if set(columns.names) <= set(header)]
+    if not whole and len(headers[","]) < 2:
+        whole = [separator for separator, header in headers.items() if len(header) > 1]
+    return whole[0] if len(whole) == 1 else ","
+
+
+def _fields(head: str, separator: str, quotes: bool) -> list[str]:
+    try:
+        return next(csv.reader([head], **_dialect(separator, quotes)), [])
+    except csv.Error:  # a quote is left open, or closed before what would be no separator
+        return []
 
 
 def _wrong_width(place: str, header: list[str], fields: list[str], columns: Columns, quotes: bool) -> ValueError:

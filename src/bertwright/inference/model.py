@@ -21,7 +21,7 @@ from bertwright.tasks.classification import Classification, Regression, TextExam
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
 from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
-from bertwright.tasks.prediction import predict
+from bertwright.tasks.prediction import chunks, predict
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
@@ -33,7 +33,6 @@ P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
 FEATURE_WINDOW = 512  # tokens; longer windows than those of pre-training say little more
-PREDICTED_AT_ONCE = 4_096  # examples: enough to group them by length, little enough to hold
 # How a model of each kind is used.
 USES = {
     "classification": "classify(texts)",
@@ -227,8 +226,7 @@ class Bert:
         asked = [layer % (depth + 1) for layer in layers]
         read = sorted({*asked})
         found: list[Vectors] = []
-        for first in range(0, len(examples), PREDICTED_AT_ONCE):
-            chunk = examples[first : first + PREDICTED_AT_ONCE]
+        for chunk in chunks(examples):
             encoded = task.encode(chunk, self.tokenizer, labelled=False)
             found += word_features(self.model.encoder, encoded, len(chunk), read)
         return [vectors[:, [read.index(layer) for layer in asked]] for vectors in found]
@@ -257,10 +255,7 @@ class Bert:
 
     def _predict(self, task: Task[E, P], examples: Sequence[E]) -> list[P]:
         assert isinstance(self.model, BertForTask)
-        found: list[P] = []
-        for first in range(0, len(examples), PREDICTED_AT_ONCE):
-            found += predict(self.model, task, self.tokenizer, examples[first : first + PREDICTED_AT_ONCE])
-        return found
+        return predict(self.model, task, self.tokenizer, examples)
 
 
 def _text_example(given: Any, place: str) -> TextExample[Any]:

@@ -1,7 +1,7 @@
 """Attention over packed sequences: no token is padded, no sequence sees another.
 
 T tokens of B sequences, A heads, D head size. Three backends with one signature:
-a native kernel on CPU (`attention.cpp`), variable-length flash attention on CUDA, and padding anywhere else.
+a native kernel on CPU (`attention.cpp`), PyTorch's variable-length kernels on CUDA, and padding anywhere else.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.models import twins
-from bertwright.models.binding import TYPES, Draw, apply, call, draw, runs_native
+from bertwright.models.binding import TYPES, CDraw, apply, call, drawn_at, runs_native
 from bertwright.models.dropout import Dropout
 
 
@@ -26,18 +25,19 @@ def attention(
     The weights of the softmax are dropped out, keyed by (token, head, place of the key in its sequence), so that a mask
     depends neither on micro-batches nor on ranks; on CUDA alone the masks are torch's own.
     """
-    if qkv.device.type == "cuda":
-        return jagged_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
-    if qkv.shape[-1] % 8 == 0 and runs_native("attention", qkv):
-        return apply(PackedAttention, qkv, cu_seqlens, causal, draw(dropout, site))
-    return twins.attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
+    vectors = qkv.shape[-1] % 8 == 0  # which is what the kernels read
+    if vectors and qkv.device.type == "cuda":
+        return cuda_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
+    if vectors and runs_native("attention", qkv):
+        return apply(PackedAttention, qkv, cu_seqlens, causal, drawn_at(dropout, site))
+    return twins.attention(qkv, cu_seqlens, max_seqlen, dropout and dropout.at(site), causal)
 
 
 class PackedAttention(torch.autograd.Function):
     """Keeps its input, its output and one number a query and head; the weights are computed again."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, drawn: Draw) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, drawn: CDraw) -> Tensor:
         tokens, three, heads, size = qkv.shape
         assert three == 3, qkv.shape
         assert cu_seqlens.dtype == torch.int32, cu_seqlens.dtype
@@ -62,20 +62,23 @@ class PackedAttention(torch.autograd.Function):
         return dqkv, None, None, None
 
 
-def jagged_attention(
+def cuda_attention(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, site: int, causal: bool
 ) -> Tensor:
-    """Through a nested tensor, for which PyTorch chooses its variable-length flash kernel.
+    """PyTorch's variable-length kernels: flash attention for half-size numbers, memory-efficient attention for float32.
 
-    That kernel has random numbers of its own; they are seeded by the same place as all others, but depend on how a step
-    is cut into micro-batches.
+    `scaled_dot_product_attention` reaches them through nested tensors alone, and not for views such as ours. They have
+    random numbers of their own, which are seeded by the same place as all others, but depend on how a step is cut into
+    micro-batches.
     """
     if dropout is not None:
         torch.cuda.manual_seed(dropout._replace(seed=dropout.seed + dropout.first_token).key(site)[0])
-    query, key, value = (
-        torch.nested.nested_tensor_from_jagged(part, cu_seqlens, min_seqlen=1, max_seqlen=max_seqlen).transpose(1, 2)
-        for part in qkv.unbind(1)
-    )
     rate = dropout.rate if dropout is not None else 0.0
-    context = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=causal)
-    return context.transpose(1, 2).values()
+    query, key, value = qkv.unbind(1)
+    sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    if qkv.dtype == torch.float32:
+        given = (query[None], key[None], value[None], None, *sequences, rate, int(causal))
+        context: Tensor = torch.ops.aten._efficient_attention_forward(*given, compute_log_sumexp=True)[0][0]
+    else:
+        context = torch.ops.aten._flash_attention_forward(query, key, value, *sequences, rate, causal, False)[0]
+    return context

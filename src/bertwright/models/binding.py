@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from bertwright import native
-from bertwright.models.dropout import Dropout
+from bertwright.models.dropout import Draw, Dropout
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1}  # `enum Type` of lanes.h
 
 
-class Draw(ctypes.Structure):
-    """One site's dropout, as `struct Draw` of dropout.h."""
+class CDraw(ctypes.Structure):
+    """`Draw`, as `struct Draw` of dropout.h; a threshold of 0 keeps everything."""
 
     _fields_ = (
         ("key0", ctypes.c_uint32),
@@ -31,17 +31,15 @@ class Draw(ctypes.Structure):
     given: Tensor | None = None  # what `rows` points into, which must live as long
 
 
-def draw(dropout: Dropout | None, site: int) -> Draw:
-    """A threshold of 0 keeps everything."""
-    if dropout is None:
-        return Draw(0, 0, 0, 1.0, 0, None)
-    rows = None if dropout.rows is None else address(dropout.rows)
-    drawn = Draw(*dropout.key(site), dropout.threshold, dropout.scale, dropout.first_token, rows)
-    drawn.given = dropout.rows
+def drawn_at(dropout: Dropout | None, site: int) -> CDraw:
+    """One site's dropout, or none."""
+    draw = dropout.at(site) if dropout is not None else Draw(0, 0, 0, 1.0, 0, None)
+    drawn = CDraw(*draw[:-1], None if draw.rows is None else address(draw.rows))
+    drawn.given = draw.rows
     return drawn
 
 
-Argument = Tensor | Draw | int | float | None | Sequence[float] | Sequence[Tensor]
+Argument = Tensor | CDraw | int | float | None | Sequence[float] | Sequence[Tensor]
 
 
 def call(name: str, function: str, *values: Argument) -> None:
@@ -60,7 +58,7 @@ def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
 def crossing(value: Argument) -> object:
     if isinstance(value, Tensor):
         return address(value)
-    if isinstance(value, Draw):
+    if isinstance(value, CDraw):
         return ctypes.byref(value)
     if isinstance(value, int):
         return ctypes.c_int64(value)

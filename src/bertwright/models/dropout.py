@@ -15,6 +15,21 @@ WORD = 0xFFFFFFFF  # torch has no full set of uint32 operations: the words are k
 GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: consecutive multiples spread evenly
 
 
+class Draw(NamedTuple):
+    """The dropout of one site in one micro-batch, in the plain numbers that kernels work with."""
+
+    key0: int  # two 32-bit words, which belong to (seed of the step, site)
+    key1: int
+    threshold: int  # an element is kept iff its hash, uniform in [0, 2^32), is at least this
+    scale: float  # what the kept ones are multiplied by
+    first_token: int
+    rows: Tensor | None
+
+    def places(self, count: int, device: torch.device) -> Tensor:
+        """The given tokens' numbers in the whole step, `count` int64."""
+        return self.first_token + (torch.arange(count, device=device) if self.rows is None else self.rows)
+
+
 class Dropout(NamedTuple):
     """What is dropped in one micro-batch of one step; `None` in its place means that nothing is."""
 
@@ -23,19 +38,11 @@ class Dropout(NamedTuple):
     first_token: int = 0  # place of the micro-batch's first token in the whole step
     rows: Tensor | None = None  # R int64: which of the micro-batch's tokens are given, where it is not all of them
 
-    @property
-    def threshold(self) -> int:
-        """An element is kept iff its hash, uniform in [0, 2^32), is at least this."""
+    def at(self, site: int) -> Draw:
+        """What is dropped at one site."""
         assert 0.0 <= self.rate < 1.0, self.rate
-        return min(round(self.rate * 2**32), WORD)
-
-    @property
-    def scale(self) -> float:
-        return 1.0 / (1.0 - self.rate)
-
-    def places(self, count: int, device: torch.device) -> Tensor:
-        """The given tokens' numbers in the whole step, `count` int64."""
-        return self.first_token + (torch.arange(count, device=device) if self.rows is None else self.rows)
+        threshold = min(round(self.rate * 2**32), WORD)
+        return Draw(*self.key(site), threshold, 1.0 / (1.0 - self.rate), self.first_token, self.rows)
 
     def key(self, site: int) -> tuple[int, int]:
         """Two 32-bit words for one site, by the SplitMix64 finaliser (Steele et al. 2014).
@@ -57,14 +64,13 @@ def mix(words: Tensor) -> Tensor:
     return words ^ (words >> 16)
 
 
-def kept(dropout: Dropout, site: int, rows: Tensor, columns: int) -> Tensor:
+def kept(draw: Draw, rows: Tensor, columns: int) -> Tensor:
     """Which elements stay, as booleans (R × columns), for rows known by their numbers (R, int64)."""
-    key0, key1 = dropout.key(site)
     low, high = rows & WORD, rows >> 32
     # Two words a row: with one, two rows whose words lie near each other would be shifted copies.
-    row0 = mix(low ^ ((key0 + high * GOLDEN) & WORD))
-    row1 = mix((low + key1 + high) & WORD)
+    row0 = mix(low ^ ((draw.key0 + high * GOLDEN) & WORD))
+    row1 = mix((low + draw.key1 + high) & WORD)
     words = (row0[:, None] + torch.arange(columns, device=rows.device) * GOLDEN) & WORD
     words = ((words ^ (words >> 16)) * 0x7FEB352D & WORD) ^ row1[:, None]
     words = (words ^ (words >> 15)) * 0x846CA68B & WORD
-    return (words ^ (words >> 16)) >= dropout.threshold
+    return (words ^ (words >> 16)) >= draw.threshold

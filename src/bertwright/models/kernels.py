@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.models import twins
-from bertwright.models.binding import TYPES, Draw, apply, call, draw, runs_native
+from bertwright.models.binding import TYPES, CDraw, apply, call, drawn_at, runs_native
 from bertwright.models.dropout import Dropout
 from bertwright.models.twins import AdamStep, Norm, Tables
 
@@ -83,15 +83,15 @@ class BiasGelu(torch.autograd.Function):
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     """Dropout of a tensor whose first dimension are tokens, T … → T …"""
     if dropout is not None and runs_native("kernels", x):
-        return apply(DropoutFunction, x, draw(dropout, site))
-    return twins.dropout(x, dropout, site)
+        return apply(DropoutFunction, x, drawn_at(dropout, site))
+    return twins.dropout(x, dropout and dropout.at(site))
 
 
 class DropoutFunction(torch.autograd.Function):
     """Keeps nothing: the mask is drawn again."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, drawn: Draw) -> Tensor:
+    def forward(ctx: Any, x: Tensor, drawn: CDraw) -> Tensor:
         ctx.drawn = drawn
         y = torch.empty_like(x)
         call("kernels", "dropout", TYPES[x.dtype], x, drawn, y, *rows_columns(x))
@@ -108,8 +108,8 @@ def add_dropout_norm(
 ) -> Tensor:
     """LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
     if runs_native("kernels", x):
-        return apply(AddDropoutNorm, x, bias, residual, *norm, draw(dropout, site))
-    return twins.add_dropout_norm(x, bias, residual, norm, dropout, site)
+        return apply(AddDropoutNorm, x, bias, residual, *norm, drawn_at(dropout, site))
+    return twins.add_dropout_norm(x, bias, residual, norm, dropout and dropout.at(site))
 
 
 class AddDropoutNorm(torch.autograd.Function):
@@ -117,7 +117,7 @@ class AddDropoutNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, norm_bias: Tensor, eps: float, drawn: Draw
+        ctx: Any, x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, norm_bias: Tensor, eps: float, drawn: CDraw
     ) -> Tensor:
         assert x.shape == residual.shape, (x.shape, residual.shape)
         assert x.dtype == residual.dtype, (x.dtype, residual.dtype)
@@ -149,8 +149,8 @@ def embed_norm(batch: Batch, tables: Tables, norm: Norm, dropout: Dropout | None
     """dropout(LayerNorm(word + position + token type)) → T H."""
     ids = (batch.input_ids, batch.position_ids, batch.token_type_ids)
     if runs_native("kernels", tables.word):
-        return apply(EmbedNorm, *tables, *norm, draw(dropout, site), *ids)
-    return twins.embed_norm(ids, tables, norm, dropout, site)
+        return apply(EmbedNorm, *tables, *norm, drawn_at(dropout, site), *ids)
+    return twins.embed_norm(ids, tables, norm, dropout and dropout.at(site))
 
 
 class EmbedNorm(torch.autograd.Function):
@@ -165,7 +165,7 @@ class EmbedNorm(torch.autograd.Function):
         weight: Tensor,
         norm_bias: Tensor,
         eps: float,
-        drawn: Draw,
+        drawn: CDraw,
         *ids: Tensor,
     ) -> Tensor:
         tables = (word, position, token_type)
@@ -281,27 +281,41 @@ def cross_entropy_(
 
 def gradient_norm(gradients: Sequence[Tensor]) -> float:
     """The Euclidean norm of all gradients together, summed in double precision."""
-    return float(sum(square_sum(gradient) for gradient in gradients) ** 0.5)
+    if not gradients:
+        return 0.0
+    if not all(runs_native("kernels", gradient) for gradient in gradients):
+        return twins.gradient_norm(gradients).item()
+    return math.sqrt(sum(map(square_sum, gradients)))
 
 
 def square_sum(x: Tensor) -> float:
-    if not runs_native("kernels", x):
-        return twins.square_sum(x)
     total = torch.empty((), dtype=torch.float64)
     call("kernels", "square_sum", TYPES[x.dtype], x, x.numel(), total)
     return total.item()
 
 
 @torch.no_grad()
-def adamw_(parameter: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: AdamStep) -> None:
-    """One AdamW update in place, in one pass over the four tensors; the moments are float32."""
-    if not runs_native("kernels", parameter):
-        return twins.adamw_(parameter, gradient, exp_avg, exp_avg_sq, step)
-    assert parameter.dtype == gradient.dtype, (parameter.dtype, gradient.dtype)
-    assert exp_avg.dtype == exp_avg_sq.dtype == torch.float32, (exp_avg.dtype, exp_avg_sq.dtype)
-    assert parameter.shape == gradient.shape == exp_avg.shape == exp_avg_sq.shape
-    given = (parameter, gradient, exp_avg, exp_avg_sq, tuple(map(float, step)))
-    return call("kernels", "adamw", TYPES[parameter.dtype], *given, parameter.numel())
+def adamw_(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    exp_avg: Sequence[Tensor],
+    exp_avg_sq: Sequence[Tensor],
+    step: AdamStep,
+) -> None:
+    """One AdamW update in place, in one pass over the four tensors of each parameter; the moments are float32.
+
+    The gradients may be used up.
+    """
+    if not all(runs_native("kernels", parameter) for parameter in parameters):
+        return twins.adamw_(list(parameters), list(gradients), list(exp_avg), list(exp_avg_sq), step)
+    numbers = tuple(map(float, step))
+    for tensors in zip(parameters, gradients, exp_avg, exp_avg_sq, strict=True):
+        parameter, gradient, *moments = tensors
+        assert parameter.dtype == gradient.dtype, (parameter.dtype, gradient.dtype)
+        assert all(moment.dtype == torch.float32 for moment in moments), [moment.dtype for moment in moments]
+        assert all(tensor.shape == parameter.shape for tensor in tensors), [tensor.shape for tensor in tensors]
+        call("kernels", "adamw", TYPES[parameter.dtype], *tensors, numbers, parameter.numel())
+    return None
 
 
 def rows_columns(x: Tensor) -> tuple[int, int]:

@@ -1,20 +1,29 @@
 """Every native kernel once more in plain PyTorch: what it computes, for other devices and where no compiler is found.
 
-As there, arithmetic is float32 and a result has the number type of its input. (Weights are float32: PyTorch by itself
-would make the sum of a bfloat16 state and a bias, and from there on all of the model, float32.)
+On a GPU, in training, PyTorch's compiler makes one kernel each of those with the most passes over memory
+(docs/decisions/12).
+
+As in the native ones, arithmetic is float32 and a result has the number type of its input. (Weights are float32:
+PyTorch by itself would make the sum of a bfloat16 state and a bias, and from there on all of the model, float32.)
 
 T tokens, B sequences, H hidden size, F intermediate size, A heads, D head size, V vocabulary, M masked positions.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.models.dropout import Dropout, kept
+from bertwright.models.dropout import Draw, kept
+from bertwright.native import compiles_for_gpu
+
+Twin = TypeVar("Twin", bound=Callable[..., Tensor])
 
 
 class Norm(NamedTuple):
@@ -46,14 +55,41 @@ class AdamStep(NamedTuple):
     correction2: float = 1.0  # 1 - beta2^step, or 1
 
 
-def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
+def compiled_on_gpu(twin: Twin) -> Twin:
+    """On a GPU in training, `twin` as one kernel of PyTorch's compiler; as it is written anywhere else.
+
+    The hash of a dropout mask alone is some twenty passes over memory as written. Sizes and draws are variables of the
+    kernel: one kernel serves all steps.
+    """
+
+    @cache
+    def compiled() -> Callable[..., Tensor]:
+        return cast(Callable[..., Tensor], torch.compile(twin, dynamic=True))
+
+    @wraps(twin)
+    def chosen(x: Tensor, *rest: Any) -> Tensor:
+        return compiled()(x, *rest) if worth_compiling(x) else twin(x, *rest)
+
+    return cast(Twin, chosen)
+
+
+def worth_compiling(x: Tensor) -> bool:
+    """Predictions are over before a compiler has begun; they drop nothing out anyway."""
+    return x.device.type == "cuda" and torch.is_grad_enabled() and compiles_for_gpu()
+
+
+def dropped(x: Tensor, draw: Draw | None) -> Tensor:
     """T … → T …; the columns are all that follows the first dimension."""
-    if dropout is None or len(x) == 0:
+    if draw is None or len(x) == 0:
         return x
-    mask = kept(dropout, site, dropout.places(len(x), x.device), x[0].numel()).view_as(x)
-    return torch.where(mask, x * dropout.scale, 0.0)
+    mask = kept(draw, draw.places(len(x), x.device), math.prod(x.shape[1:])).view_as(x)
+    return torch.where(mask, x * draw.scale, 0.0)
 
 
+dropout = compiled_on_gpu(dropped)
+
+
+@compiled_on_gpu
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     return F.gelu(x.float() + bias.float(), approximate="tanh" if tanh else "none").to(x.dtype)
 
@@ -62,13 +98,19 @@ def layer_norm(x: Tensor, norm: Norm) -> Tensor:
     return F.layer_norm(x.float(), norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
-def add_dropout_norm(x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, drop: Dropout | None, site: int) -> Tensor:
-    return layer_norm(residual.float() + dropout(x.float() + bias.float(), drop, site), norm).to(x.dtype)
+@compiled_on_gpu
+def add_dropout_norm(x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, draw: Draw | None) -> Tensor:
+    return layer_norm(residual.float() + dropped(x.float() + bias.float(), draw), norm).to(x.dtype)
 
 
-def embed_norm(ids: tuple[Tensor, ...], tables: Tables, norm: Norm, drop: Dropout | None, site: int) -> Tensor:
+@compiled_on_gpu
+def norm_dropout(x: Tensor, norm: Norm, draw: Draw | None) -> Tensor:
+    return dropped(layer_norm(x, norm), draw).to(x.dtype)
+
+
+def embed_norm(ids: tuple[Tensor, ...], tables: Tables, norm: Norm, draw: Draw | None) -> Tensor:
     word, position, token_type = (F.embedding(places, table) for places, table in zip(ids, tables, strict=True))
-    return dropout(layer_norm(word + position + token_type, norm), drop, site).to(tables.word.dtype)
+    return norm_dropout(word + position + token_type, norm, draw)
 
 
 def cross_entropy_(
@@ -87,21 +129,29 @@ def cross_entropy_(
     return losses, correct
 
 
-def square_sum(x: Tensor) -> float:
-    return x.double().square().sum().item()
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """As a number that is still on the device: to wait once is enough."""
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]
+    together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return together
 
 
-def adamw_(parameter: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: AdamStep) -> None:
-    gradient = gradient.float() * step.clip_scale
-    exp_avg.lerp_(gradient, 1 - step.beta1)
-    exp_avg_sq.mul_(step.beta2).addcmul_(gradient, gradient, value=1 - step.beta2)
-    update = (exp_avg / step.correction1) / ((exp_avg_sq / step.correction2).sqrt() + step.eps)
-    parameter.mul_(1 - step.lr * step.weight_decay).sub_(update, alpha=step.lr)
+def adamw_(
+    parameters: list[Tensor], gradients: list[Tensor], exp_avg: list[Tensor], exp_avg_sq: list[Tensor], step: AdamStep
+) -> None:
+    """All tensors in one go, for a GPU is slow to start and quick to work; the gradients are used up."""
+    torch._foreach_mul_(gradients, step.clip_scale)
+    torch._foreach_lerp_(exp_avg, gradients, 1 - step.beta1)
+    torch._foreach_mul_(exp_avg_sq, step.beta2)
+    torch._foreach_addcmul_(exp_avg_sq, gradients, gradients, 1 - step.beta2)
+    scales = torch._foreach_div(exp_avg_sq, step.correction2)
+    torch._foreach_sqrt_(scales)
+    torch._foreach_add_(scales, step.eps)
+    torch._foreach_mul_(parameters, 1 - step.lr * step.weight_decay)
+    torch._foreach_addcdiv_(parameters, exp_avg, scales, -step.lr / step.correction1)
 
 
-def attention(
-    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, site: int, causal: bool
-) -> Tensor:
+def attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, draw: Draw | None, causal: bool) -> Tensor:
     """Softmax attention on sequences padded to the longest: T 3 A D → T A D."""
     tokens, _, heads, head_size = qkv.shape
     starts = cu_seqlens[:-1].long()
@@ -116,10 +166,10 @@ def attention(
     if causal:
         seen = seen & (places <= places[:, None])
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)  # every query, a padded one too, sees the first key
-    if dropout is not None:
-        rows = (dropout.first_token + token[:, None, :]) * heads + torch.arange(heads, device=qkv.device)[:, None]
-        mask = kept(dropout, site, rows.flatten(), max_seqlen).view_as(weights)
-        weights = torch.where(mask, weights * dropout.scale, 0.0)
+    if draw is not None:
+        rows = (draw.first_token + token[:, None, :]) * heads + torch.arange(heads, device=qkv.device)[:, None]
+        mask = kept(draw, rows.flatten(), max_seqlen).view_as(weights)
+        weights = torch.where(mask, weights * draw.scale, 0.0)
     context: Tensor = (weights @ value).transpose(1, 2)[real]  # T A D: sequences lie end to end in both
     assert len(context) == tokens
     return context.to(qkv.dtype)

@@ -93,6 +93,18 @@ class DataSettings:
         return 3 if self.objective == "mlm+nsp" else 2
 
     @property
+    def least_sentences(self) -> int:
+        """Of a store that examples can be made of."""
+        return 2 if self.objective == "mlm+nsp" else 1
+
+    def shared_among(self, ranks: int) -> None:
+        """Raise ValueError where a step of so many ranks would leave one without a sequence."""
+        if self.batch_size < ranks:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, less than the {ranks} ranks; raise it to {ranks} at least"
+            )
+
+    @property
     def room(self) -> int:
         """Tokens of text in a full-length example."""
         return self.max_length - self.specials
@@ -199,7 +211,7 @@ class PretrainingData:
         """
         if store.header.origin.vocabulary != tokenizer.digest:
             raise ValueError(f"{store.folder}: prepared with another vocabulary; use the tokenizer beside the store")
-        if settings.objective == "mlm+nsp" and store.num_sentences < 2:
+        if store.num_sentences < settings.least_sentences:
             raise ValueError(
                 f"{store.folder}: {store.num_sentences} sentence(s), next-sentence prediction needs pairs; "
                 "use more text, or --objective mlm"
@@ -220,9 +232,8 @@ class PretrainingData:
         Concatenated over micro-batches and ranks they are the same sequences with the same masks, however many.
         Raises ValueError where a rank would be left without a sequence.
         """
+        self.settings.shared_among(ranks)
         size = self.settings.batch_size
-        if size < ranks:
-            raise ValueError(f"batch_size is {size}, less than the {ranks} ranks; raise it to {ranks} at least")
         if micro_batch is not None and micro_batch < 1:
             raise ValueError(f"micro_batch is {micro_batch}; it needs one sequence at least")
         first, last = size * rank // ranks, size * (rank + 1) // ranks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class Scores(NamedTuple):
     """Share of right next-sentence answers (the paper reaches 97-98 %); 0 where there are none."""
 
 
-def scores(sums: dict[str, float]) -> Scores:
+def scores(sums: Mapping[str, float]) -> Scores:
     """Means from sums over any number of batches (named as in `evaluate`; a count of 0 gives 0)."""
     mlm_loss = sums["mlm_sum"] / max(sums["mlm_count"], 1)
     return Scores(
@@ -49,26 +49,35 @@ def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> 
     """Score a model on held-out batches, dropout off; the model's mode is as before afterwards."""
     training = model.training
     model.eval()
-    total = dict.fromkeys(("mlm_sum", "mlm_correct", "mlm_count", "nsp_sum", "nsp_correct", "nsp_count"), 0.0)
+    summed = ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct")
+    total, counts = torch.zeros(len(summed), dtype=torch.float64), {"mlm_count": 0, "nsp_count": 0}
     try:
         for batch in batches:
             part = losses(model, batch)
-            for name in ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct"):
-                total[name] += float(getattr(part, name))
-            total["mlm_count"] += len(batch.mlm_labels)
-            total["nsp_count"] += len(batch.nsp_labels)
+            found = torch.stack([getattr(part, name).double() for name in summed])
+            total = total.to(found.device) + found  # stays on a GPU, which is not waited for
+            counts["mlm_count"] += len(batch.mlm_labels)
+            counts["nsp_count"] += len(batch.nsp_labels)
     finally:
         model.train(training)
-    return scores(total)
+    return scores(dict(zip(summed, total.tolist(), strict=True)) | counts)
 
 
 def unigram_entropy(store: TokenStore) -> float:
-    """Entropy of the token frequencies in nats: the masked-LM loss of a model that ignores its input."""
+    """Entropy of the token frequencies in nats: the masked-LM loss of a model that ignores its input.
+
+    Raises ValueError for a store whose ids its vocabulary does not have.
+    """
     stride = max(1, store.num_tokens // ENTROPY_SAMPLE)
     counts = np.zeros(store.header.origin.vocab_size, dtype=np.int64)
     block = 1 << 16
     for start in range(0, store.num_tokens, block * stride):
         ids = store.tokens(start, min(start + block, store.num_tokens))
+        if ids.max(initial=0) >= len(counts):
+            raise ValueError(
+                f"{store.folder}: token {ids.max()} in a vocabulary of {len(counts):,}: the store is damaged; prepare "
+                "the corpus again"
+            )
         counts += np.bincount(ids, minlength=len(counts))
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bertwright.corpus.documents import read
-from bertwright.corpus.inputs import CorpusSettings, open_inputs
-from bertwright.corpus.survey import Survey, render, warnings
+from bertwright.corpus.inputs import CorpusSettings, checked_inputs, open_inputs
+from bertwright.corpus.survey import Survey, UnreadableError, render, render_unreadable, warnings
 from bertwright.corpus.survey import survey as take_survey
 from bertwright.files import whole_folder, write_json
 from bertwright.runs.folders import refuse_existing, vocabulary_folder
@@ -62,17 +62,26 @@ class StoreSettings:
 def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
     """Survey a corpus, show the figures and what they warn of.
 
-    Raises ValueError for a corpus that cannot be read (invalid UTF-8 is counted, not refused), and when the file for
-    the figures is there already.
+    Files that cannot be read are listed, beside the figures of the others, and that is no failure: what a corpus is
+    like was asked, and is answered, with them as with all else that later stages would stop at. A script finds them
+    in the file for the figures. Raises ValueError where nothing can be read (invalid UTF-8 is counted, not refused),
+    and when the file for the figures is there already.
     """
     console = console or Console()
     if settings.json:
         refuse_existing(settings.json)
-    with reading(console, "surveying", _size(settings.corpus)) as advance:
-        found = take_survey(settings.corpus, advance)
+    try:
+        with reading(console, "surveying", sum(file.size for file in checked_inputs(settings.corpus)[0])) as advance:
+            found = take_survey(settings.corpus, advance)
+    except UnreadableError as error:
+        if len(error.unreadable) > 1:  # of one, the message says it all
+            console.print(render_unreadable(error.unreadable))
+        raise
     first, *others = settings.corpus.inputs
     heading(console, f"Survey of {first}{f' and {len(others)} more' if others else ''}")
     console.print(render(found))
+    if found.unreadable:
+        console.print(render_unreadable(found.unreadable))
     told = warnings(found)
     for warning in told:
         remark(console, warning)

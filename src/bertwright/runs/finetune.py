@@ -24,15 +24,15 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bertwright.files import remove_folder, whole_folder, write_json
-from bertwright.runs.resuming import finished_model, held
+from bertwright.runs.resuming import finished_model, held, way_on
 from bertwright.runs.screen import columns, counting, facts, heading, remark, say
 from bertwright.runs.tuning import FREE, PARTS, FinetuneSettings, Part, Tuned, begin, open_run
 from bertwright.tasks.batches import micro_batches
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, write_task_folder
-from bertwright.tasks.prediction import BATCH_TOKENS, Scored, scored
+from bertwright.tasks.prediction import Scored, losses, scored
 from bertwright.tasks.task import TaskBatch
 from bertwright.training import checkpoint, schedule
-from bertwright.training.device import Place
+from bertwright.training.device import Place, tokens_a_pass
 from bertwright.training.interrupt import interruptible, steps_until
 from bertwright.training.journal import METRICS, Journal, plot_metrics, progress
 from bertwright.training.loop import Computed, Objective, Report
@@ -93,10 +93,8 @@ class Run(Tuned):
             self.follow(journal, live, received)
             if received:
                 self.save(journal)
-                raise KeyboardInterrupt(
-                    f"step {self.optimizer.steps:,} is saved; go on with: "
-                    f"bertwright finetune --run {shlex.quote(str(self.settings.run))} --resume"
-                )
+                done = f"step {self.optimizer.steps:,} is saved"
+                raise KeyboardInterrupt(f"{done}; go on with: {way_on(self.settings, 'finetune', self.place)}")
         return self.finish(journal, time.perf_counter() - started)
 
     def follow(self, journal: Journal, live: Progress, received: list[int]) -> None:
@@ -135,7 +133,7 @@ class Run(Tuned):
 
     def batches(self, first: int) -> Iterator[list[TaskBatch]]:
         """This rank's micro-batches of step `first` and all after it, on the device."""
-        tokens, part = BATCH_TOKENS[self.place.device.type], (self.place.rank, self.place.ranks)
+        tokens, part = tokens_a_pass(self.place, self.model.config), (self.place.rank, self.place.ranks)
         for step in range(first, self.steps):
             made = micro_batches(self.train.encoded, step, self.settings.batch_size, self.settings.seed, tokens, part)
             yield [batch.to(self.place.device) for batch in made]
@@ -151,7 +149,8 @@ class Run(Tuned):
 
     def announce(self) -> None:
         """What is about to happen, before it takes its time."""
-        config, encoded = self.model.config, self.train.encoded
+        config = self.model.config
+        parts = [part for part in (self.train, self.dev, self.test) if part]
         shape = f"L{config.num_layers} H{config.hidden_size} A{config.num_heads}"
         names = self.task.label_names
         labels = {"labels": f"{len(names)}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"} if names else {}
@@ -160,8 +159,8 @@ class Run(Tuned):
                 {"task": f"{self.settings.task.task} ({self.task.kind}), best by {self.task.metric}"}
                 | labels
                 | {"model": f"{shape}, {config.num_parameters:,} parameters, from {self.settings.model}"}
-                | {part.name: _described(part) for part in (self.train, self.dev, self.test) if part}
-                | {"steps": f"{self.steps:,} of {self.settings.batch_size}, {self.settings.epochs:g} epochs"}
+                | {part.name: _described(part) for part in parts}
+                | {"steps": f"{self.steps:,}, each of {self.settings.batch_size}; {self.settings.epochs:g} epochs"}
                 | {"place": str(self.place)}
             )
         )
@@ -169,16 +168,9 @@ class Run(Tuned):
         left_out = [note for part in PARTS for path in files(part) for note in self.task.left_out(path)]
         for note in left_out + self.task.notes(self.train.examples):
             remark(self.console, note)
-        if encoded.truncated:
-            share = encoded.truncated / len(self.train.examples)
-            limit, length = self.task.limit, getattr(self.task, self.task.limit)
-            more = f"raise --{limit.replace('_', '-')} to keep them whole"
-            if length == config.max_positions:
-                more = "the model has no more positions"
-            remark(
-                self.console,
-                f"{encoded.truncated:,} training examples ({share:.1%}) lose tokens: {limit} is {length}; {more}",
-            )
+        for part in parts:
+            for note in losses(self.task, len(part.examples), part.encoded.truncated, config.max_positions):
+                remark(self.console, f"{part.name}: {note}")
         if self.dev is None:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
         if shared := {*files("train")}.intersection(files("dev") + files("test")):
@@ -247,7 +239,7 @@ class Run(Tuned):
             "best_step": best_step,
             "seconds_of_this_process": seconds,
             "scores": results,
-        }
+        } | self.task.reported(self.train.examples)
         write_json(run / "report.json", outcome)
         with whole_folder(folder) as part:  # last of all: its presence says that the run is finished
             self.write_model(part, self.task)
@@ -270,17 +262,19 @@ def score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> Tabl
     table = columns("", *results)
     names = dict.fromkeys(name for found in results.values() for name in found)
     for name in sorted(names, key=lambda name: name != metric):
-        table.add_row(name.replace("_", " "), *(shown(found.get(name)) for found in results.values()))
+        table.add_row(name.replace("_", " "), *(shown(found.get(name), name) for found in results.values()))
     return table
 
 
-def shown(score: float | None) -> str:
-    """A share as a percentage with two decimals, as papers print it.
+def shown(score: float | None, name: str = "") -> str:
+    """A share, or a correlation, as a percentage with two decimals, as papers print it; an error as it is.
 
-    >>> shown(0.92204), shown(None)
-    ('92.20', '')
+    >>> shown(0.92204), shown(None), shown(3.012, "mse")
+    ('92.20', '', '3.012')
     """
-    return "" if score is None else f"{100 * score:.2f}"
+    if score is None:
+        return ""
+    return f"{score:.4g}" if name == "mse" else f"{100 * score:.2f}"
 
 
 def told(scores: Mapping[str, float]) -> str:
@@ -289,7 +283,7 @@ def told(scores: Mapping[str, float]) -> str:
     >>> told({"f1": 0.9, "accuracy": 0.95})
     'f1 90.00, accuracy 95.00'
     """
-    return ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in list(scores.items())[:4])
+    return ", ".join(f"{name.replace('_', ' ')} {shown(value, name)}" for name, value in list(scores.items())[:4])
 
 
 def _described(part: Part) -> str:

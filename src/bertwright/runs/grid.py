@@ -74,8 +74,9 @@ def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
         found = _Grid(settings, console)
         pending = found.pending()
         found.announce(pending)
-        if not settings.resume:
-            write_settings(settings.run / "settings.toml", settings, "bertwright grid: the settings in force")
+        # Also where a grid is gone on with: weights that --keep-all keeps must outlast the next stop, too.
+        in_force = replace(settings, resume=False)
+        write_settings(settings.run / "settings.toml", in_force, "bertwright grid: the settings in force")
         try:
             return found.carry_out(pending)
         except KeyboardInterrupt:

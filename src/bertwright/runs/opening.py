@@ -40,15 +40,19 @@ class Opened:
 def open_run(settings: PretrainSettings, place: Place, console: Console) -> Opened:
     """Store, model and optimizer, from the newest checkpoint where there is one.
 
-    Raises ValueError for what is missing, damaged, or does not fit together; nothing has been written then.
+    A run that begins compares every byte of its store with the store's header; one that goes on, which should take no
+    time, compares samples. Raises ValueError for what is missing, damaged, or does not fit together; nothing has been
+    written then.
     """
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
     latest = checkpoint.newest(settings.run / "checkpoints")
     tokenizer = Tokenizer.load(settings.store / "tokenizer")
-    train = TokenStore.open(settings.store / "train", tokenizer.digest)
+    train = TokenStore.open(settings.store / "train", tokenizer.digest, verify=not settings.resume)
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
-    held_out = _held_out(settings, tokenizer)
+    for phase in settings.phases:
+        phase.data.shared_among(place.ranks)
+    held_out = _held_out(settings, tokenizer, console if place.leads else None)
     model = _starting_model(settings, tokenizer, latest, console if place.leads else None)
     _check_lengths(settings, model.config)
     model.encoder.compute_dtype = place.dtype
@@ -59,13 +63,18 @@ def open_run(settings: PretrainSettings, place: Place, console: Console) -> Open
     return Opened(tokenizer, model, optimizer, train, data, held_out)
 
 
-def _held_out(settings: PretrainSettings, tokenizer: Tokenizer) -> PretrainingData | None:
-    """The held-out part of the store; a corpus prepared without one is trained on without evaluations."""
+def _held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console | None) -> PretrainingData | None:
+    """The held-out part of the store; without one that can be scored, a run trains without evaluations."""
     assert settings.store is not None
     folder = settings.store / "held_out"
     if not folder.is_dir():
         return None
-    return PretrainingData(TokenStore.open(folder, tokenizer.digest), tokenizer, settings.phases[0].data)
+    store, first = TokenStore.open(folder, tokenizer.digest, verify=not settings.resume), settings.phases[0].data
+    if store.num_sentences < first.least_sentences:  # a small corpus, whose shortest document was set aside
+        if console is not None:
+            remark(console, f"{folder} has one sentence: too little to score; nothing is evaluated")
+        return None
+    return PretrainingData(store, tokenizer, first)
 
 
 def _starting_model(

@@ -29,15 +29,14 @@ from bertwright.pretraining.evaluation import Standstill, evaluate, scores, unig
 from bertwright.pretraining.objective import losses
 from bertwright.runs.opening import Opened, begin, open_run
 from bertwright.runs.recipe import FREE, PretrainSettings
-from bertwright.runs.resuming import finished_model, held
+from bertwright.runs.resuming import finished_model, held, way_on
 from bertwright.runs.screen import columns, facts, heading, remark, say
 from bertwright.training import checkpoint, schedule
-from bertwright.training.device import Place, gemm_ceiling
+from bertwright.training.device import Place, gemm_ceiling, tokens_a_pass
 from bertwright.training.interrupt import interruptible, steps_until
 from bertwright.training.journal import METRICS, Journal, plot_metrics, progress
 from bertwright.training.loop import Computed, Objective, Report
 
-TOKENS_A_PASS = {"cpu": 4_096, "cuda": 65_536}  # what a forward pass takes where the user does not say
 PANELS = (("mlm_loss", "masked-LM loss (nats)"), ("nsp_accuracy", "next-sentence accuracy"))
 STANDSTILL_STEPS = 400  # a loss this long without progress near the unigram entropy is worth a word
 
@@ -85,10 +84,8 @@ class _Run(Opened):
             self.follow(journal, live, ceiling, received)
             self.save(journal)
             if received:
-                raise KeyboardInterrupt(
-                    f"step {self.optimizer.steps:,} is saved; go on with: "
-                    f"bertwright pretrain --run {shlex.quote(str(settings.run))} --resume"
-                )
+                done = f"step {self.optimizer.steps:,} is saved"
+                raise KeyboardInterrupt(f"{done}; go on with: {way_on(settings, 'pretrain', place)}")
         return self.finish(journal, time.perf_counter() - started)
 
     def follow(self, journal: Journal, live: Progress, ceiling: float, received: list[int]) -> None:
@@ -135,8 +132,9 @@ class _Run(Opened):
 
     def batches(self, first: int) -> Iterator[list[PretrainingBatch]]:
         """This rank's micro-batches of step `first` and all after it, on the device."""
+        tokens = tokens_a_pass(self.place, self.model.config)
         for phase, data in zip(self.settings.phases, self.data, strict=True):
-            size = self.settings.micro_batch or max(1, TOKENS_A_PASS[self.place.device.type] // phase.data.max_length)
+            size = self.settings.micro_batch or max(1, tokens // phase.data.max_length)
             for step in range(max(phase.first, first), phase.end):
                 parts = data.step(step, self.place.rank, self.place.ranks, size)
                 yield [part.to(self.place.device) for part in parts]
@@ -191,6 +189,12 @@ class _Run(Opened):
         if evaluations:
             heading(self.console, "Held out")
             self.console.print(_before_and_after(evaluations[0], evaluations[-1]))
+            if evaluations[-1]["mlm_loss"] > evaluations[0]["mlm_loss"]:
+                remark(
+                    self.console,
+                    "The loss is higher than before training: the run has diverged, and its model is worth nothing. "
+                    "Take a lower --learning-rate (a tenth) or a longer --warmup-share.",
+                )
         left = {"model": f"{folder}", "loss plot": f"{run / 'loss.png'}", "all figures": f"{run / METRICS}"}
         for name, path in left.items():
             say(self.console, f"{name:<12} {path}")
@@ -213,8 +217,7 @@ class _Run(Opened):
 def compute(model: BertForPretraining, batch: PretrainingBatch) -> Computed:
     """One micro-batch's share of the loss, and what the journal sums up."""
     found = losses(model, batch)
-    lengths = batch.batch.cu_seqlens.diff().cpu().numpy()
-    flops = model.config.training_flops(lengths, len(batch.mlm_labels), pooled=len(batch.nsp_labels) > 0)
+    flops = model.config.training_flops(batch.batch.lengths, len(batch.mlm_labels), pooled=len(batch.nsp_labels) > 0)
     counts = {
         "mlm_count": len(batch.mlm_labels),
         "nsp_count": len(batch.nsp_labels),
@@ -245,7 +248,7 @@ def _before_and_after(before: dict[str, Any], after: dict[str, Any]) -> Table:
     table = columns("", f"step {before['step']:,}", f"step {after['step']:,}")
     rows = [
         ("masked-LM loss (nats)", "mlm_loss", "{:.3f}"),
-        ("masked-LM perplexity", "perplexity", "{:,.1f}"),
+        ("masked-LM perplexity", "perplexity", "{:,.1f}" if after["perplexity"] < 1e9 else "{:.1e}"),
         ("masked-LM accuracy", "mlm_accuracy", "{:.1%}"),
         ("next-sentence accuracy", "nsp_accuracy", "{:.1%}"),
     ]

@@ -13,7 +13,7 @@ import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from bertwright.metrics.spread import Spread, spread
 from bertwright.models.encoder import Encoder
 from bertwright.models.probe import REPRESENTATIONS, Probe, ProbeShape, RepresentationName, layers_of
 from bertwright.runs.probing import HeadData, Recipe, total_steps, train
-from bertwright.runs.resuming import held
+from bertwright.runs.resuming import held, saved_settings
 from bertwright.runs.screen import columns, counting, facts, heading, say
 from bertwright.runs.tuning import PARTS, Part, read_examples, within_positions
 from bertwright.settings import write_settings
@@ -48,7 +48,8 @@ class ProbeSettings:
     model: str | None = None
     """Model folder, run folder or hub name. Needed unless --resume finds it in the run's settings."""
     resume: bool = False
-    """Train the heads that are still missing in the run folder; representations, rates and seeds may be added."""
+    """Train the heads that are still missing in the run folder. Representations, rates and seeds that are given are
+    added to those that stand there."""
     representations: tuple[RepresentationName, ...] = tuple(REPRESENTATIONS)
     """What a word's vector is made of (paper, table 7: these six). A sum has learned weights; the embeddings are those
     that the first layer reads."""
@@ -86,6 +87,15 @@ class ProbeSettings:
             raise ValueError(f"learning_rates must be above 0, not {[*self.learning_rates]}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is a share, from 0 to below 1, not {self.dropout}")
+
+    def added_to(self, kept: ProbeSettings) -> ProbeSettings:
+        """These settings with the heads that `kept` asks for, too: its own first, so that they stay in their order."""
+        return replace(
+            self,
+            representations=tuple(dict.fromkeys(kept.representations + self.representations)),
+            learning_rates=tuple(dict.fromkeys(kept.learning_rates + self.learning_rates)),
+            seeds=tuple(dict.fromkeys(kept.seeds + self.seeds)),
+        )
 
 
 # May differ between a run and its resumption: they add heads, or say where and not what is computed.
@@ -137,17 +147,22 @@ class Row(NamedTuple):
 
 
 def table_rows(results: Sequence[Result], metric: str) -> list[Row]:
-    """One row a representation, in the order of table 7; of several rates, the one with the best mean on dev."""
+    """One row a representation, in the order of table 7; of several rates, the one with the best mean on dev.
+
+    A rate that lacks some of the seeds stands behind all that have them: the mean of fewer may be a lucky one.
+    """
+    seeds = {result.seed for result in results}
     alike: dict[tuple[RepresentationName, float], list[Result]] = {}
     for result in results:
         alike.setdefault((result.representation, result.learning_rate), []).append(result)
-    best: dict[RepresentationName, Row] = {}
+    best: dict[RepresentationName, tuple[bool, Row]] = {}
     for (name, rate), found in alike.items():
         tests = [result.test[metric] for result in found if result.test]
         row = Row(name, rate, spread([result.dev[metric] for result in found]), spread(tests) if tests else None)
-        if name not in best or row.dev.mean > best[name].dev.mean:
-            best[name] = row
-    return [best[name] for name in REPRESENTATIONS if name in best]
+        whole = len(found) == len(seeds)
+        if name not in best or (whole, row.dev.mean) > (best[name][0], best[name][1].dev.mean):
+            best[name] = whole, row
+    return [best[name][1] for name in REPRESENTATIONS if name in best]
 
 
 def probe(settings: ProbeSettings, console: Console | None = None) -> list[Row]:
@@ -160,6 +175,8 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Row]:
     with held(settings, FREE) as place:
         if place.ranks > 1:
             raise ValueError("heads this small are trained in one process; start it without torchrun")
+        if settings.resume:
+            settings = settings.added_to(saved_settings(ProbeSettings, settings.run))
         run = _open(settings, place, console)
         try:
             return run.carry_out()
@@ -205,7 +222,8 @@ class _Run:
 
     def carry_out(self) -> list[Row]:
         """Features, heads, table."""
-        write_settings(self.settings.run / "settings.toml", self.settings, "bertwright probe: the settings in force")
+        in_force = replace(self.settings, resume=False)  # so that they begin another run as well, with --config
+        write_settings(self.settings.run / "settings.toml", in_force, "bertwright probe: the settings in force")
         sweep_parts(self.settings.run)
         asked = (self.settings.representations, self.settings.learning_rates, self.settings.seeds)
         trials = [HeadTrial(*chosen) for chosen in product(*asked)]

@@ -109,12 +109,13 @@ class PretrainSettings:
     store: Path | None = None
     """Token store that `bertwright prepare` wrote. Needed unless --resume finds it in the run's settings."""
     resume: bool = False
-    """Go on from the run's newest checkpoint with the settings that stand in the run folder: to the bit on CPU; on a
-    GPU attention draws its dropout from PyTorch's own generator."""
+    """Go on from the run's newest checkpoint with the settings that stand in the run folder: to the bit on a CPU with
+    the same threads and micro-batch."""
     steps: int = 1_000_000
     """Optimizer steps in all (paper: 1,000,000)."""
     micro_batch: int | None = None
-    """Sequences a forward pass: bounds memory, changes nothing else. Unset: about 4,096 tokens (GPU: 65,536)."""
+    """Sequences a forward pass: bounds memory, and changes rounding alone (on a GPU, also which attention weights are
+    dropped). Unset: about 4,096 tokens; on a GPU, up to 65,536 as its memory holds them."""
     save_every: int = 1_000
     """Steps between checkpoints."""
     keep: int = 2
@@ -149,7 +150,7 @@ class PretrainSettings:
         long_data = replace(
             self.data,
             max_length=self.long.long_length,
-            batch_size=self.long.long_batch_size or self.data.batch_size,
+            batch_size=self.data.batch_size if self.long.long_batch_size is None else self.long.long_batch_size,
             max_predictions=None,
         )
         phases = [Phase(0, first_long, self.data), Phase(first_long, self.steps, long_data)]

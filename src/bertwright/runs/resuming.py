@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -14,6 +16,7 @@ from bertwright.runs.screen import say
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.device import DeviceSettings, Place, placed
 
+FROM_WEIGHTS = "pretrain --init, finetune --model"
 DATA = "data.json"  # digests of what a run learns from and is scored on, by name
 
 
@@ -59,7 +62,10 @@ def check_folder(settings: Resumable, free: tuple[str, ...]) -> None:
     kept = to_table(saved_settings(type(settings), settings.run))
     for name, (before, now) in differences(kept, to_table(settings)).items():
         if name.partition(".")[0] not in free:
-            raise ValueError(f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings")
+            raise ValueError(
+                f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings; to "
+                f"go on from its weights with others, start a new run from them ({FROM_WEIGHTS})"
+            )
 
 
 @contextmanager
@@ -90,14 +96,22 @@ def changed_data(run: Path, now: Mapping[str, str]) -> list[str]:
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
+def way_on(settings: Resumable, verb: str, place: Place) -> str:
+    """The command that goes on with a run, as it is typed."""
+    # Without the dashes torchrun would take --run for a beginning of its own --run-path.
+    launcher = f"torchrun --nproc-per-node {place.ranks} -m -- " if place.ranks > 1 else ""
+    return f"{launcher}bertwright {verb} --run {shlex.quote(str(settings.run))} --resume"
+
+
 def write_down(settings: Resumable, verb: str, data: Mapping[str, str]) -> None:
-    """Write what a new run is into its folder; for a resumed one, sweep away what a killed process left half-written.
+    """Write what a run is into its folder, and sweep away what a killed process left half-written there.
 
     `verb`: the command that goes on with it; `data`: the digests of what it reads.
     """
     if not settings.resume:
         (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
         write_json(settings.run / DATA, data)
-        write_settings(settings.run / "settings.toml", settings, f"bertwright {verb}: the settings in force")
+    begun = replace(settings, resume=False)  # type: ignore[type-var]  # the file says how to do it all again
+    write_settings(settings.run / "settings.toml", begun, f"bertwright {verb}: the settings in force")
     for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
         sweep_parts(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
@@ -183,13 +183,14 @@ def read_examples(task: AnyTask, settings: TaskSettings, part: str) -> list[Any]
 
 def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
     """Training and dev examples, each part in its order; what belongs together (`Task.kin`) stays together."""
-    groups: dict[Any, list[int]] = {}
-    for place, example in enumerate(examples):
-        groups.setdefault(task.kin(example), []).append(place)
+    found: dict[Hashable, list[int]] = {}
+    for place, kin in enumerate(task.kin(examples)):
+        found.setdefault(kin, []).append(place)
+    groups = list(found.values())
     chosen: set[int] = set()
     for group in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
         if len(chosen) < share * len(examples):
-            chosen.update(list(groups.values())[group])
+            chosen.update(groups[group])
     if len(chosen) in (0, len(examples)):
         raise ValueError(
             f"dev_share = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "

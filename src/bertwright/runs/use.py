@@ -15,8 +15,10 @@ from rich.text import Text
 from torch import nn
 from tyro.conf import Positional
 
+from bertwright.corpus.decoding import STANDARD_INPUT, OnBadBytes, standard_input
 from bertwright.corpus.documents import Findings, read
 from bertwright.corpus.inputs import CorpusSettings, open_inputs
+from bertwright.corpus.tables import lines
 from bertwright.files import read_json, whole_file
 from bertwright.inference.masks import Filled
 from bertwright.inference.model import Bert, load
@@ -35,6 +37,7 @@ from bertwright.training.device import DeviceSettings, placed
 from bertwright.training.journal import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 
+PIPED = "-"  # in place of a text or a file: read what is piped in, as other commands have it
 EMBED_AT_ONCE = 4_096  # texts between two writes: enough to group them by length, little enough to hold
 MASK_WIDTH = 26  # terminal columns of one [MASK] and its candidates
 TEXT_WIDTH, COSINE_WIDTH = 36, 8  # terminal columns
@@ -48,7 +51,7 @@ class FillMaskSettings:
     model: Positional[str]
     """Model folder, run folder, or hub name."""
     texts: Positional[tuple[str, ...]]
-    """Texts, each with one [MASK] or more."""
+    """Texts, each with one [MASK] or more; - reads them from standard input, one a line, blank ones left out."""
     top_k: int = 5
     """Candidates shown for each [MASK]."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -65,12 +68,16 @@ class EmbedSettings:
     model: Positional[str]
     """Model folder, run folder, or hub name."""
     texts: Positional[tuple[str, ...]] = ()
-    """Texts to compare, two or more; one is enough with --output. For files use --inputs."""
+    """Texts to compare, two or more; one is enough with --output. For files use --inputs. - reads texts from standard
+    input, one a line, blank ones left out."""
     inputs: tuple[str, ...] = ()
     """Files with texts: .txt (one a line; blank lines have no vector), .jsonl, .csv, .tsv, .parquet, also
-    compressed."""
+    compressed. - alone: standard input, one text a line."""
     column: str = "text"
     """The field or column that holds the text in table inputs."""
+    on_bad_bytes: Literal["error", "replace"] = "error"
+    """What to do about bytes in files and standard input that are not UTF-8: stop and say where they are, or read each
+    as U+FFFD."""
     output: Path | None = None
     """Write the vectors to this new .npy file, N × H float32."""
     pooling: Literal["mean", "cls", "max"] = "mean"
@@ -86,10 +93,17 @@ class EmbedSettings:
             raise ValueError("give either texts, or files with --inputs")
         if self.inputs and self.output is None:
             raise ValueError("vectors of files need a place: --output vectors.npy")
-        if len(self.texts) == 1 and self.output is None:
-            raise ValueError("one text has nothing to compare with: give another, or a place: --output vectors.npy")
+        if PIPED in self.inputs and len(self.inputs) > 1:
+            raise ValueError(f"{PIPED} stands for standard input, which is read alone; name the files, or pipe them in")
+        if self.texts != (PIPED,):
+            self.refuse_one(len(self.texts))
         if blank := [number for number, text in enumerate(self.texts, 1) if not text.strip()]:
             raise ValueError(f"text {blank[0]} of {len(self.texts)} is empty")
+
+    def refuse_one(self, number: int) -> None:
+        """Raise ValueError for one text without an output; how many are piped in is known when they are read."""
+        if number == 1 and self.output is None:
+            raise ValueError("one text has nothing to compare with: give another, or a place: --output vectors.npy")
 
 
 @dataclass(frozen=True)
@@ -118,9 +132,10 @@ class ConvertSettings:
 def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> list[Filled]:
     """Print each text, filled, with the candidates for each [MASK]. Raises ValueError for a text without one."""
     console = console or Console()
+    texts = _given(settings.texts, "mend")
     with placed(settings.device) as place:
         model = load(model_folder(settings.model), place.device, place.dtype)
-        answers = [model.fill_mask(text, settings.top_k) for text in settings.texts]
+        answers = [model.fill_mask(text, settings.top_k) for text in texts]
     for filled in answers:
         heading(console, filled.text)
         for table in _candidates(filled, side_by_side=max(1, console.width // MASK_WIDTH)):
@@ -133,12 +148,19 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
     console = console or Console()
     if settings.output is not None:
         refuse_existing(settings.output)
+        if settings.output.suffix not in ("", ".npy"):
+            raise ValueError(
+                f"{settings.output}: vectors are written as .npy, not as {settings.output.suffix}; name it "
+                f"{settings.output.with_suffix('.npy')} (numpy.load reads it, numpy.savetxt makes text of it)"
+            )
+    given = _given(settings.texts, settings.on_bad_bytes) if settings.texts else []
+    settings.refuse_one(len(given))
     with placed(settings.device) as place:
         model = load(model_folder(settings.model), place.device, place.dtype)
         if settings.output is None:
-            _show_cosines(console, settings.texts, _vectors(model, settings.texts, settings))
+            _show_cosines(console, given, _vectors(model, given, settings))
         else:
-            texts = _texts_of_files(settings, console) if settings.inputs else iter(settings.texts)
+            texts = _texts_of_files(settings, console) if settings.inputs else iter(given)
             parts = (_vectors(model, chunk, settings) for chunk in _chunks(texts, EMBED_AT_ONCE))
             number = _write_rows(settings.output, parts, model.config.hidden_size)
             say(console, f"{settings.output}: {number:,} vectors of {model.config.hidden_size} numbers")
@@ -210,9 +232,30 @@ def _candidates(filled: Filled, side_by_side: int) -> Iterator[Table]:
         yield table
 
 
+def _given(texts: Sequence[str], on_bad_bytes: OnBadBytes) -> list[str]:
+    """Texts as they were typed, those of standard input in place of "-"."""
+    return [one for text in texts for one in (_piped(on_bad_bytes) if text == PIPED else [text])]
+
+
+def _piped(on_bad_bytes: OnBadBytes) -> Iterator[str]:
+    """The lines of standard input, tidy, as those of a .txt file. Raises ValueError where there are none but blanks."""
+    found = False
+    for _, line in lines(STANDARD_INPUT, standard_input(on_bad_bytes, Findings())):
+        if text := line.strip():
+            found = True
+            yield text
+    if not found:
+        raise ValueError(f"no text in {STANDARD_INPUT}; pipe texts in, one a line")
+
+
 def _texts_of_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
     """The texts of all files, with a live line of what has been read; what had no text is told at the end."""
-    corpus = CorpusSettings(settings.inputs, documents="line", column=settings.column)
+    if settings.inputs == (PIPED,):
+        yield from _piped(settings.on_bad_bytes)
+        return
+    corpus = CorpusSettings(
+        settings.inputs, documents="line", column=settings.column, on_bad_bytes=settings.on_bad_bytes
+    )
     findings, last = Findings(), 0
     files = open_inputs(corpus)
     unpacked = not any(file.compression or file.format == ".parquet" for file in files)

@@ -185,8 +185,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             sides.append(Side.of([example.pair or "" for example in examples], tokenizer))
         return encoded(sides, self.targets(examples if labelled else ()), tokenizer, self.max_length)
 
-    def kin(self, example: TextExample[L]) -> Hashable:
-        return example.text, example.pair  # a copy on the other side would be known by heart
+    def kin(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
+        return [(example.text, example.pair) for example in examples]  # a copy across would be known by heart
 
     def notes(self, examples: Sequence[TextExample[L]]) -> list[str]:
         empty = empty_texts(examples)

@@ -7,8 +7,9 @@ together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -57,7 +58,7 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
     endings: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
     """Columns with the endings, or one column that holds a list of them (.jsonl, .parquet)."""
     label: str = "label"
-    """Column with the number of the right ending."""
+    """Column with the number of the right ending, or with its letter, A for the first."""
     first_label: int = 0
     """Number of the first ending, 0 or 1."""
     header: bool = True
@@ -94,12 +95,12 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
         way_out = "choose columns with --prompt, --start, --endings and --label"
         columns = Columns(texts, values, self.header, self.quotes, way_out, codes=True)
-        first, width = len(before), 0
+        at, width, first = len(before), 0, ""
         for place, row in read_rows(path, columns):
             begin = "" if self.start is None else f"{row[1]} "
-            found = self._list(row[first], place) if in_list else row[first : first + len(self.endings)]
-            width = width or len(found)
-            _check_width(found, width, place)
+            found = self._list(row[at], place) if in_list else row[at : at + len(self.endings)]
+            width, first = width or len(found), first or place
+            _check_width(found, place, width, first)
             number = self._number(row[-1], width, place) if labelled else None
             yield ChoiceExample(row[0], tuple(begin + ending for ending in found), number, place)
 
@@ -114,6 +115,8 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
     def _number(self, value: Any, width: int, place: str) -> int:
         """Place of the right ending, from 0, as a file says it."""
         text = plain(value, self.label, place)
+        if len(text) == 1 and text in ascii_uppercase[:width]:
+            return ascii_uppercase.index(text)
         known = range(self.first_label, self.first_label + width)
         try:
             number = float(text)  # "2.0" is what becomes of whole numbers in a column with a gap
@@ -136,10 +139,18 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
     def check(self, examples: Sequence[ChoiceExample]) -> None:
         known_labels(examples)
 
+    def notes(self, examples: Sequence[ChoiceExample]) -> list[str]:
+        if self.first_label == 0 and len(examples) > 20 and all(example.label for example in examples):
+            return ["no right ending is the first one; are they counted from 1? (--first-label 1)"]
+        return []
+
+    def kin(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
+        return [example.prompt for example in examples]
+
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
-        width = len(examples[0].endings)
+        width, first = len(examples[0].endings), examples[0].place
         for example in examples:
-            _check_width(example.endings, width, example.place)
+            _check_width(example.endings, example.place, width, first)
         prompts = Side.of([example.prompt for example in examples], tokenizer).repeated(width)
         endings = Side.of([ending for example in examples for ending in example.endings], tokenizer)
         targets = np.array(known_labels(examples) if labelled else [], dtype=np.int64)
@@ -164,8 +175,12 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         return {"choice": prediction.choice + self.first_label, "probability": best} | shares
 
 
-def _check_width(endings: Sequence[str], width: int, place: str) -> None:
+def _check_width(endings: Sequence[str], place: str, width: int, first: str) -> None:
+    """Raise ValueError for endings that are too few, or not as many as in the first example, whose place is `first`."""
     if len(endings) < 2:
         raise ValueError(f"{place}: two endings or more expected, {len(endings)} found")
     if len(endings) != width:
-        raise ValueError(f"{place}: {width} endings expected, as in the examples before, {len(endings)} found")
+        raise ValueError(
+            f"{place}: {width} endings expected, as in the examples before, {len(endings)} found; {first} set the "
+            "number: examples with another one need a file of their own, and each file is predicted by itself"
+        )

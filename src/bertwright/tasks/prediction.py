@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,14 +18,76 @@ E = TypeVar("E")
 P = TypeVar("P")
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}  # computed at once: bounds memory, changes no result
+EXAMPLES_AT_ONCE = 2_048  # encoded together: enough to group them by length, little enough to hold
+CHARACTERS_AT_ONCE = 4_000_000  # the same where texts are long: of questions, all in all some 100 MB
 
 
-def predict(model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Sequence[E]) -> list[P]:
+class Predicted(NamedTuple, Generic[E, P]):
+    """Some examples that follow one another, each with its prediction."""
+
+    examples: list[E]
+    predictions: list[P]
+    truncated: int
+    """How many of them lost tokens, as in `Encoded`."""
+
+
+def predicted(
+    model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]
+) -> Iterator[Predicted[E, P]]:
+    """One prediction an example, in order, chunk by chunk: of any number of them, in constant memory."""
+    for chunk in chunks(examples):
+        encoded = task.encode(chunk, tokenizer, labelled=False)
+        yield Predicted(chunk, task.decode(chunk, encoded, outputs(model, encoded)), encoded.truncated)
+
+
+def predict(model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]) -> list[P]:
     """One prediction an example, in order, whatever their lengths and however they are batched."""
-    if not examples:
+    return [one for chunk in predicted(model, task, tokenizer, examples) for one in chunk.predictions]
+
+
+def chunks(examples: Iterable[E]) -> Iterator[list[E]]:
+    """Examples in lists of at most EXAMPLES_AT_ONCE, and of at most CHARACTERS_AT_ONCE or a single one that has more.
+
+    Counted alone, they would take memory with the length of their texts: a book's chapter has thousands of windows.
+    """
+    chunk: list[E] = []
+    size = 0
+    for example in examples:
+        more = characters(example)
+        if chunk and (len(chunk) == EXAMPLES_AT_ONCE or size + more > CHARACTERS_AT_ONCE):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(example)
+        size += more
+    if chunk:
+        yield chunk
+
+
+def characters(example: Any) -> int:
+    """About how many characters an example of any kind has: those of its texts and lists of texts.
+
+    >>> characters(("the bear", ("sees", "hears"), None))
+    17
+    """
+    values = example if isinstance(example, tuple) else [getattr(example, one.name) for one in fields(example)]
+    texts = [value for value in values if isinstance(value, str)]
+    lists = [value for value in values if isinstance(value, tuple)]
+    return sum(map(len, texts)) + sum(sum(map(len, value)) for value in lists)
+
+
+def losses(task: Task[Any, Any], examples: int, truncated: int, positions: int) -> list[str]:
+    """A sentence on the examples that lost tokens, `truncated` of them all; none where none did.
+
+    `positions`: those of the model, beyond which no setting helps.
+    """
+    if not truncated:
         return []
-    encoded = task.encode(examples, tokenizer, labelled=False)
-    return task.decode(examples, encoded, outputs(model, encoded))
+    limit, length = task.limit, getattr(task, task.limit)
+    way_out = f"raise --{limit.replace('_', '-')} to keep them whole"
+    if length == positions:
+        way_out = "the model has no more positions"
+    share = f"{truncated:,} of {examples:,} examples ({truncated / examples:.1%})"
+    return [f"{share} lose tokens: {limit} is {length}; {way_out}"]
 
 
 class Scored(NamedTuple):

@@ -117,50 +117,56 @@ PRESETS: dict[str, Preset] = {
 
 @dataclass(frozen=True)
 class Overrides:
-    """How the examples are read and weighed, in place of the task's own way; what is left unset stays as it is."""
+    """How the examples are read and weighed. What is left unset is a published task's own way; of your own task,
+    what stands in brackets."""
 
     text: str | None = None
-    """Column with the text; a number counts from 1 in files without header."""
+    """Column with the text [text]; a number counts from 1 in files without header."""
     pair: str | None = None
-    """Column with the second text of a pair."""
+    """Column with the second text of a pair [none: single texts]."""
     label: str | None = None
-    """Column with the label; for a regression, the number; for multiple choice, the right ending's number."""
+    """Column with the label; for a regression, the number; for multiple choice, the right ending's number, or
+    its letter from A on [label]."""
     prompt: str | None = None
-    """Multiple choice: column with what is continued."""
+    """Multiple choice: column with what is continued [prompt]."""
     start: str | None = None
-    """Multiple choice: column whose text begins every ending (SWAG's sent2)."""
+    """Multiple choice: column whose text begins every ending, as SWAG's sent2 [none]."""
     endings: tuple[str, ...] | None = None
-    """Multiple choice: columns with the endings, or one that holds a list."""
+    """Multiple choice: columns with the endings, or one that holds a list [ending0 ending1 ending2 ending3]."""
     first_label: int | None = None
-    """Multiple choice: number of the first ending, 0 or 1."""
+    """Multiple choice: number of the first ending in the label column, 0 or 1 [0]."""
     header: bool | None = None
-    """Whether the first line of .tsv and .csv names the columns."""
+    """Whether the first line of .tsv and .csv names the columns [True]."""
     quotes: bool | None = None
-    """Whether quotes enclose fields (usual in .csv), or are plain characters (as in GLUE's .tsv)."""
+    """Whether quotes enclose fields [in .csv], or are plain characters [in .tsv, as GLUE's]."""
     words: str | None = None
-    """Tagging: column of the words, a number from 1, a CoNLL-U name, or a field of .jsonl or .parquet."""
+    """Tagging: column of the words: a number from 1 [1], a name in .conllu [form], a field of .jsonl or .parquet
+    [words]."""
     tags: str | None = None
-    """Tagging: column of the tags, likewise; a negative number counts from the end."""
+    """Tagging: column of the tags, likewise; a negative number counts from the end [-1; upos; tags]."""
     scheme: str | None = None
-    """Tagging: iob1, iob2, bioes or none; unset: found out from the tags."""
+    """Tagging: how tags spell spans: iob1, iob2, bioes or none [what the tags say]."""
     context: bool | None = None
-    """Tagging: fill the window with the sentences around (the paper's maximal document context)."""
+    """Tagging: fill the window with the sentences around (the paper's maximal document context)
+    [False]."""
     impossible: bool | None = None
-    """Question answering: some questions have no answer, as in SQuAD 2.0."""
+    """Question answering: some questions have no answer, as in SQuAD 2.0 [False]."""
     stride: int | None = None
-    """Question answering: tokens from one window's start to the next one's."""
+    """Question answering: tokens from one window's start to the next one's [128]."""
     max_question: int | None = None
-    """Question answering: longest question in tokens."""
+    """Question answering: longest question in tokens [64]."""
     max_answer: int | None = None
-    """Question answering: longest answer in tokens."""
+    """Question answering: longest answer in tokens [30]."""
     n_best: int | None = None
-    """Question answering: candidates weighed for an answer."""
+    """Question answering: candidates weighed for an answer [20]."""
     max_length: int | None = None
-    """Longest sequence in tokens, [CLS] and [SEP] included."""
+    """Longest sequence in tokens, [CLS] and [SEP] included [128; question answering 384]."""
     metric: str | None = None
-    """The score that chooses the best checkpoint."""
+    """The score that chooses the best checkpoint. Classification: accuracy, f1, macro_f1, matthews [accuracy];
+    regression: spearman, pearson [spearman]; multiple choice: accuracy; tagging: f1, accuracy [f1]; question answering:
+    f1, exact_match [f1]."""
     positive: str | None = None
-    """The label whose F1 is meant."""
+    """Classification by two labels: the one whose F1 is meant [the last in sorted order]."""
 
     def applied(self, task: AnyTask) -> AnyTask:
         """The task with these changes. Raises ValueError for a setting that its kind does not have."""

@@ -149,12 +149,16 @@ class QuestionAnswering(Task[QaExample, Answer]):
             if not (example.answers or example.impossible):
                 raise ValueError(f"{example.place}: its answers are not known, but needed here")
 
-    def kin(self, example: QaExample) -> Hashable:
-        return example.context
+    def kin(self, examples: Sequence[QaExample]) -> Sequence[Hashable]:
+        return [example.context for example in examples]
 
     def notes(self, examples: Sequence[QaExample]) -> list[str]:
         """What the user should know of these examples before they are trained on: answers moved, questions left out."""
         return placement(examples).notes()
+
+    def reported(self, examples: Sequence[QaExample]) -> dict[str, Any]:
+        """All places that the notes count. Of training alone: scores compare texts, wherever these stand."""
+        return {"answers": placement(examples)._asdict()}
 
     def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labelled: bool = True) -> EncodedQuestions:
         """Questions as windows: the first `max_question` tokens of the question, and of the context what fits.

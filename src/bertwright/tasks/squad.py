@@ -69,7 +69,7 @@ class Placement(NamedTuple):
             (self.moved, "questions whose answer does not stand where the file says, but once elsewhere: moved there"),
             (self.left_out, "questions whose answer is not where the file says, nor once elsewhere: not learned from"),
         )
-        return [f"{len(places):,} {what} ({_listed(places)})" for places, what in told if places]
+        return [f"{len(places):,} {what}{_all_named(places)} ({_listed(places)})" for places, what in told if places]
 
 
 def placement(examples: Iterable[QaExample]) -> Placement:
@@ -262,6 +262,10 @@ def _text(value: Any, key: str, place: str) -> str:
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _all_named(places: Sequence[str]) -> str:
+    return "; report.json names all" if len(places) > SHOWN else ""
 
 
 def _listed(places: Sequence[str]) -> str:

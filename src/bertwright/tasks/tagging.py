@@ -116,8 +116,16 @@ class Tagging(Task[TagExample, Tagged]):
         sentences = read_sentences(path, self.words, self.tags, labelled)
         return surrounded(sentences, self.max_length - SPECIALS) if self.context else sentences
 
-    def kin(self, example: TagExample) -> Hashable:
-        return (example.source, example.document) if self.context else example.place
+    def kin(self, examples: Sequence[TagExample]) -> Sequence[Hashable]:
+        """The words; with context those of the whole document, since its sentences see one another."""
+        if not self.context:
+            return [example.words for example in examples]
+        documents: dict[Hashable, list[tuple[str, ...]]] = {}
+        for example in examples:
+            documents.setdefault((example.source, example.document), []).append(example.words)
+        texts: dict[Hashable, int] = {}  # numbered, for a document is long and asked for by each of its sentences
+        numbers = {name: texts.setdefault(tuple(words), len(texts)) for name, words in documents.items()}
+        return [numbers[example.source, example.document] for example in examples]
 
     def fitted(self, examples: Sequence[TagExample]) -> Self:
         if not examples:
@@ -173,7 +181,10 @@ class Tagging(Task[TagExample, Tagged]):
 
     def score(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> dict[str, float]:
         gold = [normalized(_tags(example), self._scheme) for example in examples]
-        share = {"accuracy": accuracy(gold, [prediction.tags for prediction in predictions])}
+        found = [prediction.tags for prediction in predictions]
+        if self._scheme == "iob1":  # a model from elsewhere may have learned it as it stands, where I- begins a span
+            found = [normalized(tags, "iob1") for tags in found]
+        share = {"accuracy": accuracy(gold, found)}
         if self._scheme == "none":
             return share
         total = self.spans_found(examples, predictions).total

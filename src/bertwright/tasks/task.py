@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -171,9 +171,9 @@ class Task(ABC, Generic[E, P]):
     def check(self, examples: Sequence[E]) -> None:
         """Raise ValueError, naming the place, for an example that cannot be scored: its label is not known."""
 
-    def kin(self, example: E) -> Hashable:
-        """What is equal in examples that must not be parted between training and dev; by default, all of them."""
-        return cast(Hashable, example)
+    @abstractmethod
+    def kin(self, examples: Sequence[E]) -> Sequence[Hashable]:
+        """For each example, what is equal in those that must not be parted between training and dev."""
 
     def left_out(self, path: str) -> list[str]:
         """What labelled `read` leaves out of a file, one sentence each; of most kinds and files, nothing."""
@@ -182,6 +182,10 @@ class Task(ABC, Generic[E, P]):
     def notes(self, examples: Sequence[E]) -> list[str]:
         """What a user should know of labelled examples before training, one sentence each: what is odd or left out."""
         return []
+
+    def reported(self, examples: Sequence[E]) -> dict[str, Any]:
+        """Of labelled examples that were trained on, what `notes` has no room for: plain values for a run's report."""
+        return {}
 
     @abstractmethod
     def encode(self, examples: Sequence[E], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:

@@ -63,14 +63,18 @@ def verify(checkpoint: Path) -> dict[str, Any]:
     remedy = f"delete {checkpoint} to go on from the one before it, or start anew in another folder"
     if not (checkpoint / STATE).is_file():
         raise ValueError(f"{checkpoint}: {STATE} is missing; {remedy}")
-    state: dict[str, Any] = read_json(checkpoint / STATE)
-    for name, record in state["files"].items():
+    try:
+        state: dict[str, Any] = read_json(checkpoint / STATE)
+        listed = [(name, int(record["bytes"]), str(record["digest"])) for name, record in state["files"].items()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{checkpoint / STATE}: damaged ({type(error).__name__}: {error}); {remedy}") from None
+    for name, size_then, digest in listed:
         file = checkpoint / name
         size = file.stat().st_size if file.is_file() else None
-        if size != record["bytes"]:
+        if size != size_then:
             found = "missing" if size is None else f"{size:,} bytes"
-            raise ValueError(f"{file}: {record['bytes']:,} bytes expected, {found}; {remedy}")
-        if digest_file(file) != record["digest"]:
+            raise ValueError(f"{file}: {size_then:,} bytes expected, {found}; {remedy}")
+        if digest_file(file) != digest:
             raise ValueError(f"{file}: its content was altered after it was written; {remedy}")
     return state
 

@@ -12,7 +12,12 @@ from typing import Literal, get_args, get_type_hints
 import torch
 import torch.distributed as dist
 
+from bertwright.models.config import BertConfig
 from bertwright.native import keep_freed_memory
+
+CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # of a forward pass: enough to fill the machine
+KEPT = 50  # numbers that a layer keeps of a token for the backward pass, in hidden sizes; about twice what was counted
+GPU_SHARE = 0.6  # of a GPU's memory that a pass may fill: gradients of weights and the allocator's gaps take more
 
 
 @dataclass(frozen=True)
@@ -85,20 +90,49 @@ def placed(settings: DeviceSettings) -> Iterator[Place]:
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    before = torch.are_deterministic_algorithms_enabled()
     if on_gpu:
         torch.cuda.set_device(device)
+        _compute_alike_each_time()
     threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
     torch.set_num_threads(threads)
     keep_freed_memory()
     fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and multiplies_bfloat16(device))
     place = Place(device, torch.bfloat16 if fast else torch.float32, threads, rank, ranks)
     if ranks > 1:
-        dist.init_process_group("nccl" if on_gpu else "gloo")
+        dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     try:
         yield place
     finally:
+        torch.use_deterministic_algorithms(before)
         if ranks > 1:
             dist.destroy_process_group()
+
+
+def _compute_alike_each_time() -> None:
+    """On a GPU sums are otherwise taken in the order in which threads come; a resumed run would drift away."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for, before its first product
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over memory
+
+
+def tokens_a_pass(place: Place, config: BertConfig) -> int:
+    """How many tokens a forward pass in training takes where the user does not say; the same on every machine alike."""
+    if place.device.type != "cuda":
+        return CPU_TOKENS
+    return fitting_tokens(torch.cuda.get_device_properties(place.device).total_memory, place.dtype, config)
+
+
+def fitting_tokens(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
+    """Tokens of a forward pass that fit into a GPU of so many bytes, beside weights, gradients and moments (float32).
+
+    >>> base = BertConfig.named("base", vocab_size=30_522)
+    >>> [fitting_tokens(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
+    [3296, 13713, 50171]
+    """
+    room = GPU_SHARE * memory - 4 * 4 * config.num_parameters
+    a_token = KEPT * dtype.itemsize * config.hidden_size * config.num_layers
+    return min(max(int(room / a_token), 512), GPU_TOKENS)
 
 
 def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 0.3) -> float:

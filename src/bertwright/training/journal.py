@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
-from bertwright.files import whole_file, write_text
+from bertwright.files import naming, whole_file, write_text
 
 METRICS = "metrics.jsonl"
 
@@ -43,27 +47,55 @@ class Journal:
         self.evaluation = evaluation
         self.evaluations = {record["step"]: record for record in kept if record["kind"] == evaluation}
         write_text(run / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
-        self.file = (run / METRICS).open("a", encoding="utf-8", buffering=1)
-        self.board = SummaryWriter(str(run / "tensorboard"), purge_step=first_step + 1)
+        self.path = run / METRICS
+        self.file = self.path.open("a", encoding="utf-8", buffering=1)
+        self.board = Board(run / "tensorboard", first_step + 1)
 
     def write(self, kind: str, step: int, values: dict[str, float]) -> None:
         """One record: what it tells ("train", "held_out", "dev"), the steps done, and its numbers by name."""
         record = {"kind": kind, "step": step} | values
-        self.file.write(json.dumps(record) + "\n")
+        with naming(self.path):
+            self.file.write(json.dumps(record) + "\n")
         if kind == self.evaluation:
             self.evaluations[step] = record
-        for name, value in values.items():
-            self.board.add_scalar(f"{kind}/{name}", value, step)
+        self.board.write({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def flush(self) -> None:
         """On disk before a checkpoint is: a record must not be lost that no later run will write again."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with naming(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
 
     def close(self) -> None:
         self.flush()
         self.file.close()
         self.board.close()
+
+
+class Board:
+    """A run's numbers for TensorBoard. PyTorch's writer has a thread, whose errors reach the terminal alone."""
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        """What older files of the folder say of steps from `first_step` on is forgotten."""
+        folder.mkdir(parents=True, exist_ok=True)
+        begun = time.time()
+        self.path = folder / f"events.out.tfevents.{begun:017.6f}.{socket.gethostname()}.{os.getpid()}"
+        self.file = self.path.open("wb", buffering=0)
+        self.records = RecordWriter(self.file)
+        self._add(Event(wall_time=begun, file_version="brain.Event:2"))
+        self._add(Event(wall_time=begun, step=first_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Numbers by tag."""
+        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+
+    def close(self) -> None:
+        self.file.close()
+
+    def _add(self, event: Event) -> None:
+        with naming(self.path):
+            self.records.write(event.SerializeToString())
 
 
 def progress(console: Console) -> Progress:
@@ -97,6 +129,6 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> No
         panel.grid(alpha=0.3)
         if panel.lines:
             panel.legend()
-    figure.suptitle(run.name)
+    figure.suptitle(run.name, parse_math=False)  # two $ in a folder's name are no formula
     with whole_file(path) as part:
         figure.savefig(part, dpi=130, format="png")

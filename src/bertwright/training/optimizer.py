@@ -56,8 +56,12 @@ class AdamW:
         """`factors`: what each parameter's rate is multiplied by, 1 for those that it does not name."""
         self.parameters = dict(parameters)
         self.settings = settings
-        self.factors = dict(factors or {})
         self.steps = 0
+        self.alike: dict[tuple[float, float], list[str]] = {}
+        """Rate factor and weight decay → the names of the parameters that have both."""
+        for name, parameter in self.parameters.items():
+            decay = settings.weight_decay if parameter.ndim > 1 else 0.0
+            self.alike.setdefault(((factors or {}).get(name, 1.0), decay), []).append(name)
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
 
@@ -70,21 +74,23 @@ class AdamW:
         self.steps += 1
         settings = self.settings
         corrected = settings.bias_correction
-        for name, parameter in self.parameters.items():
-            if parameter.grad is None:
-                continue
+        for (factor, decay), names in self.alike.items():
+            moved = [name for name in names if self.parameters[name].grad is not None]
             update = AdamStep(
-                lr=learning_rate * self.factors.get(name, 1.0),
+                lr=learning_rate * factor,
                 beta1=settings.beta1,
                 beta2=settings.beta2,
                 eps=settings.epsilon,
-                weight_decay=settings.weight_decay if parameter.ndim > 1 else 0.0,
+                weight_decay=decay,
                 clip_scale=min(1.0, settings.clip_norm / max(norm, 1e-30)),
                 correction1=1.0 - settings.beta1**self.steps if corrected else 1.0,
                 correction2=1.0 - settings.beta2**self.steps if corrected else 1.0,
             )
-            adamw_(parameter, parameter.grad, self.exp_avg[name], self.exp_avg_sq[name], update)
-            parameter.grad = None
+            parameters = [self.parameters[name] for name in moved]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            adamw_(parameters, gradients, [self.exp_avg[n] for n in moved], [self.exp_avg_sq[n] for n in moved], update)
+            for parameter in parameters:
+                parameter.grad = None
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, as named tensors."""

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import tee
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,12 @@ from tokenizers import normalizers, pre_tokenizers
 from bertwright import native
 from bertwright.vocabulary.tokenizer_files import MAX_WORD_LENGTH
 
-CHUNK_LIMIT = 2_000_000  # distinct chunks held before they are turned into words, about 200 MB
-NORMALIZE_AT_ONCE = 4096  # chunks a call of the normalizer
+# Bytes of distinct chunks held before they are turned into words: over two million of English. In text without spaces
+# a chunk is a paragraph and no two are alike, so that a limit on their number would be none.
+CHUNK_LIMIT = 128 << 20
+TAKE_AT_ONCE = 4096  # chunks copied out of the native table in one call
+CHUNK_COST = 140  # bytes that a chunk takes in a Counter besides its text
+NORMALIZE_AT_ONCE = 1 << 17  # characters a call of the normalizer, which takes a hundred bytes for each
 PROGRESS_EVERY = 1 << 22  # bytes between two reports
 
 # Characters that str.split() takes for spaces and BERT deletes, so that they join what stands on either side.
@@ -104,14 +109,27 @@ class WordRules:
             self._alone[character] = len(self._pre_tokenizer.pre_tokenize_str(normalized)) > 1
         return self._alone[character]
 
-    def words(self, chunks: list[str]) -> Iterator[list[str]]:
+    def words(self, chunks: Iterable[str]) -> Iterator[list[str]]:
         """The words of each chunk; chunks hold no white space."""
-        for start in range(0, len(chunks), NORMALIZE_AT_ONCE):
-            batch = chunks[start : start + NORMALIZE_AT_ONCE]
+        for batch in _batches(chunks):
             normalized = self._normalizer.normalize_str(BOUNDARY.join(batch))
             alone = "".join(re.escape(c) for c in sorted(set(normalized)) if c != " " and self.stands_alone(c))
             word = re.compile(f"[{alone}]|[^ {alone}]+" if alone else "[^ ]+")
             yield from map(word.findall, normalized.split(BOUNDARY))
+
+
+def _batches(chunks: Iterable[str]) -> Iterator[list[str]]:
+    """Chunks in lists that reach `NORMALIZE_AT_ONCE` characters each; the last may hold fewer."""
+    batch: list[str] = []
+    size = 0
+    for chunk in chunks:
+        batch.append(chunk)
+        size += len(chunk)
+        if size >= NORMALIZE_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def count_words(
@@ -147,28 +165,30 @@ def count_words(
     return counts
 
 
-def _settle(counts: WordCounts, chunks: dict[str, int], rules: WordRules, max_words: int) -> None:
-    """Turn counted chunks into counted words."""
-    pure: dict[str, int] = {}
-    for chunk, count in chunks.items():
+def _settle(counts: WordCounts, chunks: Iterator[tuple[str, int]], rules: WordRules, max_words: int) -> None:
+    """Turn counted chunks into counted words. Chunks come and go, so that only words are held beside their table."""
+    for_words, for_counts = tee(_cleaned(counts, chunks))
+    for words, (_, count) in zip(rules.words(chunk for chunk, _ in for_words), for_counts, strict=True):
+        for word in words:
+            if len(word) > MAX_WORD_LENGTH:
+                counts.too_long += count
+            else:
+                counts.words[word] = counts.words.get(word, 0) + count
+    counts.prune(max_words)
+
+
+def _cleaned(counts: WordCounts, chunks: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """Chunks without what BERT deletes or takes for white space beyond ASCII; what they are is added to `counts`."""
+    for chunk, count in chunks:
         if chunk.isascii() and chunk.isprintable():
-            pure[chunk] = pure.get(chunk, 0) + count
+            counts.chunks += count
+            yield chunk, count
             continue
-        for part in DELETED.sub("", chunk).split():  # white space beyond ASCII
-            pure[part] = pure.get(part, 0) + count
+        for part in DELETED.sub("", chunk).split():
+            counts.chunks += count
             if ACCENTS_ARE_LETTERS.search(part):
                 counts.accents_are_letters += count
-    counts.chunks += sum(pure.values())
-    found: dict[str, int] = {}
-    for words, count in zip(rules.words(list(pure)), pure.values(), strict=True):
-        for word in words:
-            found[word] = found.get(word, 0) + count
-    for word, count in found.items():
-        if len(word) > MAX_WORD_LENGTH:
-            counts.too_long += count
-        else:
-            counts.words[word] += count
-    counts.prune(max_words)
+            yield part, count
 
 
 class PythonChunkCounter:
@@ -176,17 +196,21 @@ class PythonChunkCounter:
 
     def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
+        self._bytes = 0
 
     def add(self, text: bytes) -> int:
-        """Count the chunks of one UTF-8 text; returns how many distinct ones are held."""
+        """Count the chunks of one UTF-8 text; returns how many bytes all distinct ones take."""
         # BERT deletes these two, and bytes.split() would divide at them.
-        self._counts.update(text.translate(None, b"\x0b\x0c").split())
-        return len(self._counts)
+        chunks = text.translate(None, b"\x0b\x0c").split()
+        self._bytes += sum(len(chunk) + CHUNK_COST for chunk in set(chunks).difference(self._counts))
+        self._counts.update(chunks)
+        return self._bytes
 
-    def take(self) -> dict[str, int]:
-        """The counts, in the order of first occurrence; none are held afterwards."""
-        taken, self._counts = self._counts, Counter()
-        return {chunk.decode(): count for chunk, count in taken.items()}
+    def take(self) -> Iterator[tuple[str, int]]:
+        """Each chunk with its count, in the order of first occurrence; none are held afterwards."""
+        taken, self._counts, self._bytes = self._counts, Counter(), 0
+        for chunk, count in taken.items():
+            yield chunk.decode(), count
 
 
 class NativeChunkCounter:
@@ -202,13 +226,16 @@ class NativeChunkCounter:
     def add(self, text: bytes) -> int:
         return int(self._library.chunks_add(self._table, text, len(text)))
 
-    def take(self) -> dict[str, int]:
-        distinct, size = ctypes.c_int64(), ctypes.c_int64()
-        self._library.chunks_size(self._table, ctypes.byref(distinct), ctypes.byref(size))
-        text = ctypes.create_string_buffer(size.value)
-        counts = np.empty(distinct.value, dtype=np.int64)
-        self._library.chunks_take(self._table, text, counts.ctypes.data_as(ctypes.c_void_p))
-        return dict(zip(text.raw.decode().split("\n")[:-1], counts.tolist(), strict=True))
+    def take(self) -> Iterator[tuple[str, int]]:
+        counts = np.empty(TAKE_AT_ONCE, dtype=np.int64)
+        text, size = ctypes.c_void_p(), ctypes.c_int64()
+        places = counts.ctypes.data_as(ctypes.c_void_p), ctypes.byref(text), ctypes.byref(size)
+        first = 0
+        while number := self._library.chunks_read(self._table, first, TAKE_AT_ONCE, *places):
+            chunks = ctypes.string_at(text, size.value).decode().split("\n")[:-1]
+            yield from zip(chunks, counts[:number].tolist(), strict=True)
+            first += number
+        self._library.chunks_clear(self._table)
 
 
 def chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
@@ -218,8 +245,15 @@ def chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
         return PythonChunkCounter()
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     library.chunks_new.restype = pointer
-    library.chunks_free.argtypes = [pointer]
+    library.chunks_free.argtypes = library.chunks_clear.argtypes = [pointer]
     library.chunks_add.argtypes, library.chunks_add.restype = [pointer, ctypes.c_char_p, integer], integer
-    library.chunks_size.argtypes = [pointer, ctypes.POINTER(integer), ctypes.POINTER(integer)]
-    library.chunks_take.argtypes = [pointer, ctypes.c_char_p, pointer]
+    library.chunks_read.argtypes = [
+        pointer,
+        integer,
+        integer,
+        pointer,
+        ctypes.POINTER(pointer),
+        ctypes.POINTER(integer),
+    ]
+    library.chunks_read.restype = integer
     return NativeChunkCounter(library)

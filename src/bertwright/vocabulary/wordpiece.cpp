@@ -33,7 +33,8 @@ uint64_t hash_of(const char* text, size_t size) {
 
 // ---------------------------------------------------------------- chunks
 
-// An open-addressing table; the texts of all chunks lie end to end in one buffer, in the order of first occurrence.
+// An open-addressing table; the texts of all chunks lie end to end in one buffer, in the order of first occurrence, each
+// with a line end behind it, so that they can be read without a copy.
 class Chunks {
   public:
     int64_t add(const char* text, int64_t size) {
@@ -44,21 +45,25 @@ class Chunks {
             while (text < end && !is_space(*text)) ++text;
             if (text > start) count(start, static_cast<size_t>(text - start));
         }
-        return static_cast<int64_t>(chunks_.size());
+        return bytes();
     }
 
-    int64_t distinct() const { return static_cast<int64_t>(chunks_.size()); }
-    int64_t bytes() const { return static_cast<int64_t>(texts_.size() + chunks_.size()); }
-
-    void take(char* text, int64_t* counts) {
-        for (const Chunk& chunk : chunks_) {
-            std::memcpy(text, texts_.data() + chunk.start, chunk.size);
-            text += chunk.size;
-            *text++ = '\n';
-            *counts++ = chunk.count;
-        }
-        *this = Chunks();
+    int64_t bytes() const {
+        return static_cast<int64_t>(texts_.size() + chunks_.size() * sizeof(Chunk) + slots_.size() * sizeof(uint32_t));
     }
+
+    // The counts of at most `number` chunks from `first` on, and where their texts lie; returns how many there are.
+    int64_t read(int64_t first, int64_t number, int64_t* counts, const char** text, int64_t* size) const {
+        int64_t end = std::min(first + number, static_cast<int64_t>(chunks_.size()));
+        if (first >= end) return 0;
+        for (int64_t i = first; i < end; ++i) *counts++ = chunks_[static_cast<size_t>(i)].count;
+        const Chunk &begin = chunks_[static_cast<size_t>(first)], &last = chunks_[static_cast<size_t>(end - 1)];
+        *text = texts_.data() + begin.start;
+        *size = static_cast<int64_t>(last.start + last.size + 1 - begin.start);
+        return end - first;
+    }
+
+    void clear() { *this = Chunks(); }
 
   private:
     struct Chunk {
@@ -82,6 +87,7 @@ class Chunks {
         slots_[slot] = static_cast<uint32_t>(chunks_.size());
         chunks_.push_back({hash, texts_.size(), size, 1});
         texts_.insert(texts_.end(), text, text + size);
+        texts_.push_back('\n');
     }
 
     void grow() {
@@ -323,11 +329,10 @@ extern "C" {
 void* chunks_new() { return new Chunks(); }
 void chunks_free(void* table) { delete static_cast<Chunks*>(table); }
 int64_t chunks_add(void* table, const char* text, int64_t size) { return static_cast<Chunks*>(table)->add(text, size); }
-void chunks_size(void* table, int64_t* distinct, int64_t* bytes) {
-    *distinct = static_cast<Chunks*>(table)->distinct();
-    *bytes = static_cast<Chunks*>(table)->bytes();
+int64_t chunks_read(void* table, int64_t first, int64_t number, int64_t* counts, const char** text, int64_t* size) {
+    return static_cast<Chunks*>(table)->read(first, number, counts, text, size);
 }
-void chunks_take(void* table, char* text, int64_t* counts) { static_cast<Chunks*>(table)->take(text, counts); }
+void chunks_clear(void* table) { static_cast<Chunks*>(table)->clear(); }
 
 // `texts`: the symbols, each ended by a line end. Word i is symbols[starts[i] .. starts[i + 1]), met counts[i] times.
 void* learner_new(const char* texts, int64_t num_words, const int32_t* symbols, const int64_t* starts,

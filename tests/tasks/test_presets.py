@@ -1,0 +1,177 @@
+"""Published tasks: for each, a few lines in the form and under the names in which they are published, by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.tasks.presets import PRESETS, TaskSettings
+
+
+def table(*rows: str) -> str:
+    """Columns between tabs, of rows that are easier to read with bars."""
+    return "".join("\t".join(cell.strip() for cell in row.split("|")) + "\n" for row in rows)
+
+
+def squad(question: dict[str, Any], version: str) -> str:
+    asked = {"id": "5733be28", "question": "Who sat?"} | question
+    paragraphs = [{"context": "A cat sat.", "qas": [asked]}]
+    return json.dumps({"version": version, "data": [{"title": "Cats", "paragraphs": paragraphs}]})
+
+
+MNLI = table(
+    "index | promptID | pairID | genre | sentence1_binary_parse | sentence2_binary_parse | sentence1_parse | "
+    "sentence2_parse | sentence1 | sentence2 | label1 | gold_label",
+    "0 | 31193 | 31193n | government | ( A cat ) | ( A dog ) | (ROOT A cat) | (ROOT A dog) | A cat. | A dog. | "
+    "entailment | neutral",
+)
+QQP = table(
+    "id | qid1 | qid2 | question1 | question2 | is_duplicate",
+    "133273 | 213221 | 213222 | Who sat? | Whose hat? | 1",
+)
+STSB = table(
+    "index | genre | filename | year | old_index | source1 | source2 | sentence1 | sentence2 | score",
+    "3 | main-captions | MSRvid | 2012test | 0001 | none | none | A cat. | A dog. | 3.800",
+)
+SWAG = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+    '0,anetv_jkn,3416,"A cat, old. It",A cat.,It,gold,sits.,runs.,"eats, then sleeps.",flies.,2\n'
+)
+CONLL2003 = table(
+    "-DOCSTART- -X- -X- O", "", "EU NNP B-NP B-ORG", "sat VBD B-VP O", "", "Peter NNP B-NP B-PER", "",
+    "-DOCSTART- -X- -X- O", "", "Ann NNP B-NP B-PER",
+)  # fmt: skip
+UD = table(
+    "# newdoc id = weblog-1", "# text = A cat",
+    "1 | A | a | DET | DT | Definite=Ind | 2 | det | 2:det | _",
+    "2 | cat | cat | NOUN | NN | Number=Sing | 0 | root | 0:root | _",
+)  # fmt: skip
+
+WHOLE, SCORED = ("train.tsv", "dev.tsv"), {"metric": "accuracy"}
+F1 = {"metric": "f1", "positive": "1"}
+SPANS = {"metric": "f1", "scheme": None}
+
+# The files in which train, dev and, with labels, test are published; what the first of them holds; what its first
+# example is, in part; and how the task is set.
+PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]] = {
+    "cola": (
+        WHOLE,
+        table("gj04 | 0 | * | They drank the pub.", "gj04 | 1 | | They drank."),
+        {"text": "They drank the pub.", "pair": None, "label": "0"},
+        {"metric": "matthews"},
+    ),
+    "sst2": (
+        WHOLE,
+        table("sentence | label", "hide new secretions | 0"),
+        {"text": "hide new secretions", "pair": None, "label": "0"},
+        SCORED,
+    ),
+    "mrpc": (
+        WHOLE,
+        table("Quality | #1 ID | #2 ID | #1 String | #2 String", '1 | 702876 | 702977 | A "cat . | A dog .'),
+        {"text": 'A "cat .', "pair": "A dog .", "label": "1"},
+        F1,
+    ),
+    "stsb": (WHOLE, STSB, {"text": "A cat.", "pair": "A dog.", "label": 3.8}, {"metric": "spearman"}),
+    "qqp": (WHOLE, QQP, {"text": "Who sat?", "pair": "Whose hat?", "label": "1"}, F1),
+    "mnli": (
+        ("train.tsv", "dev_matched.tsv"),
+        MNLI,
+        {"text": "A cat.", "pair": "A dog.", "label": "neutral"},
+        SCORED,
+    ),
+    "mnli_mismatched": (
+        ("train.tsv", "dev_mismatched.tsv"),
+        MNLI,
+        {"text": "A cat.", "pair": "A dog.", "label": "neutral"},
+        SCORED,
+    ),
+    "qnli": (
+        WHOLE,
+        table("index | question | sentence | label", "0 | Who sat? | A cat sat. | entailment"),
+        {"text": "Who sat?", "pair": "A cat sat.", "label": "entailment"},
+        SCORED,
+    ),
+    "rte": (
+        WHOLE,
+        table("index | sentence1 | sentence2 | label", "0 | A cat sat. | A dog sat. | not_entailment"),
+        {"text": "A cat sat.", "pair": "A dog sat.", "label": "not_entailment"},
+        SCORED,
+    ),
+    "wnli": (
+        WHOLE,
+        table("index | sentence1 | sentence2 | label", "0 | A cat sat. It slept. | The cat slept. | 1"),
+        {"text": "A cat sat. It slept.", "pair": "The cat slept.", "label": "1"},
+        SCORED,
+    ),
+    "swag": (
+        ("train.csv", "val.csv"),
+        SWAG,
+        {"prompt": "A cat.", "endings": ("It sits.", "It runs.", "It eats, then sleeps.", "It flies."), "label": 2},
+        SCORED,
+    ),
+    "codah": (
+        ("train.tsv", "dev.tsv", "test.tsv"),
+        table("n | The cat cannot fly. It | flies. | sings. | walks. | swims. | 2"),
+        {"prompt": "The cat cannot fly. It", "endings": ("flies.", "sings.", "walks.", "swims."), "label": 2},
+        SCORED,
+    ),
+    "squad": (
+        ("train-v1.1.json", "dev-v1.1.json"),
+        squad({"answers": [{"text": "A cat", "answer_start": 0}]}, "1.1"),
+        {"question": "Who sat?", "context": "A cat sat.", "answers": (("A cat", 0, False),), "impossible": False},
+        {"metric": "f1", "impossible": False},
+    ),
+    "squad_v2": (
+        ("train-v2.0.json", "dev-v2.0.json"),
+        squad({"answers": [], "is_impossible": True, "plausible_answers": []}, "v2.0"),
+        {"question": "Who sat?", "context": "A cat sat.", "answers": (), "impossible": True},
+        {"metric": "f1", "impossible": True},
+    ),
+    "conll2003": (
+        ("train.txt", "valid.txt", "test.txt"),
+        CONLL2003,
+        {"words": ("EU", "sat"), "tags": ("B-ORG", "O"), "before": (), "after": (("Peter",),)},  # and no Ann
+        SPANS | {"max_length": 256},
+    ),
+    "conll2000": (
+        ("train.txt", "dev.txt", "test.txt"),
+        table("A DT B-NP", "cat NN I-NP", "sat VBD B-VP", "", "Peter NNP B-NP"),
+        {"words": ("A", "cat", "sat"), "tags": ("B-NP", "I-NP", "B-VP"), "before": (), "after": ()},
+        SPANS,
+    ),
+    "ud_pos": (
+        ("en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu"),
+        UD,
+        {"words": ("A", "cat"), "tags": ("DET", "NOUN")},
+        {"metric": "accuracy", "scheme": None},
+    ),
+    "nsmc": (
+        ("ratings_train.txt", "ratings_dev.txt", "ratings_test.txt"),
+        table("id | document | label", '9976970 | "더빙.. 목소리 | 0'),
+        {"text": '"더빙.. 목소리', "pair": None, "label": "0"},
+        SCORED,
+    ),
+}
+
+
+def test_every_published_task_is_here() -> None:
+    assert set(PUBLISHED) == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -> None:
+    files, content, example, settings = PUBLISHED[name]
+    (tmp_path / "test.tsv").touch()  # GLUE's has no labels, so it is no file to score
+    for file in files:
+        (tmp_path / file).write_text(content, encoding="utf-8")
+    published = TaskSettings(name, data=tmp_path)
+    found = [[Path(path).name for path in published.files(part)] for part in ("train", "dev", "test")]
+    assert found == [[file] for file in files] + [[]] * (3 - len(files))
+    task = published.make()
+    first, *_ = task.read(*published.files("train"))
+    assert {key: getattr(first, key) for key in example} == example
+    assert {key: getattr(task, key) for key in settings} == settings
