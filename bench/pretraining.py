@@ -4,10 +4,11 @@
     python bench/pretraining.py --device cuda --sequences 256 --sizes base large   (written, not yet run on a GPU)
 
 Every contender is a process of its own, warmed up, and then asked for one step at a time in turn, so that a machine
-whose speed drifts drifts for all. The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay
-0.01, clipping at 1.0, 15 % masked. The median step counts. Useful work is what the model needs: no padding, and the
-vocabulary projection at the masked positions only; utilisation is useful work a second over the best matrix product
-of this machine in the fastest number type that a contender may use, measured in the same rounds.
+whose speed drifts drifts for all (on a GPU one after another, for its memory's sake). The same recipe on every side:
+hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at 1.0, 15 % masked. The median step counts. Useful
+work is what the model needs: no padding, and the vocabulary projection at the masked positions only; utilisation is
+useful work a second over the best matrix product of this machine in the fastest number type that a contender may use,
+measured in the same rounds.
 """
 
 from __future__ import annotations
@@ -196,7 +197,12 @@ class Child:
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(
+                f"a contender ended before its step; its own message is above: {' '.join(map(str, self.process.args))}"
+            )
+        answer = json.loads(line)
         if counted:
             self.seconds.append(answer["seconds"])
             self.results.append(answer["result"])
@@ -215,15 +221,19 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
     sequences = chosen.sequences
     listed = contenders(bfloat16, chosen.device == "cuda").items()
     taking_part = {name: how for name, how in listed if not any(part in name for part in chosen.without)}
-    children = {name: Child(size, chosen, *how) for name, how in taking_part.items()}
-    for child in children.values():
-        for _ in range(chosen.warmup):
-            child.step(counted=False)
-    for _ in range(chosen.rounds):
-        for child in children.values():
-            child.step(counted=True)
-    for child in children.values():
-        child.close()
+    children: dict[str, Child] = {}
+    # A GPU's memory holds one contender, and its speed does not drift; a CPU's does.
+    groups = [[name] for name in taking_part] if chosen.device == "cuda" else [list(taking_part)]
+    for group in groups:
+        children |= (together := {name: Child(size, chosen, *taking_part[name]) for name in group})
+        for child in together.values():
+            for _ in range(chosen.warmup):
+                child.step(counted=False)
+        for _ in range(chosen.rounds):
+            for child in together.values():
+                child.step(counted=True)
+        for child in together.values():
+            child.close()
     top = max(children.pop("matrix product (ceiling)").results)
     useful = BertConfig.named(size, VOCABULARY).training_flops([LENGTH] * sequences, 19 * sequences, pooled=True)
     print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP a step, ceiling {top / 1e9:,.0f} GFLOP/s\n")

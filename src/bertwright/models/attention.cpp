@@ -1,8 +1,13 @@
-// Attention over packed sequences, one task for each (sequence, head). Everything is float32 inside.
+// Attention over packed sequences, one task for each (sequence, head).
 //
-// n tokens of one sequence, D head size. Two small matrix products carry the work: `product` multiplies rows read in any
-// order by a right-hand side packed into panels, so that its inner loop touches memory in order.
+// n tokens of one sequence, D head size. Small matrix products carry the work. In float32, `product` multiplies rows read in
+// any order by a right-hand side packed into panels, so that its inner loop touches memory in order. bfloat16 is float32
+// inside, too, but where the machine has tile registers: there the factors of all products are bfloat16, and so softmax's
+// weights and the scores' gradients are rounded once, as in the attention kernels of GPUs.
 #include "dropout.h"
+#include "squares.h"
+#include "tiles.h"
+#include <tuple>
 
 // The block of the product that stays in registers: ROWS × (VECTORS vectors).
 #if defined(__AVX512F__)
@@ -77,22 +82,6 @@ static void pack(const T* x, int64_t stride, int64_t rows, int64_t columns, floa
             }
 }
 
-// One step of a transposition: swaps the blocks of S × S elements off the diagonal.
-template <int S> INLINE void swap_blocks(Lanes (&rows)[W]) {
-    Ints upper, lower;
-    for (int j = 0; j < W; j++) {
-        upper[j] = j & S ? W + j - S : j;
-        lower[j] = j & S ? W + j : j + S;
-    }
-    for (int i = 0; i < W; i++)
-        if (!(i & S)) {
-            Lanes a = rows[i], b = rows[i + S];
-            rows[i] = __builtin_shuffle(a, b, upper);
-            rows[i + S] = __builtin_shuffle(a, b, lower);
-        }
-    if constexpr (2 * S < W) swap_blocks<2 * S>(rows);
-}
-
 // The same of the transpose: rows × columns → panels[rows / PANEL][columns][PANEL].
 template <class T>
 static void pack_transposed(const T* x, int64_t stride, int64_t rows, int64_t columns, float* panels) {
@@ -110,18 +99,19 @@ static void pack_transposed(const T* x, int64_t stride, int64_t rows, int64_t co
             }
 }
 
-// Where one thread works; grown to the longest sequence it meets.
+// Where one thread works, in whole cache lines; grown to the longest sequence it meets.
 struct Scratch {
     std::vector<float> floats;
-    int64_t used = 0;
+    float* next = nullptr;
     float* take(int64_t size) {
-        float* here = floats.data() + used;
-        used += (size + 15) / 16 * 16;
+        float* here = next;
+        next += (size + 15) / 16 * 16;
         return here;
     }
+    uint16_t* take_halves(int64_t size) { return (uint16_t*)take((size + 1) / 2); }
     void reset(int64_t size) {
-        used = 0;
-        if ((int64_t)floats.size() < size) floats.resize(size);
+        if ((int64_t)floats.size() < size + 16) floats.resize(size + 16);
+        next = (float*)(((uintptr_t)floats.data() + 63) / 64 * 64);
     }
 };
 
@@ -135,6 +125,30 @@ struct Shape {
     int64_t heads, size;  // A and D
     int64_t token() const { return 3 * heads * size; }  // from one token to the next in qkv
 };
+
+struct Softmax {
+    float top, total;
+    float log() const { return top + std::log(total); }
+};
+
+// A row of scores, in units of 1 / scale, of which `columns` count → e to their distance from the highest, dropped out.
+template <class P>
+INLINE Softmax weigh(float* s, int64_t columns, int64_t width, float scale, const Row& mask, P* weights) {
+    for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
+    Lanes best = all(-INFINITY);
+    for (int64_t c = 0; c < width; c += W) best = max(best, load(s + c));
+    const float top = highest(best) * scale;
+    Lanes total{};
+    auto spread = [&](bool drops) {
+        for (int64_t c = 0; c < width; c += W) {
+            Lanes e = exp(load(s + c) * scale - top);
+            total += e;
+            store(weights + c, drops ? mask.apply(e, c) : e);
+        }
+    };
+    if (mask.threshold) spread(true); else spread(false);
+    return {top, sum(total)};
+}
 
 template <class T>
 static void forward_head(const T* qkv, Shape shape, int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw,
@@ -152,24 +166,11 @@ static void forward_head(const T* qkv, Shape shape, int64_t first, int64_t n, in
         product<false>({queries, D, 1}, keys, rows, D, seen, D, scores, ld);
         for (int64_t i = 0; i < rows; i++) {
             float* s = scores + i * ld;
-            const int64_t token = first + start + i, columns = causal ? start + i + 1 : n;
-            for (int64_t c = columns; c < padded(seen); c++) s[c] = -INFINITY;
-            Lanes best = all(-INFINITY);
-            for (int64_t c = 0; c < padded(seen); c += W) best = max(best, load(s + c));
-            const float top = highest(best);
-            Row mask(draw, (draw.first_token + token) * shape.heads + head);
-            Lanes total{};
-            auto weigh = [&](bool drops) {
-                for (int64_t c = 0; c < padded(seen); c += W) {
-                    Lanes e = exp(load(s + c) - top);
-                    total += e;
-                    store(s + c, drops ? mask.apply(e, c) : e);
-                }
-            };
-            if (draw.threshold) weigh(true); else weigh(false);
-            const float whole = sum(total);
-            lse[token * shape.heads + head] = top + std::log(whole);
-            s[ld - 1] = 1.0f / whole;  // beyond the padded columns
+            const int64_t token = (first + start + i) * shape.heads + head;
+            const Row mask(draw, draw.first_token * shape.heads + token);
+            Softmax sums = weigh(s, causal ? start + i + 1 : n, padded(seen), 1.0f, mask, s);
+            lse[token] = sums.log();
+            s[ld - 1] = 1.0f / sums.total;  // beyond the padded columns
         }
         product<false>({scores, ld, 1}, values, rows, seen, D, n, context, wide);
         for (int64_t i = 0; i < rows; i++) {
@@ -180,20 +181,22 @@ static void forward_head(const T* qkv, Shape shape, int64_t first, int64_t n, in
     }
 }
 
-// Makes of a row of scores s and of dP (the gradient with respect to the dropped-out weights): the dropped-out weights,
-// and the gradient with respect to the scores, P ∘ (dropout(dP) - delta).
-INLINE void score_gradients(float* s, float* dp, int64_t columns, int64_t width, float lse, float delta, const Row& mask) {
+// Makes of a row of scores s, in units of 1 / scale, and of dP (the gradient with respect to the dropped-out weights): the
+// dropped-out weights, and the gradient with respect to the scores, P ∘ (dropout(dP) - delta).
+template <class P>
+INLINE void score_gradients(float* s, const float* dp, int64_t columns, int64_t width, float scale, float lse, float delta,
+                            const Row& mask, P* weights, P* ds) {
     for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
     auto spread = [&](bool drops) {
         for (int64_t c = 0; c < width; c += W) {
-            Lanes p = exp(load(s + c) - lse), g = load(dp + c), kept = p;
+            Lanes p = exp(load(s + c) * scale - lse), g = load(dp + c), kept = p;
             if (drops) {
                 Ints yes = mask.kept(c);
                 kept = where(yes, p * mask.scale, Lanes{});
                 g = where(yes, g * mask.scale, Lanes{});
             }
-            store(s + c, kept);
-            store(dp + c, p * (g - delta));
+            store(weights + c, kept);
+            store(ds + c, p * (g - delta));
         }
     };
     if (mask.threshold) spread(true); else spread(false);
@@ -203,6 +206,12 @@ template <class T>
 static void write_rows(const float* x, int64_t x_row, int64_t rows, int64_t columns, float scale, T* y, int64_t stride) {
     for (int64_t r = 0; r < rows; r++)
         sweep(columns, [&](int64_t c, auto load, auto store) { store(y + r * stride + c, load(x + r * x_row + c) * scale); });
+}
+
+template <class A, class B> INLINE float dot(const A* a, const B* b, int64_t size) {
+    Lanes total{};
+    sweep(size, [&](int64_t c, auto load, auto) { total += load(a + c) * load(b + c); });
+    return sum(total);
 }
 
 template <class T>
@@ -226,18 +235,13 @@ static void backward_head(const T* qkv, const T* out, const float* lse, const T*
         const int64_t rows = std::min(block, n - start), seen = causal ? start + rows : n, token = first + start;
         copy_rows(qkv + base + start * stride, stride, rows, D, scale, queries);
         copy_rows(dout + token * H + head * D, H, rows, D, 1.0f, douts);
-        for (int64_t i = 0; i < rows; i++) {
-            Lanes dot{};
-            const T* o = out + (token + i) * H + head * D;
-            sweep(D, [&](int64_t c, auto load, auto) { dot += load(douts + i * D + c) * load(o + c); });
-            delta[i] = sum(dot);
-        }
+        for (int64_t i = 0; i < rows; i++) delta[i] = dot(douts + i * D, out + (token + i) * H + head * D, D);
         product<false>({queries, D, 1}, keys_t, rows, D, seen, D, scores, ld);
         product<false>({douts, D, 1}, values_t, rows, D, seen, D, dscores, ld);
         for (int64_t i = 0; i < rows; i++)
-            score_gradients(scores + i * ld, dscores + i * ld, causal ? start + i + 1 : n, padded(seen),
+            score_gradients(scores + i * ld, dscores + i * ld, causal ? start + i + 1 : n, padded(seen), 1.0f,
                             lse[(token + i) * shape.heads + head], delta[i],
-                            Row(draw, (draw.first_token + token + i) * shape.heads + head));
+                            Row(draw, (draw.first_token + token + i) * shape.heads + head), scores + i * ld, dscores + i * ld);
         pack(queries, D, rows, D, queries_p);
         pack(douts, D, rows, D, douts_p);
         product<true>({scores, 1, ld}, douts_p, seen, rows, D, rows, dvalues, wide);
@@ -249,16 +253,108 @@ static void backward_head(const T* qkv, const T* out, const float* lse, const T*
     write_rows(dvalues, wide, n, D, 1.0f, dqkv + base + 2 * H, stride);
 }
 
-// f(first token, length, head, scratch) for every head of every sequence, on all threads.
-template <class F>
+#if HAS_TILES
+// The two once more on tile registers. Padding is zeros, and so are the weights of padded keys and queries.
+INLINE int64_t tile_rows(int64_t n) { return std::clamp<int64_t>(32768 / tiled(n) / TILE * TILE, TILE, 4 * TILE); }
+
+static void forward_head(const bfloat16* qkv, Shape shape, int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw,
+                         bfloat16* out, float* lse, Scratch& scratch, const Tiles&) {
+    const int64_t D = shape.size, H = shape.heads * D, deep = tiled(n), wide = tiled(D), block = tile_rows(n), ld = deep + 16;
+    const int64_t ldw = deep + TILE;
+    scratch.reset(3 * deep * wide + block * (ld + wide + 1) + block * ldw / 2 + 128);
+    uint16_t *queries = scratch.take_halves(deep * wide), *plain = scratch.take_halves(deep * wide);
+    uint32_t *keys = (uint32_t*)scratch.take(deep * wide / 2), *values = (uint32_t*)scratch.take(deep * wide / 2);
+    float *scores = scratch.take(block * ld), *context = scratch.take(block * wide), *totals = scratch.take(block);
+    uint16_t* weights = scratch.take_halves(block * ldw);
+    const bfloat16* q = qkv + first * shape.token() + head * D;
+    const float scale = 1.0f / std::sqrt((float)D);
+    copy_padded(q, shape.token(), n, D, queries);
+    copy_padded(q + H, shape.token(), n, D, plain);
+    pack_tiles_transposed(plain, deep, wide, keys);
+    copy_padded(q + 2 * H, shape.token(), n, D, plain);
+    pack_tiles(plain, deep, wide, values);
+    for (int64_t start = 0; start < n; start += block) {
+        const int64_t rows = std::min(block, n - start), seen = tiled(causal ? start + rows : n);
+        tile_product<false>(queries + start * wide, wide, keys, tiled(rows), wide, seen, wide, scores, ld);
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t token = (first + start + i) * shape.heads + head;
+            const Row mask(draw, draw.first_token * shape.heads + token);
+            Softmax sums = weigh(scores + i * ld, causal ? start + i + 1 : n, seen, scale, mask, (bfloat16*)weights + i * ldw);
+            lse[token] = sums.log();
+            totals[i] = sums.total;
+        }
+        for (int64_t i = rows; i < tiled(rows); i++) memset(weights + i * ldw, 0, 2 * seen);
+        tile_product<false>(weights, ldw, values, tiled(rows), seen, wide, deep, context, wide);
+        for (int64_t i = 0; i < rows; i++)
+            write_rows(context + i * wide, wide, 1, D, 1.0f / totals[i], out + (first + start + i) * H + head * D, H);
+    }
+}
+
+static void backward_head(const bfloat16* qkv, const bfloat16* out, const float* lse, const bfloat16* dout, Shape shape,
+                          int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw, bfloat16* dqkv,
+                          Scratch& scratch, const Tiles&) {
+    const int64_t D = shape.size, H = shape.heads * D, deep = tiled(n), wide = tiled(D), block = tile_rows(n), ld = deep + 16;
+    const int64_t ldw = deep + TILE, ldt = block + TILE, whole = deep * wide;
+    scratch.reset(2 * whole + 3 * whole / 2 + 2 * whole + 2 * block * wide + block * (2 * ld + ldw) + deep * ldt + 512);
+    uint16_t *queries = scratch.take_halves(whole), *keys = scratch.take_halves(whole), *values = scratch.take_halves(whole);
+    uint16_t* douts = scratch.take_halves(whole);
+    uint32_t *keys_t = (uint32_t*)scratch.take(whole / 2), *values_t = (uint32_t*)scratch.take(whole / 2);
+    uint32_t *keys_p = (uint32_t*)scratch.take(whole / 2), *part = (uint32_t*)scratch.take(block * wide / 2);
+    float *dkeys = scratch.take(whole), *dvalues = scratch.take(whole), *dquery = scratch.take(block * wide);
+    float *scores = scratch.take(block * ld), *dweights = scratch.take(block * ld);
+    uint16_t *weights = scratch.take_halves(block * ldw), *dscores = scratch.take_halves(block * ldw);
+    uint16_t* turned = scratch.take_halves(deep * ldt);
+    const float scale = 1.0f / std::sqrt((float)D);
+    const int64_t stride = shape.token(), base = first * stride + head * D;
+    copy_padded(qkv + base, stride, n, D, queries);
+    copy_padded(qkv + base + H, stride, n, D, keys);
+    copy_padded(qkv + base + 2 * H, stride, n, D, values);
+    copy_padded(dout + first * H + head * D, H, n, D, douts);
+    pack_tiles_transposed(keys, deep, wide, keys_t);
+    pack_tiles(keys, deep, wide, keys_p);
+    pack_tiles_transposed(values, deep, wide, values_t);
+    std::fill(dkeys, dkeys + whole, 0.0f);
+    std::fill(dvalues, dvalues + whole, 0.0f);
+    for (int64_t start = 0; start < n; start += block) {
+        const int64_t rows = std::min(block, n - start), seen = tiled(causal ? start + rows : n), high = tiled(rows);
+        tile_product<false>(queries + start * wide, wide, keys_t, high, wide, seen, wide, scores, ld);
+        tile_product<false>(douts + start * wide, wide, values_t, high, wide, seen, wide, dweights, ld);
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t token = first + start + i;
+            const float delta = dot((bfloat16*)douts + (start + i) * wide, out + token * H + head * D, D);
+            score_gradients(scores + i * ld, dweights + i * ld, causal ? start + i + 1 : n, seen, scale,
+                            lse[token * shape.heads + head], delta, Row(draw, (draw.first_token + token) * shape.heads + head),
+                            (bfloat16*)weights + i * ldw, (bfloat16*)dscores + i * ldw);
+        }
+        for (int64_t i = rows; i < high; i++) {
+            memset(weights + i * ldw, 0, 2 * seen);
+            memset(dscores + i * ldw, 0, 2 * seen);
+        }
+        turn(weights, ldw, high, seen, turned, ldt);
+        pack_tiles(douts + start * wide, high, wide, part);
+        tile_product<true>(turned, ldt, part, seen, high, wide, high, dvalues, wide);
+        turn(dscores, ldw, high, seen, turned, ldt);
+        pack_tiles(queries + start * wide, high, wide, part);
+        tile_product<true>(turned, ldt, part, seen, high, wide, high, dkeys, wide);
+        tile_product<false>(dscores, ldw, keys_p, high, seen, wide, deep, dquery, wide);
+        write_rows(dquery, wide, rows, D, scale, dqkv + base + start * stride, stride);
+    }
+    write_rows(dkeys, wide, n, D, scale, dqkv + base + H, stride);
+    write_rows(dvalues, wide, n, D, 1.0f, dqkv + base + 2 * H, stride);
+}
+#endif
+
+// f(first token, length, head, scratch, …) for every head of every sequence, on all threads; what follows scratch is made
+// once a thread.
+template <class... Own, class F>
 static void for_heads(const int32_t* starts, int64_t sequences, int64_t heads, int64_t threads, F f) {
 #pragma omp parallel num_threads(threads)
     {
-        Scratch scratch;
+        std::tuple<Scratch, Own...> own;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < sequences * heads; task++) {
             int64_t sequence = task / heads, first = starts[sequence], n = starts[sequence + 1] - first;
-            if (n > 0) f(first, n, task % heads, scratch);
+            if (n > 0) std::apply([&](auto&... mine) { f(first, n, task % heads, mine...); }, own);
         }
     }
 }
@@ -268,26 +364,34 @@ extern "C" {
 // T 3 A D → out T A D and the logarithm of each softmax's denominator, T A.
 void attention(int64_t type, const void* qkv, const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
                int64_t causal, const Draw* draw, void* out, float* lse, int64_t threads) {
-    auto run = [&](auto* t) {
+    auto head = [&](auto* t) {
         using T = std::remove_pointer_t<decltype(t)>;
-        for_heads(starts, sequences, heads, threads, [&](int64_t first, int64_t n, int64_t head, Scratch& scratch) {
-            forward_head((const T*)qkv, {heads, size}, first, n, head, causal, *draw, (T*)out, lse, scratch);
-        });
+        return [=](int64_t first, int64_t n, int64_t head, Scratch& scratch, auto&... tiles) {
+            forward_head((const T*)qkv, {heads, size}, first, n, head, causal, *draw, (T*)out, lse, scratch, tiles...);
+        };
     };
-    if (type == FLOAT32) run((float*)nullptr); else run((bfloat16*)nullptr);
+    if (type == FLOAT32) return for_heads<>(starts, sequences, heads, threads, head((float*)nullptr));
+#if HAS_TILES
+    if (tiles_allowed()) return for_heads<Tiles>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
+#endif
+    for_heads<>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
 }
 
 void attention_backward(int64_t type, const void* qkv, const void* out, const float* lse, const void* dout,
                         const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
                         int64_t causal, const Draw* draw, void* dqkv, int64_t threads) {
-    auto run = [&](auto* t) {
+    auto head = [&](auto* t) {
         using T = std::remove_pointer_t<decltype(t)>;
-        for_heads(starts, sequences, heads, threads, [&](int64_t first, int64_t n, int64_t head, Scratch& scratch) {
+        return [=](int64_t first, int64_t n, int64_t head, Scratch& scratch, auto&... tiles) {
             backward_head((const T*)qkv, (const T*)out, lse, (const T*)dout, {heads, size}, first, n, head, causal, *draw,
-                          (T*)dqkv, scratch);
-        });
+                          (T*)dqkv, scratch, tiles...);
+        };
     };
-    if (type == FLOAT32) run((float*)nullptr); else run((bfloat16*)nullptr);
+    if (type == FLOAT32) return for_heads<>(starts, sequences, heads, threads, head((float*)nullptr));
+#if HAS_TILES
+    if (tiles_allowed()) return for_heads<Tiles>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
+#endif
+    for_heads<>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
 }
 
 }  // extern "C"

@@ -26,7 +26,7 @@ def attention(
     depends neither on micro-batches nor on ranks; on CUDA alone the masks are torch's own.
     """
     vectors = qkv.shape[-1] % 8 == 0  # which is what the kernels read
-    if vectors and qkv.device.type == "cuda":
+    if vectors and qkv.device.type == "cuda" and _kernels_take(qkv):
         return cuda_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
     if vectors and runs_native("attention", qkv):
         return apply(PackedAttention, qkv, cu_seqlens, causal, drawn_at(dropout, site))
@@ -60,6 +60,13 @@ class PackedAttention(torch.autograd.Function):
         given = (qkv, out, lse, dout.contiguous(), cu_seqlens, *ctx.shape)
         call("attention", "attention_backward", TYPES[qkv.dtype], *given, ctx.drawn, dqkv)
         return dqkv, None, None, None
+
+
+def _kernels_take(qkv: Tensor) -> bool:
+    """Heads of at most 256 numbers; where these are half-size, flash attention also asks for an Ampere card or newer."""
+    return qkv.shape[-1] <= 256 and (
+        qkv.dtype == torch.float32 or torch.cuda.get_device_capability(qkv.device) >= (8, 0)
+    )
 
 
 def cuda_attention(

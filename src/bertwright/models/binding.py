@@ -39,7 +39,7 @@ def drawn_at(dropout: Dropout | None, site: int) -> CDraw:
     return drawn
 
 
-Argument = Tensor | CDraw | int | float | None | Sequence[float] | Sequence[Tensor]
+Argument = Tensor | CDraw | ctypes.c_void_p | int | float | None | Sequence[float] | Sequence[Tensor]
 
 
 def call(name: str, function: str, *values: Argument) -> None:
@@ -58,6 +58,8 @@ def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
 def crossing(value: Argument) -> object:
     if isinstance(value, Tensor):
         return address(value)
+    if isinstance(value, ctypes.c_void_p):
+        return value
     if isinstance(value, CDraw):
         return ctypes.byref(value)
     if isinstance(value, int):
@@ -76,6 +78,14 @@ def address(tensor: Tensor) -> ctypes.c_void_p:
     assert tensor.is_contiguous(), (tensor.shape, tensor.stride())
     assert tensor.device.type == "cpu", tensor.device
     return ctypes.c_void_p(tensor.data_ptr())
+
+
+def row_address(matrix: Tensor) -> ctypes.c_void_p:
+    """Of a matrix whose rows may lie apart; how far is for the caller to pass."""
+    assert matrix.ndim == 2, matrix.shape
+    assert matrix.stride(1) == 1, matrix.stride()
+    assert matrix.device.type == "cpu", matrix.device
+    return ctypes.c_void_p(matrix.data_ptr())
 
 
 def runs_native(name: str, x: Tensor) -> bool:

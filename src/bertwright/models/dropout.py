@@ -70,7 +70,8 @@ def kept(draw: Draw, rows: Tensor, columns: int) -> Tensor:
     # Two words a row: with one, two rows whose words lie near each other would be shifted copies.
     row0 = mix(low ^ ((draw.key0 + high * GOLDEN) & WORD))
     row1 = mix((low + draw.key1 + high) & WORD)
-    words = (row0[:, None] + torch.arange(columns, device=rows.device) * GOLDEN) & WORD
+    # Columns are cut to a word too, which changes none of them: Triton would multiply 32-bit numbers otherwise.
+    words = (row0[:, None] + (torch.arange(columns, device=rows.device) & WORD) * GOLDEN) & WORD
     words = ((words ^ (words >> 16)) * 0x7FEB352D & WORD) ^ row1[:, None]
     words = (words ^ (words >> 15)) * 0x846CA68B & WORD
     return (words ^ (words >> 16)) >= draw.threshold

@@ -10,14 +10,13 @@ from itertools import accumulate
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright import seeding
 from bertwright.batching.batch import Batch
 from bertwright.models.attention import attention
 from bertwright.models.config import BertConfig
-from bertwright.models.kernels import Dropout, Norm, Tables, add_dropout_norm, bias_gelu, embed_norm
+from bertwright.models.kernels import Dropout, Norm, Tables, add_dropout_norm, bias_gelu, embed_norm, linear
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
 
@@ -26,11 +25,11 @@ class Linear(nn.Linear):
     """A dense layer that computes in its input's number type; its own weights stay float32, the optimizer's copy."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+        return linear(x, self.weight, self.bias)
 
     def product(self, x: Tensor) -> Tensor:
         """x Wᵀ, the bias left to the kernel that comes next and reads every element anyway."""
-        return F.linear(x, self.weight.to(x.dtype))
+        return linear(x, self.weight)
 
 
 class Embeddings(nn.Module):

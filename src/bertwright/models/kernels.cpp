@@ -4,6 +4,7 @@
 #include "loss.h"
 #include "norm.h"
 #include "optimizer.h"
+#include "transpose.h"
 
 // f is called with a pointer of the tensors' element type.
 template <class F> static void with_type(int64_t type, F f) {
@@ -90,11 +91,11 @@ void add_rows(const float* dz, const int64_t* ids, float* table, int64_t rows, i
     add_in_order(dz, ids, table, rows, columns, threads);
 }
 
-void cross_entropy(int64_t type, void* logits, const float* bias, const int64_t* labels, double scale, float* losses,
-                   int64_t* correct, float* dbias, int64_t rows, int64_t columns, int64_t threads) {
+void cross_entropy(int64_t type, void* logits, int64_t stride, const float* bias, const int64_t* labels, double scale,
+                   float* losses, int64_t* correct, float* dbias, int64_t rows, int64_t columns, int64_t threads) {
     with_type(type, [&](auto* t) {
         using T = ELEMENT(t);
-        cross_entropy((T*)logits, bias, labels, (float)scale, losses, correct, dbias, rows, columns, threads);
+        cross_entropy((T*)logits, stride, bias, labels, (float)scale, losses, correct, dbias, rows, columns, threads);
     });
 }
 
@@ -104,6 +105,10 @@ void adamw(int64_t type, void* parameter, const void* gradient, float* exp_avg, 
         using T = ELEMENT(t);
         adamw((T*)parameter, (const T*)gradient, exp_avg, exp_avg_sq, *(const AdamStep*)step, size, threads);
     });
+}
+
+void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, int64_t rows, int64_t columns, int64_t threads) {
+    transpose((const uint16_t*)x, x_row, (uint16_t*)y, y_row, rows, columns, threads);
 }
 
 void square_sum(int64_t type, const void* x, int64_t size, double* total, int64_t threads) {

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.models import twins
-from bertwright.models.binding import TYPES, CDraw, apply, call, drawn_at, runs_native
+from bertwright.models.binding import TYPES, CDraw, apply, call, drawn_at, row_address, runs_native
 from bertwright.models.dropout import Dropout
 from bertwright.models.twins import AdamStep, Norm, Tables
 
@@ -34,10 +35,13 @@ __all__ = [
     "dropout",
     "embed_norm",
     "gradient_norm",
+    "linear",
     "linear_cross_entropy",
 ]
 
-CHUNK_ROWS = 512  # rows of logits at once, at most; each chunk also costs a pass over the weight's gradient
+# Of logits at once, at most; each chunk also costs a pass over the weight's gradient.
+CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**29}
+WORTH_TURNING = 256  # rows from which the transpose of a matrix costs less than it saves in a product
 
 
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
@@ -78,6 +82,34 @@ class BiasGelu(torch.autograd.Function):
             *shape,
         )
         return dx, dbias.to(bias.dtype), None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · weightᵀ + bias in the number type of x, T H and O H → T O; `weight` may be float32 where x is not."""
+    cast_weight, cast_bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    if halves(x):
+        return apply(Linear, x, cast_weight, cast_bias)
+    return F.linear(x, cast_weight, cast_bias)
+
+
+class Linear(torch.autograd.Function):
+    """`F.linear` in the shapes that oneDNN likes; see `filled_up` and `turned_product`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        filled = filled_up(x)
+        ctx.save_for_backward(filled, weight)
+        return F.linear(filled, weight, bias)[: len(x)]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        filled = filled_up(dy)
+        dx = torch.mm(filled, weight)[: len(dy)] if for_x else None
+        dweight = turned_product(filled, x) if for_weight else None
+        return dx, dweight, dy.sum(0) if for_bias else None
 
 
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
@@ -209,7 +241,7 @@ def linear_cross_entropy(
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Works on CHUNK_ROWS rows of logits at a time, turning each chunk into its gradient in place."""
+    """Works on some rows of logits at a time, turning each chunk into its gradient in place."""
 
     @staticmethod
     def forward(
@@ -221,23 +253,24 @@ class LinearCrossEntropy(torch.autograd.Function):
         compute_weight = weight.to(hidden.dtype)
         float_bias = bias.float()
         losses, correct = hidden.new_zeros((), dtype=torch.float64), labels.new_zeros(())
-        dhidden, dweight, dbias = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(float_bias)
-        chunks = -(-len(hidden) // CHUNK_ROWS)
+        dhidden, dbias = torch.empty_like(hidden), torch.zeros_like(float_bias)
+        dweight = torch.zeros_like(weight) if trains and len(hidden) == 0 else torch.empty_like(weight)
+        at_once = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
+        chunks = -(-hidden.element_size() * len(hidden) * len(weight) // at_once)
         chunk_rows = -(-len(hidden) // max(chunks, 1))  # all of one size, for a small last one would cost as much
-        buffer = hidden.new_empty(chunk_rows, len(weight))
         for first in range(0, len(hidden), max(chunk_rows, 1)):
             rows = slice(first, first + chunk_rows)
-            logits = buffer[: len(labels[rows])]
-            torch.mm(hidden[rows], compute_weight.T, out=logits)
-            row_losses, row_correct = cross_entropy_(logits, float_bias, labels[rows], scale, dbias if trains else None)
+            given = filled_up(hidden[rows]) if halves(hidden) else hidden[rows]
+            logits, count = vocabulary_product(given, compute_weight), len(labels[rows])
+            row_losses, row_correct = cross_entropy_(
+                logits[:count], float_bias, labels[rows], scale, dbias if trains else None
+            )
             losses += row_losses.sum(dtype=torch.float64)
             correct += row_correct.sum()
             if trains:
-                torch.mm(logits, compute_weight, out=dhidden[rows])
-                if logits.dtype == dweight.dtype:
-                    dweight.addmm_(logits.T, hidden[rows])
-                else:  # the product in the fast type, the sum in the weight's, as everywhere in bf16 training
-                    dweight += torch.mm(logits.T, hidden[rows])
+                logits[count:] = 0
+                dhidden[rows] = torch.mm(logits, compute_weight)[:count]
+                add_weight_gradient(logits, given, dweight, new=first == 0)
         if trains:
             ctx.save_for_backward(dhidden, dweight, dbias.to(bias.dtype))
         ctx.mark_non_differentiable(correct)
@@ -252,6 +285,64 @@ class LinearCrossEntropy(torch.autograd.Function):
         return *gradients, None, None, None
 
 
+def vocabulary_product(hidden: Tensor, weight: Tensor) -> Tensor:
+    """hidden · weightᵀ, M H and V H → M V; the rows of a bfloat16 one may lie apart."""
+    if not halves(hidden) or len(hidden) < WORTH_TURNING:
+        return torch.mm(hidden, weight.T)
+    # oneDNN takes half the time for the product turned around, whose many rows it shares out among threads.
+    turned = weight.new_empty(len(weight), turned_stride(len(hidden)))[:, : len(hidden)]
+    return transposed(torch.mm(weight, hidden.T, out=turned))
+
+
+def add_weight_gradient(dy: Tensor, x: Tensor, dweight: Tensor, new: bool) -> None:
+    """dweight (+)= dyᵀ · x, for dy T O and x T H; the product in its factors' type, the sum in the weight's."""
+    if dy.dtype == dweight.dtype:
+        torch.mm(dy.T, x, out=dweight) if new else dweight.addmm_(dy.T, x)
+    elif new:
+        dweight.copy_(turned_product(dy, x))
+    else:
+        dweight += turned_product(dy, x)
+
+
+def turned_product(a: Tensor, b: Tensor) -> Tensor:
+    """aᵀ · b. For bfloat16, oneDNN's products are so much slower on columns than on rows that turning `a` pays."""
+    return torch.mm(transposed(a) if halves(a) and len(a) >= WORTH_TURNING else a.T, b)
+
+
+def halves(x: Tensor) -> bool:
+    """Whether x is a bfloat16 matrix that native kernels take."""
+    return x.dtype == torch.bfloat16 and x.ndim == 2 and runs_native("kernels", x)
+
+
+def filled_up(x: Tensor) -> Tensor:
+    """T H → T' H with zeros below, T' ≥ T of few different values: oneDNN makes machine code for each shape it meets.
+
+    That takes milliseconds, longer than a product of a few hundred tokens; packed batches have another T every time.
+    """
+    step = max(16, 1 << max(len(x).bit_length() - 5, 0))  # at most a sixteenth more
+    missing = -len(x) % step
+    if missing == 0:
+        return x.contiguous()
+    filled = x.new_empty(len(x) + missing, x.shape[1])
+    filled[: len(x)] = x
+    filled[len(x) :] = 0
+    return filled
+
+
+def transposed(x: Tensor) -> Tensor:
+    """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; so may the result's."""
+    rows, columns = x.shape
+    y = x.new_empty(columns, turned_stride(rows))
+    call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], rows, columns)
+    return y[:, :rows]
+
+
+def turned_stride(columns: int) -> int:
+    """From one row to the next: whole cache lines, but no large power of two of them, which would share few places."""
+    stride = -(-columns // 32) * 32
+    return stride + 32 if stride % 512 == 0 else stride
+
+
 def cross_entropy_(
     logits: Tensor, bias: Tensor, labels: Tensor, scale: float, dbias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -261,19 +352,8 @@ def cross_entropy_(
     check_range(labels, logits.shape[1])
     losses, correct = torch.empty(len(labels)), torch.empty_like(labels)
     added = torch.empty_like(dbias) if dbias is not None else None
-    call(
-        "kernels",
-        "cross_entropy",
-        TYPES[logits.dtype],
-        logits,
-        bias,
-        labels,
-        scale,
-        losses,
-        correct,
-        added,
-        *logits.shape,
-    )
+    given = (row_address(logits), logits.stride(0), bias, labels, scale, losses, correct, added)
+    call("kernels", "cross_entropy", TYPES[logits.dtype], *given, *logits.shape)
     if dbias is not None and added is not None:
         dbias += added
     return losses, correct

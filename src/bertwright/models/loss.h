@@ -19,10 +19,10 @@ INLINE Best add_bias(const T* x, const float* bias, float* s, int64_t columns) {
 }
 
 // losses[r] = -log softmax(x + bias)[label]; correct[r] = whether the label has the highest logit.
-// With `dbias`, x becomes scale · (softmax - onehot) and dbias their sum over rows.
+// Rows lie `stride` apart. With `dbias`, x becomes scale · (softmax - onehot) and dbias their sum over rows.
 template <class T>
-static void cross_entropy(T* x, const float* bias, const int64_t* labels, float scale, float* losses, int64_t* correct,
-                          float* dbias, int64_t rows, int64_t columns, int64_t threads) {
+static void cross_entropy(T* x, int64_t stride, const float* bias, const int64_t* labels, float scale, float* losses,
+                          int64_t* correct, float* dbias, int64_t rows, int64_t columns, int64_t threads) {
     Sums sums(rows, dbias ? columns : 0, 1);
 #pragma omp parallel num_threads(threads)
     {
@@ -32,7 +32,7 @@ static void cross_entropy(T* x, const float* bias, const int64_t* labels, float 
         for (int64_t block = 0; block < sums.blocks; block++) {
             float* dsum = sums.of(block, 0);
             for (int64_t r = sums.begin(block); r < sums.end(block); r++) {
-                T* xr = x + r * columns;
+                T* xr = x + r * stride;
                 Best best = add_bias(xr, bias, s, columns);
                 float at_label = s[labels[r]];
                 Lanes totals[4] = {};

@@ -143,8 +143,8 @@ class Run(Tuned):
         logits = self.model(batch.batch, batch.rows)
         loss = self.task.loss(logits, batch, self.settings.label_smoothing) / max(batch.count, 1)
         device = logits.device
-        tokens = torch.tensor(float(batch.batch.num_tokens), device=device)
-        sequences = torch.tensor(float(len(batch.batch)), device=device)
+        tokens = torch.full((), float(batch.batch.num_tokens), device=device)
+        sequences = torch.full((), float(len(batch.batch)), device=device)
         return Computed(loss, {"loss": loss.detach(), "tokens": tokens, "sequences": sequences})
 
     def announce(self) -> None:

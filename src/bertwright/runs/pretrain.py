@@ -227,7 +227,7 @@ def compute(model: BertForPretraining, batch: PretrainingBatch) -> Computed:
     sums = {name: getattr(found, name) for name in ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct")}
     device = found.loss.device
     return Computed(
-        found.loss, sums | {name: torch.tensor(float(value), device=device) for name, value in counts.items()}
+        found.loss, sums | {name: torch.full((), float(value), device=device) for name, value in counts.items()}
     )
 
 

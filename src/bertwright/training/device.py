@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
@@ -90,10 +90,10 @@ def placed(settings: DeviceSettings) -> Iterator[Place]:
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
-    before = torch.are_deterministic_algorithms_enabled()
+    alike = ExitStack()
     if on_gpu:
         torch.cuda.set_device(device)
-        _compute_alike_each_time()
+        alike.enter_context(_computing_alike_each_time())
     threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
     torch.set_num_threads(threads)
     keep_freed_memory()
@@ -104,16 +104,28 @@ def placed(settings: DeviceSettings) -> Iterator[Place]:
     try:
         yield place
     finally:
-        torch.use_deterministic_algorithms(before)
+        alike.close()
         if ranks > 1:
             dist.destroy_process_group()
 
 
-def _compute_alike_each_time() -> None:
-    """On a GPU sums are otherwise taken in the order in which threads come; a resumed run would drift away."""
+@contextmanager
+def _computing_alike_each_time() -> Iterator[None]:
+    """On a GPU sums are otherwise taken in the order in which threads come; a resumed run would drift away.
+
+    Only warns where an operation knows no other order (the backward pass of attention), rather than to end a run.
+    """
+    chosen = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filling = chosen.fill_uninitialized_memory  # type: ignore[attr-defined]
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for, before its first product
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over memory
+    chosen.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over memory
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        chosen.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
 
 
 def tokens_a_pass(place: Place, config: BertConfig) -> int:
@@ -140,18 +152,21 @@ def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 0.3) -> float:
 
     The yardstick of utilisation: what a model of this width could reach if it were nothing but matrix products.
     """
-    rows = torch.randn(4096, hidden_size, device=place.device).to(place.dtype)
+    on_gpu = place.device.type == "cuda"
+    count, repeats = (32_768, 20) if on_gpu else (4_096, 1)  # a GPU is filled by no less, and slow to start and to ask
+    rows = torch.randn(count, hidden_size, device=place.device).to(place.dtype)
     weights = torch.randn(hidden_size, 4 * hidden_size, device=place.device).to(place.dtype)
     product = torch.empty(len(rows), weights.shape[1], device=place.device, dtype=place.dtype)
     best, until = float("inf"), time.perf_counter() + seconds
     for attempt in range(1_000):
         started = time.perf_counter()
-        torch.mm(rows, weights, out=product)
-        if place.device.type == "cuda":
+        for _ in range(repeats):
+            torch.mm(rows, weights, out=product)
+        if on_gpu:
             torch.cuda.synchronize(place.device)
         now = time.perf_counter()
         if attempt:  # the first one also warms caches and libraries
             best = min(best, now - started)
         if attempt >= 3 and now > until:
             break
-    return 2 * rows.numel() * weights.shape[1] / best
+    return repeats * 2 * rows.numel() * weights.shape[1] / best

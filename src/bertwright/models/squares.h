@@ -1,0 +1,35 @@
+// Squares of words turned in registers.
+#pragma once
+#include "lanes.h"
+
+// One step of a transposition: swaps the blocks of S × S elements off the diagonal.
+template <int S> INLINE void swap_blocks(Lanes (&rows)[W]) {
+    Ints upper, lower;
+    for (int j = 0; j < W; j++) {
+        upper[j] = j & S ? W + j - S : j;
+        lower[j] = j & S ? W + j : j + S;
+    }
+    for (int i = 0; i < W; i++)
+        if (!(i & S)) {
+            Lanes a = rows[i], b = rows[i + S];
+            rows[i] = __builtin_shuffle(a, b, upper);
+            rows[i + S] = __builtin_shuffle(a, b, lower);
+        }
+    if constexpr (2 * S < W) swap_blocks<2 * S>(rows);
+}
+
+// W elements of each of two rows of half-size numbers → one word a column, the first row's in the lower half.
+INLINE Lanes woven(const uint16_t* even, const uint16_t* odd) {
+    Halves low, high;
+    memcpy(&low, even, sizeof low);
+    memcpy(&high, odd, sizeof high);
+    return (Lanes)(__builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16);
+}
+
+// 2W rows × W columns of half-size numbers, transposed: f(column, its 2W numbers as W words).
+template <class F> INLINE void turn_halves(const uint16_t* x, int64_t row, F f) {
+    Lanes square[W];
+    for (int i = 0; i < W; i++) square[i] = woven(x + 2 * i * row, x + (2 * i + 1) * row);
+    swap_blocks<1>(square);
+    for (int i = 0; i < W; i++) f(i, square[i]);
+}

@@ -1,0 +1,105 @@
+// Products of bfloat16 matrices, summed in float32, on the tile registers of Intel's AMX, where the machine has them.
+//
+// A tile is 16 rows of 64 bytes. The left factor is read as it lies, 16 rows × 32 of its columns; of the right factor a tile
+// holds 32 rows × 16 columns, two rows woven into one: panels[columns / 16][rows / 2][16 words]. All sizes are padded to
+// TILE with zeros, so that two by two tiles of the result are made at once.
+#pragma once
+#include "squares.h"
+
+constexpr int TILE = 32;
+INLINE int64_t tiled(int64_t size) { return (size + TILE - 1) / TILE * TILE; }
+
+#if defined(__AMX_BF16__) && defined(__AVX512F__)
+#define HAS_TILES 1
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// Linux asks a process to ask for the registers' 8 KB.
+static bool tiles_allowed() {
+    static const bool allowed = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0;
+    return allowed;
+}
+
+// A thread's tile registers, for as long as it lives.
+struct Tiles {
+    Tiles() {
+        struct alignas(64) { uint8_t palette = 1, start = 0, reserved[14] = {}; uint16_t bytes[16] = {}; uint8_t rows[16] = {}; } shape;
+        for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = 16;
+        _tile_loadconfig(&shape);
+    }
+    ~Tiles() { _tile_release(); }
+};
+
+// c (+)= a · b: a is rows × depth with row stride a_row; b has panels of b_depth rows; c has row stride c_row.
+template <bool ADD>
+static void tile_product(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t rows, int64_t depth, int64_t columns,
+                         int64_t b_depth, float* c, int64_t c_row) {
+    for (int64_t j = 0; j < columns; j += TILE)
+        for (int64_t i = 0; i < rows; i += TILE) {
+            const uint16_t *upper = a + i * a_row, *lower = upper + 16 * a_row;
+            const uint32_t *left = b + j * b_depth / 2, *right = left + 8 * b_depth;
+            float* out = c + i * c_row + j;
+            if constexpr (ADD) {
+                _tile_loadd(0, out, 4 * c_row);
+                _tile_loadd(1, out + 16, 4 * c_row);
+                _tile_loadd(2, out + 16 * c_row, 4 * c_row);
+                _tile_loadd(3, out + 16 * c_row + 16, 4 * c_row);
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
+            }
+            for (int64_t k = 0; k < depth; k += TILE) {
+                _tile_loadd(4, upper + k, 2 * a_row);
+                _tile_loadd(6, left + 8 * k, 64);
+                _tile_loadd(7, right + 8 * k, 64);
+                _tile_loadd(5, lower + k, 2 * a_row);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(1, 4, 7);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+            _tile_stored(0, out, 4 * c_row);
+            _tile_stored(1, out + 16, 4 * c_row);
+            _tile_stored(2, out + 16 * c_row, 4 * c_row);
+            _tile_stored(3, out + 16 * c_row + 16, 4 * c_row);
+        }
+}
+
+// rows × columns, rows `stride` apart → y, padded with zeros.
+static void copy_padded(const bfloat16* x, int64_t stride, int64_t rows, int64_t columns, uint16_t* y) {
+    const int64_t deep = tiled(rows), wide = tiled(columns);
+    for (int64_t r = 0; r < deep; r++, y += wide) {
+        const int64_t filled = r < rows ? columns : 0;
+        if (filled) memcpy(y, x + r * stride, 2 * filled);
+        if (filled < wide) memset(y + filled, 0, 2 * (wide - filled));
+    }
+}
+
+// Padded x, rows × columns → panels of x as a right factor.
+static void pack_tiles(const uint16_t* x, int64_t rows, int64_t columns, uint32_t* panels) {
+    for (int64_t j = 0; j < columns; j += W)
+        for (int64_t r = 0; r < rows; r += 2, panels += W)
+            store((float*)panels, woven(x + r * columns + j, x + (r + 1) * columns + j));
+}
+
+// The same of x transposed: its columns are the depth.
+static void pack_tiles_transposed(const uint16_t* x, int64_t rows, int64_t columns, uint32_t* panels) {
+    for (int64_t r = 0; r < rows; r += W)
+        for (int64_t c = 0; c < columns; c += 2 * W, panels += W * W) {
+            Lanes square[W];
+            for (int i = 0; i < W; i++) square[i] = load((const float*)(x + (r + i) * columns + c));
+            swap_blocks<1>(square);
+            for (int i = 0; i < W; i++) store((float*)panels + i * W, square[i]);
+        }
+}
+
+// Padded x, rows × columns with row stride x_row → y, columns × rows with row stride y_row.
+static void turn(const uint16_t* x, int64_t x_row, int64_t rows, int64_t columns, uint16_t* y, int64_t y_row) {
+    for (int64_t r = 0; r < rows; r += 2 * W)
+        for (int64_t c = 0; c < columns; c += W)
+            turn_halves(x + r * x_row + c, x_row, [&](int i, Lanes line) { memcpy(y + (c + i) * y_row + r, &line, sizeof line); });
+}
+#endif
