@@ -141,6 +141,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     else:
         model = BertForTask(BertConfig.named("base", tokenizer.vocab_size), task.head)
     model.encoder.compute_dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
+    model.encoder.embeddings.sparse = True  # as `bertwright finetune` has it
     model.train()
     optimizer = AdamW(dict(model.named_parameters()), RECIPE)
 

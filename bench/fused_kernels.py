@@ -2,7 +2,8 @@
 
     python bench/fused_kernels.py [threads]
 
-Each row is the least of several runs, forward and backward together, in float32 at T = 4,096 tokens.
+Each row is the least of several runs, forward and backward together, in float32 at T = 4,096 tokens. Where the machine
+has bfloat16 units, a second table has what is done otherwise in bfloat16.
 The last rows set one encoder layer against the matrix products in it: what is left between them is all the rest.
 """
 
@@ -24,6 +25,7 @@ from bertwright import native
 from bertwright.models import kernels
 from bertwright.models.attention import attention
 from bertwright.models.kernels import AdamStep, Dropout, Norm, Tables
+from bertwright.training.device import multiplies_bfloat16
 
 TOKENS, LENGTH, VOCABULARY, MASKED, HEAD_SIZE = 4096, 128, 30522, 614, 64
 DROPOUT = Dropout(0.1, seed=1)
@@ -41,11 +43,22 @@ def least(run: Callable[[], object], runs: int = 8) -> float:
     return 1000 * min(times)
 
 
-def step(function: Callable[..., Tensor], *shapes: tuple[int, ...]) -> float:
+def step(function: Callable[..., Tensor], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> float:
     """Milliseconds of a forward and backward pass over random inputs."""
-    leaves = [(0.1 * torch.randn(shape)).requires_grad_() for shape in shapes]
+    leaves = [(0.1 * torch.randn(shape)).to(dtype).requires_grad_() for shape in shapes]
     upstream = torch.randn_like(function(*leaves))
     return least(lambda: torch.autograd.grad(function(*leaves), leaves, upstream))
+
+
+def steps_of_all_lengths(dense: Callable[..., Tensor], hidden: int) -> float:
+    """Milliseconds of one such pass through a dense layer H → 4H in bfloat16, for numbers of tokens seen once each."""
+    weight = torch.randn(4 * hidden, hidden, dtype=torch.bfloat16, requires_grad=True)
+    start, counts = time.perf_counter(), range(400, 500)
+    for tokens in counts:
+        x = torch.randn(tokens, hidden, dtype=torch.bfloat16, requires_grad=True)
+        y = dense(x, weight)
+        torch.autograd.grad(y, (x, weight), y)
+    return 1000 * (time.perf_counter() - start) / len(counts)
 
 
 def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
@@ -111,6 +124,39 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
     ]
 
 
+def bfloat16_rows(hidden: int) -> list[tuple[str, float, float]]:
+    """(what, ours, torch's) in bfloat16."""
+    heads, half = hidden // HEAD_SIZE, torch.bfloat16
+    labels = torch.randint(0, VOCABULARY, (MASKED,))
+    starts = torch.arange(0, TOKENS + 1, LENGTH, dtype=torch.int32)
+
+    def plain_attention(qkv: Tensor) -> Tensor:
+        parts = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(*parts, dropout_p=0.1)
+
+    dense = (TOKENS, hidden), (4 * hidden, hidden)
+    qkv = TOKENS, 3, heads, HEAD_SIZE
+    loss_shapes = (MASKED, hidden), (VOCABULARY, hidden), (VOCABULARY,)
+    return [
+        ("dense layer H → 4H", step(kernels.linear, *dense, dtype=half), step(F.linear, *dense, dtype=half)),
+        (
+            "the same for 400, 401, … 499 tokens",
+            steps_of_all_lengths(kernels.linear, hidden),
+            steps_of_all_lengths(F.linear, hidden),
+        ),
+        (
+            "attention with dropout, 32 × 128",
+            step(lambda q: attention(q, starts, LENGTH, DROPOUT, 2), qkv, dtype=half),
+            step(plain_attention, qkv, dtype=half),
+        ),
+        (
+            "vocabulary projection + loss, 614 rows",
+            step(lambda h, w, b: kernels.linear_cross_entropy(h, w, b, labels)[0], *loss_shapes, dtype=half),
+            step(lambda h, w, b: F.cross_entropy(F.linear(h, w, b), labels, reduction="sum"), *loss_shapes, dtype=half),
+        ),
+    ]
+
+
 def layer_row(hidden: int) -> tuple[float, float]:
     """One encoder layer, and its matrix products alone."""
     heads, wide = hidden // HEAD_SIZE, 4 * hidden
@@ -141,6 +187,11 @@ def main() -> None:
     for hidden in (256, 768):
         for what, ours, theirs in kernel_rows(hidden):
             print(f"| {hidden} | {what} | {ours:.1f} | {theirs:.1f} | {theirs / ours:.1f}× |", flush=True)
+    if multiplies_bfloat16(torch.device("cpu")):
+        print("\n| H | bfloat16, forward + backward, ms | ours | torch | ratio |\n|---|---|---|---|---|")
+        for hidden in (256, 768):
+            for what, ours, theirs in bfloat16_rows(hidden):
+                print(f"| {hidden} | {what} | {ours:.1f} | {theirs:.1f} | {theirs / ours:.1f}× |", flush=True)
     print("\n| H | encoder layer, ms | its matrix products, ms | share |\n|---|---|---|---|")
     for hidden in (256, 512, 768):
         whole, products = layer_row(hidden)

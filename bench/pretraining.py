@@ -7,8 +7,8 @@ Every contender is a process of its own, warmed up, and then asked for one step 
 whose speed drifts drifts for all (on a GPU one after another, for its memory's sake). The same recipe on every side:
 hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at 1.0, 15 % masked. The median step counts. Useful
 work is what the model needs: no padding, and the vocabulary projection at the masked positions only; utilisation is
-useful work a second over the best matrix product of this machine in the fastest number type that a contender may use,
-measured in the same rounds.
+useful work a second over what a product of the model's feed-forward shape reaches in the fastest number type that a
+contender may use: the median of the same rounds, for some processors slow down under load.
 """
 
 from __future__ import annotations
@@ -139,6 +139,7 @@ def ours(chosen: argparse.Namespace) -> Step:
     whole = whole.to(place.device)
     model = BertForPretraining(BertConfig.named(chosen.size, VOCABULARY)).train().to(place.device)
     model.encoder.compute_dtype = place.dtype
+    model.encoder.embeddings.sparse = True
     optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
 
     def forever():  # type: ignore[no-untyped-def]

@@ -102,6 +102,23 @@ def test_embed_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None)
 
 
 @needs_native
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_a_sparse_gradient_of_embeddings_is_the_dense_one(rows: int) -> None:
+    ids = tuple(torch.randint(0, size, (rows,)) for size in (500, 20, 2))
+    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    tables = Tables(*(torch.randn(size, 24).requires_grad_() for size in (500, 20, 2)))
+    norm = Norm(torch.randn(24), torch.randn(24), 1e-12)
+    found = []
+    for sparse in (False, True):
+        y = kernels.embed_norm(batch, tables, norm, DROPOUT, 0, sparse)  # type: ignore[arg-type]
+        found.append(torch.autograd.grad((y * y).sum(), tables))
+    assert [gradient.is_sparse for gradient in found[1]] == [True, False, False]
+    assert found[1][0].values().shape == (len(ids[0].unique()), 24)
+    for dense, sparse_one in zip(*found, strict=True):
+        assert torch.equal(dense, sparse_one.to_dense())
+
+
+@needs_native
 def test_embed_norm_refuses_an_id_outside_its_table() -> None:
     ids = torch.tensor([0, 9])
     batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=torch.zeros_like(ids))
@@ -167,6 +184,75 @@ def test_linear_cross_entropy_is_torchs(
     got = torch.autograd.grad(upstream * loss, leaves)
     for one, other in zip(got, torch.autograd.grad(upstream * expected, leaves), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@needs_native
+@pytest.mark.parametrize("rows", [0, 7, 300, 700])
+def test_linear_cross_entropy_in_bfloat16_is_float32s_but_for_rounding(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary, hidden = 999, 64
+    monkeypatch.setattr(kernels, "CHUNK_BYTES", {"cpu": 400 * vocabulary * 2})
+    labels = torch.randint(0, vocabulary, (rows,))
+    states, weight, bias = torch.randn(rows, hidden), torch.randn(vocabulary, hidden) / 8, torch.randn(vocabulary)
+    halves = states.bfloat16().requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
+    loss, correct = kernels.linear_cross_entropy(*halves, labels)
+    floats = [halves[0].detach().float().requires_grad_(), weight.bfloat16().float().detach().requires_grad_(), bias]
+    logits = F.linear(*floats)
+    expected = F.cross_entropy(logits, labels, reduction="sum")
+    torch.testing.assert_close(loss, expected, rtol=2e-3, atol=0)
+    assert abs(correct - (logits.argmax(-1) == labels).sum()) <= rows // 50
+    for got, exact in zip(torch.autograd.grad(loss, halves), torch.autograd.grad(expected, floats), strict=True):
+        assert (got.float() - exact).norm() <= 2**-6 * exact.norm()
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("rows", "inner", "outer"), [(0, 8, 8), (1, 64, 24), (255, 40, 8), (425, 128, 96), (1100, 33, 77)]
+)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_linear_in_bfloat16_is_torchs(rows: int, inner: int, outer: int, with_bias: bool) -> None:
+    """The sums are float32's in another order: what is left is one rounding to 8 bits, of results as large as most."""
+    x, weight = torch.randn(rows, inner).bfloat16(), torch.randn(outer, inner).bfloat16()
+    given = (x, weight, torch.randn(outer).bfloat16()) if with_bias else (x, weight)
+    for got, expected in zip(outcome(kernels.linear, *given), outcome(F.linear, *given), strict=True):
+        assert got.dtype == torch.bfloat16
+        assert got.shape == expected.shape
+        assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
+
+
+@needs_native
+def test_linear_computes_no_gradient_that_nobody_asks_for() -> None:
+    x, weight = torch.randn(300, 16).bfloat16(), torch.randn(8, 16).bfloat16().requires_grad_()
+    dweight = torch.autograd.grad(kernels.linear(x, weight).sum(), weight)[0]
+    torch.testing.assert_close(dweight, x.sum(0).expand(8, 16), rtol=0.01, atol=0.1)
+    x.requires_grad_()
+    dx = torch.autograd.grad(kernels.linear(x, weight.detach()).sum(), x)[0]
+    torch.testing.assert_close(dx, weight.detach().sum(0).expand(300, 16), rtol=0.01, atol=0.01)
+
+
+@needs_native
+@given(rows=st.integers(0, 200), columns=st.integers(0, 200), apart=st.integers(0, 3), threads=st.integers(1, 3))
+@settings(deadline=None, max_examples=60)
+def test_transposed(rows: int, columns: int, apart: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    numbers = torch.arange(rows * (columns + apart), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    x = numbers.view(rows, columns + apart)[:, :columns]
+    y = kernels.transposed(x)
+    assert torch.equal(y.view(torch.int16), x.T.view(torch.int16))
+    assert y._base is not None
+    assert not y._base[:, rows:].any()  # between the rows
+
+
+def test_filled_up_makes_few_shapes_with_zeros_below() -> None:
+    heights = set()
+    for rows in range(1, 4097):
+        filled = kernels.filled_up(torch.ones(rows, 1))
+        assert rows <= len(filled) <= max(rows + 15, rows * 17 / 16)
+        assert filled.sum() == rows
+        assert (filled[:rows] == 1).all()
+        heights.add(len(filled))
+    assert len(heights) <= 96
 
 
 def test_linear_cross_entropy_by_hand() -> None:

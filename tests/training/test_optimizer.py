@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from bertwright import native
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
 SETTINGS = OptimizerSettings(clip_norm=1e9, bias_correction=True, weight_decay=0.1, epsilon=1e-8)
@@ -40,6 +41,40 @@ def test_equal_to_torch_with_bias_correction() -> None:
         reference.step()
     for name, parameter in ours.items():
         torch.testing.assert_close(parameter, theirs[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(native.library("kernels") is None, reason="no C++ compiler: gradients are dense")
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("columns", [3, 32])
+def test_sparse_gradients_move_a_table_as_dense_ones_do_to_the_bit(decay: float, columns: int) -> None:
+    """Rows come and go, one step is dense, and one optimizer goes on from the other's state."""
+    start = torch.randn(40, columns)
+    settings = replace(SETTINGS, weight_decay=decay, clip_norm=1.0)
+    dense, sparse = (AdamW({"table": nn.Parameter(start.clone())}, settings) for _ in range(2))
+    for step in range(12):
+        rows = torch.randperm(40 if step != 5 else 1)[: 1 + step].sort().values
+        gradient = torch.zeros(40, columns)
+        gradient[rows] = torch.randn(len(rows), columns)
+        if step == 8:
+            resumed = AdamW({"table": nn.Parameter(sparse.parameters["table"].detach().clone())}, settings)
+            resumed.load_state(sparse.state())
+            sparse = resumed
+        dense.parameters["table"].grad = gradient.clone()
+        for part in (gradient / 2, gradient / 2) if step % 3 == 0 else (gradient,):  # micro-batches
+            given = (
+                part.clone()
+                if step == 6
+                else torch.sparse_coo_tensor(rows[None], part[rows], gradient.shape, check_invariants=True)
+            )
+            before = sparse.parameters["table"].grad
+            sparse.parameters["table"].grad = given if before is None else before + given
+        norms = [optimizer.gradient_norm() for optimizer in (dense, sparse)]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-12)
+        for optimizer in (dense, sparse):
+            optimizer.step(0.01, norms[0])
+        assert torch.equal(dense.parameters["table"], sparse.parameters["table"]), step
+        for name, moment in dense.state().items():
+            assert torch.equal(moment, sparse.state()[name]), (step, name)
 
 
 def test_without_bias_correction_the_first_step_is_worked_out_by_hand() -> None:

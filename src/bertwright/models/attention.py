@@ -63,7 +63,7 @@ class PackedAttention(torch.autograd.Function):
 
 
 def _kernels_take(qkv: Tensor) -> bool:
-    """Heads of at most 256 numbers; where these are half-size, flash attention also asks for an Ampere card or newer."""
+    """Heads of at most 256 numbers; of half-size ones only on an Ampere card or newer (flash attention)."""
     return qkv.shape[-1] <= 256 and (
         qkv.dtype == torch.float32 or torch.cuda.get_device_capability(qkv.device) >= (8, 0)
     )

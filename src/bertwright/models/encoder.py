@@ -38,6 +38,8 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
+        self.sparse = False
+        """Whether the word table's gradient is a sparse tensor where that can be; bertwright's AdamW takes both."""
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position = nn.Embedding(config.max_positions, config.hidden_size)
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
@@ -45,7 +47,8 @@ class Embeddings(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         tables = Tables(self.word.weight, self.position.weight, self.token_type.weight)
-        return embed_norm(batch, tables, constants(self.norm), drawn(self, self.config.hidden_dropout, batch), site=0)
+        on_output = drawn(self, self.config.hidden_dropout, batch)
+        return embed_norm(batch, tables, constants(self.norm), on_output, site=0, sparse=self.sparse)
 
 
 class Layer(nn.Module):

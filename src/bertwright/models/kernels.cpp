@@ -107,6 +107,15 @@ void adamw(int64_t type, void* parameter, const void* gradient, float* exp_avg, 
     });
 }
 
+void adamw_rows(int64_t type, void* parameter, const void* gradient, const int64_t* places, uint8_t* touched, float* exp_avg,
+                float* exp_avg_sq, const double* step, int64_t rows, int64_t columns, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        adamw_rows((T*)parameter, (const T*)gradient, places, touched, exp_avg, exp_avg_sq, *(const AdamStep*)step,
+                   rows, columns, threads);
+    });
+}
+
 void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, int64_t rows, int64_t columns, int64_t threads) {
     transpose((const uint16_t*)x, x_row, (uint16_t*)y, y_row, rows, columns, threads);
 }

@@ -30,6 +30,7 @@ __all__ = [
     "Norm",
     "Tables",
     "adamw_",
+    "adamw_rows_",
     "add_dropout_norm",
     "bias_gelu",
     "dropout",
@@ -177,11 +178,16 @@ class AddDropoutNorm(torch.autograd.Function):
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None
 
 
-def embed_norm(batch: Batch, tables: Tables, norm: Norm, dropout: Dropout | None, site: int) -> Tensor:
-    """dropout(LayerNorm(word + position + token type)) → T H."""
+def embed_norm(
+    batch: Batch, tables: Tables, norm: Norm, dropout: Dropout | None, site: int, sparse: bool = False
+) -> Tensor:
+    """dropout(LayerNorm(word + position + token type)) → T H.
+
+    `sparse`: the word table's gradient is a sparse tensor, of the rows that the batch has. The twin's never is.
+    """
     ids = (batch.input_ids, batch.position_ids, batch.token_type_ids)
     if runs_native("kernels", tables.word):
-        return apply(EmbedNorm, *tables, *norm, drawn_at(dropout, site), *ids)
+        return apply(EmbedNorm, *tables, *norm, drawn_at(dropout, site), sparse, *ids)
     return twins.embed_norm(ids, tables, norm, dropout and dropout.at(site))
 
 
@@ -198,6 +204,7 @@ class EmbedNorm(torch.autograd.Function):
         norm_bias: Tensor,
         eps: float,
         drawn: CDraw,
+        sparse: bool,
         *ids: Tensor,
     ) -> Tensor:
         tables = (word, position, token_type)
@@ -210,7 +217,7 @@ class EmbedNorm(torch.autograd.Function):
         given = (tables, ids, weight.float(), norm_bias.float(), eps, drawn)
         call("kernels", "embed_norm", TYPES[word.dtype], *given, moments, y, *y.shape)
         ctx.save_for_backward(*tables, weight, moments, *ids)
-        ctx.drawn = drawn
+        ctx.drawn, ctx.sparse = drawn, sparse
         ctx.norm_bias_dtype = norm_bias.dtype
         return y
 
@@ -222,11 +229,24 @@ class EmbedNorm(torch.autograd.Function):
         dsummed, sums = torch.empty(dy.shape), torch.empty(2, len(weight))
         given = (tables, ids, moments, weight.float(), dy.contiguous(), ctx.drawn)
         call("kernels", "embed_norm_backward", TYPES[dy.dtype], *given, dsummed, sums, *dy.shape)
-        dtables = [torch.zeros(table.shape) for table in tables]
-        for dtable, places in zip(dtables, ids, strict=True):
-            call("kernels", "add_rows", dsummed, places, dtable, *dy.shape)
-        gradients = [dtable.to(dy.dtype) for dtable in dtables]
-        return *gradients, sums[0].to(weight.dtype), sums[1].to(ctx.norm_bias_dtype), None, None, None, None, None
+        gradients = []
+        for number, (table, places) in enumerate(zip(tables, ids, strict=True)):
+            if ctx.sparse and number == 0:
+                rows, places = places.unique(return_inverse=True)
+                values = table_gradient(dsummed, places, (len(rows), dy.shape[1])).to(table.dtype)
+                gradients.append(
+                    torch.sparse_coo_tensor(rows[None], values, table.shape, is_coalesced=True, check_invariants=False)
+                )
+            else:
+                gradients.append(table_gradient(dsummed, places, table.shape).to(table.dtype))
+        return *gradients, sums[0].to(weight.dtype), sums[1].to(ctx.norm_bias_dtype), *(None,) * 6
+
+
+def table_gradient(drows: Tensor, places: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The sum of the rows' gradients at their places in the table, float32."""
+    dtable = torch.zeros(shape)
+    call("kernels", "add_rows", drows, places, dtable, *drows.shape)
+    return dtable
 
 
 def linear_cross_entropy(
@@ -330,7 +350,7 @@ def filled_up(x: Tensor) -> Tensor:
 
 
 def transposed(x: Tensor) -> Tensor:
-    """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; so may the result's."""
+    """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; the result's do, with zeros between."""
     rows, columns = x.shape
     y = x.new_empty(columns, turned_stride(rows))
     call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], rows, columns)
@@ -396,6 +416,24 @@ def adamw_(
         assert all(tensor.shape == parameter.shape for tensor in tensors), [tensor.shape for tensor in tensors]
         call("kernels", "adamw", TYPES[parameter.dtype], *tensors, numbers, parameter.numel())
     return None
+
+
+@torch.no_grad()
+def adamw_rows_(
+    parameter: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, touched: Tensor, step: AdamStep
+) -> None:
+    """`adamw_` with the same bits for a table V H whose gradient is a sparse tensor with dense rows.
+
+    `touched` (V uint8): the rows that had a gradient in any step; brought up to date here.
+    """
+    assert runs_native("kernels", parameter), parameter.device
+    gradient = gradient.coalesce()
+    rows, values = gradient.indices()[0], gradient.values().contiguous()
+    assert values.dtype == parameter.dtype, (values.dtype, parameter.dtype)
+    places = torch.full((len(parameter),), -1)
+    places[rows] = torch.arange(len(rows))
+    given = (parameter, values, places, touched, exp_avg, exp_avg_sq, tuple(map(float, step)))
+    call("kernels", "adamw_rows", TYPES[parameter.dtype], *given, *parameter.shape)
 
 
 def rows_columns(x: Tensor) -> tuple[int, int]:

@@ -4,26 +4,48 @@
 
 struct AdamStep { double lr, beta1, beta2, eps, weight_decay, clip_scale, correction1, correction2; };
 
+// The update of `count` neighbours.
 template <class T>
-static void adamw(T* parameter, const T* gradient, float* exp_avg, float* exp_avg_sq, const AdamStep& step,
-                  int64_t size, int64_t threads) {
+INLINE void adamw_span(T* p, const T* g, float* m, float* v, int64_t count, const AdamStep& step) {
     const float b1 = step.beta1, b2 = step.beta2, rest1 = 1 - step.beta1, rest2 = 1 - step.beta2, clip = step.clip_scale;
     const float eps = step.eps, rate = step.lr / step.correction1, decay = 1 - step.lr * step.weight_decay;
     const float root = 1 / std::sqrt(step.correction2);
+    sweep(count, [&](int64_t c, auto load, auto store) {
+        Lanes grad = load(g + c) * clip;
+        Lanes mean = load(m + c) * b1 + grad * rest1;
+        Lanes square = load(v + c) * b2 + grad * grad * rest2;
+        store(m + c, mean);
+        store(v + c, square);
+        store(p + c, load(p + c) * decay - rate * mean / (root * sqrt(square) + eps));
+    });
+}
+
+template <class T>
+static void adamw(T* parameter, const T* gradient, float* exp_avg, float* exp_avg_sq, const AdamStep& step,
+                  int64_t size, int64_t threads) {
     const int64_t chunk = 1 << 14;
 #pragma omp parallel for num_threads(threads) schedule(static) if (size > chunk)
-    for (int64_t first = 0; first < size; first += chunk) {
-        T* p = parameter + first;
-        const T* g = gradient + first;
-        float *m = exp_avg + first, *v = exp_avg_sq + first;
-        sweep(std::min(chunk, size - first), [&](int64_t c, auto load, auto store) {
-            Lanes grad = load(g + c) * clip;
-            Lanes mean = load(m + c) * b1 + grad * rest1;
-            Lanes square = load(v + c) * b2 + grad * grad * rest2;
-            store(m + c, mean);
-            store(v + c, square);
-            store(p + c, load(p + c) * decay - rate * mean / (root * sqrt(square) + eps));
-        });
+    for (int64_t first = 0; first < size; first += chunk)
+        adamw_span(parameter + first, gradient + first, exp_avg + first, exp_avg_sq + first, std::min(chunk, size - first), step);
+}
+
+// The same bits for a table most of whose rows have no gradient: places[r] is the row of `gradient` that belongs to row r,
+// or -1. A row that never had one (`touched`) has moments of zero and only decays.
+template <class T>
+static void adamw_rows(T* parameter, const T* gradient, const int64_t* places, uint8_t* touched, float* exp_avg,
+                       float* exp_avg_sq, const AdamStep& step, int64_t rows, int64_t columns, int64_t threads) {
+    const std::vector<T> zeros(columns);
+    const float decay = 1 - step.lr * step.weight_decay;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        T* p = parameter + r * columns;
+        if (places[r] >= 0) touched[r] = 1;
+        if (touched[r]) {
+            const T* g = places[r] >= 0 ? gradient + places[r] * columns : zeros.data();
+            adamw_span(p, g, exp_avg + r * columns, exp_avg_sq + r * columns, columns, step);
+        } else if (decay != 1) {
+            sweep(columns, [&](int64_t c, auto load, auto store) { store(p + c, load(p + c) * decay); });
+        }
     }
 }
 

@@ -56,6 +56,7 @@ def open_run(settings: PretrainSettings, place: Place, console: Console) -> Open
     model = _starting_model(settings, tokenizer, latest, console if place.leads else None)
     _check_lengths(settings, model.config)
     model.encoder.compute_dtype = place.dtype
+    model.encoder.embeddings.sparse = place.ranks == 1  # which DistributedDataParallel does not exchange
     model.to(place.device).train()
     optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)
     if latest is not None:

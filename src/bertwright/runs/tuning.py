@@ -141,6 +141,7 @@ def open_run(
     if not len(parts["train"].encoded.targets):
         raise ValueError(f"{read['train'][0].place}: neither this nor any other training example can be learned from")
     model.encoder.compute_dtype = place.dtype
+    model.encoder.embeddings.sparse = place.ranks == 1  # which DistributedDataParallel does not exchange
     model.to(place.device).train()
     factors = rate_factors(model, settings.freeze, settings.layer_decay)
     moved = {name: parameter for name, parameter in model.named_parameters() if factors[name] > 0}

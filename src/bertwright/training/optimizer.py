@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertwright.models.kernels import AdamStep, adamw_, gradient_norm
+from bertwright.models.kernels import AdamStep, adamw_, adamw_rows_, gradient_norm
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,15 @@ class AdamW:
         for name, parameter in self.parameters.items():
             decay = settings.weight_decay if parameter.ndim > 1 else 0.0
             self.alike.setdefault(((factors or {}).get(name, 1.0), decay), []).append(name)
+        self.touched: dict[str, Tensor] = {}
+        """Which rows of a table had a gradient in any step, for tables with sparse gradients."""
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
 
     def gradient_norm(self) -> float:
         """The Euclidean norm of all gradients together; not finite as soon as one of them is not."""
-        return gradient_norm([parameter.grad for parameter in self.parameters.values() if parameter.grad is not None])
+        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        return gradient_norm([grad.coalesce().values() if grad.is_sparse else grad for grad in gradients])
 
     def step(self, learning_rate: float, norm: float) -> None:
         """Move every parameter that has a gradient, and forget the gradients. `norm` is `gradient_norm()`."""
@@ -86,11 +89,33 @@ class AdamW:
                 correction1=1.0 - settings.beta1**self.steps if corrected else 1.0,
                 correction2=1.0 - settings.beta2**self.steps if corrected else 1.0,
             )
-            parameters = [self.parameters[name] for name in moved]
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            adamw_(parameters, gradients, [self.exp_avg[n] for n in moved], [self.exp_avg_sq[n] for n in moved], update)
-            for parameter in parameters:
-                parameter.grad = None
+            dense = []
+            for name in moved:
+                if self._gradient(name).is_sparse:
+                    self._move_rows(name, update)
+                else:
+                    self.touched.pop(name, None)
+                    dense.append(name)
+            adamw_(
+                [self.parameters[name] for name in dense],
+                [self._gradient(name) for name in dense],
+                [self.exp_avg[name] for name in dense],
+                [self.exp_avg_sq[name] for name in dense],
+                update,
+            )
+            for name in moved:
+                self.parameters[name].grad = None
+
+    def _gradient(self, name: str) -> Tensor:
+        gradient = self.parameters[name].grad
+        assert gradient is not None, name
+        return gradient
+
+    def _move_rows(self, name: str, update: AdamStep) -> None:
+        moments = self.exp_avg[name], self.exp_avg_sq[name]
+        if name not in self.touched:
+            self.touched[name] = ((moments[0] != 0) | (moments[1] != 0)).any(1).to(torch.uint8)
+        adamw_rows_(self.parameters[name], self._gradient(name), *moments, self.touched[name], update)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, as named tensors."""
@@ -112,4 +137,5 @@ class AdamW:
                     f"{list(tensor.shape)} expected"
                 )
             tensor.copy_(state[name])
+        self.touched.clear()
         self.steps = int(state["steps"])
