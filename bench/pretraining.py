@@ -5,10 +5,11 @@
 
 Every contender is a process of its own, warmed up, and then asked for one step at a time in turn, so that a machine
 whose speed drifts drifts for all (on a GPU one after another, for its memory's sake). The same recipe on every side:
-hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at 1.0, 15 % masked. The median step counts. Useful
-work is what the model needs: no padding, and the vocabulary projection at the masked positions only; utilisation is
-useful work a second over what a product of the model's feed-forward shape reaches in the fastest number type that a
-contender may use: the median of the same rounds, for some processors slow down under load.
+hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at 1.0, 15 % masked. The median step counts, and the
+median of the ratios within a round. Useful work is what the model needs: no padding, and the vocabulary projection at
+the masked positions only; utilisation is useful work a second over what a product of the model's feed-forward shape
+reaches in the fastest number type that a contender may use: the median of the same rounds, for some processors slow
+down under load.
 """
 
 from __future__ import annotations
@@ -238,16 +239,19 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
     top = statistics.median(children.pop("matrix product (ceiling)").results)
     useful = BertConfig.named(size, VOCABULARY).training_flops([LENGTH] * sequences, 19 * sequences, pooled=True)
     print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP a step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
-    print("| | tokens/s | step, s (least to most) | bertwright is | utilisation | peak memory, GB |")
+    print("| | tokens/s | step, s (least to most) | bertwright is, × as fast | utilisation | peak memory, GB |")
     print("|---|---:|---:|---:|---:|---:|")
-    fastest = min(statistics.median(c.seconds) for name, c in children.items() if name.startswith("bertwright"))
+    own = [child.seconds for name, child in children.items() if name.startswith("bertwright")]
+    fastest = min(own, key=statistics.median)
     for name, child in children.items():
         median = statistics.median(child.seconds)
         speed, spread = (
             LENGTH * sequences / median,
             f"{median:.2f} ({min(child.seconds):.2f} to {max(child.seconds):.2f})",
         )
-        times = f"{median / fastest:.2f} × as fast" if name.startswith("transformers") else ""
+        ratios = [theirs / ours for theirs, ours in zip(child.seconds, fastest, strict=True)]
+        ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+        times = ratio if name.startswith("transformers") else ""
         share = useful / median / top
         print(f"| {name} | {speed:,.0f} | {spread} | {times} | {share:.0%} | {child.peak / 1e9:.1f} |", flush=True)
 
