@@ -15,7 +15,7 @@ INLINE void store_line(uint16_t* to, Lanes x) {
 }
 
 // x: rows × columns → y: columns × rows; `x_row` and `y_row` from one row to the next, y_row whole cache lines. What lies
-// between the rows of y becomes 0: products of bfloat16 read pairs, and beyond an odd last element a NaN would count.
+// between the rows of y becomes 0: products on tile registers read it, too, and a NaN there would count.
 static void transpose(const uint16_t* x, int64_t x_row, uint16_t* y, int64_t y_row, int64_t rows, int64_t columns,
                       int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
