@@ -430,6 +430,9 @@ def adamw_rows_(
     gradient = gradient.coalesce()
     rows, values = gradient.indices()[0], gradient.values().contiguous()
     assert values.dtype == parameter.dtype, (values.dtype, parameter.dtype)
+    assert exp_avg.dtype == exp_avg_sq.dtype == torch.float32, (exp_avg.dtype, exp_avg_sq.dtype)
+    assert parameter.shape == exp_avg.shape == exp_avg_sq.shape == gradient.shape
+    assert touched.shape == parameter.shape[:1], touched.shape
     places = torch.full((len(parameter),), -1)
     places[rows] = torch.arange(len(rows))
     given = (parameter, values, places, touched, exp_avg, exp_avg_sq, tuple(map(float, step)))

@@ -9,7 +9,7 @@
 constexpr int TILE = 32;
 INLINE int64_t tiled(int64_t size) { return (size + TILE - 1) / TILE * TILE; }
 
-#if defined(__AMX_BF16__) && defined(__AVX512F__)
+#if defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
 #define HAS_TILES 1
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -26,6 +26,7 @@ struct Tiles {
     Tiles() {
         struct alignas(64) { uint8_t palette = 1, start = 0, reserved[14] = {}; uint16_t bytes[16] = {}; uint8_t rows[16] = {}; } shape;
         for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = 16;
+        asm volatile("" ::"m"(shape));  // GCC 12 does not know that all of it is read (PR 114098)
         _tile_loadconfig(&shape);
     }
     ~Tiles() { _tile_release(); }
@@ -35,6 +36,7 @@ struct Tiles {
 template <bool ADD>
 static void tile_product(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t rows, int64_t depth, int64_t columns,
                          int64_t b_depth, float* c, int64_t c_row) {
+    asm volatile("" ::: "memory");  // nor that tiles are loaded from memory: what was stored must be there
     for (int64_t j = 0; j < columns; j += TILE)
         for (int64_t i = 0; i < rows; i += TILE) {
             const uint16_t *upper = a + i * a_row, *lower = upper + 16 * a_row;

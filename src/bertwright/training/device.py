@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
@@ -90,23 +90,21 @@ def placed(settings: DeviceSettings) -> Iterator[Place]:
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
-    alike = ExitStack()
     if on_gpu:
         torch.cuda.set_device(device)
-        alike.enter_context(_computing_alike_each_time())
     threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
     torch.set_num_threads(threads)
     keep_freed_memory()
     fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and multiplies_bfloat16(device))
     place = Place(device, torch.bfloat16 if fast else torch.float32, threads, rank, ranks)
-    if ranks > 1:
-        dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    try:
-        yield place
-    finally:
-        alike.close()
+    with _computing_alike_each_time() if on_gpu else nullcontext():
         if ranks > 1:
-            dist.destroy_process_group()
+            dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+        try:
+            yield place
+        finally:
+            if ranks > 1:
+                dist.destroy_process_group()
 
 
 @contextmanager

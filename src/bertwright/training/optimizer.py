@@ -69,8 +69,14 @@ class AdamW:
 
     def gradient_norm(self) -> float:
         """The Euclidean norm of all gradients together; not finite as soon as one of them is not."""
-        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-        return gradient_norm([grad.coalesce().values() if grad.is_sparse else grad for grad in gradients])
+        gradients = []
+        for parameter in self.parameters.values():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()  # once for the norm and the step
+                gradients.append(parameter.grad.values())
+            elif parameter.grad is not None:
+                gradients.append(parameter.grad)
+        return gradient_norm(gradients)
 
     def step(self, learning_rate: float, norm: float) -> None:
         """Move every parameter that has a gradient, and forget the gradients. `norm` is `gradient_norm()`."""
