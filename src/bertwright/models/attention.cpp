@@ -359,6 +359,16 @@ static void for_heads(const int32_t* starts, int64_t sequences, int64_t heads, i
     }
 }
 
+// The same for tensors of a number type, on tile registers where these serve it; `head` makes f of a pointer to one number.
+template <class H>
+static void for_heads_of(int64_t type, const int32_t* starts, int64_t sequences, int64_t heads, int64_t threads, H head) {
+    if (type == FLOAT32) return for_heads<>(starts, sequences, heads, threads, head((float*)nullptr));
+#if HAS_TILES
+    if (tiles_allowed()) return for_heads<Tiles>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
+#endif
+    for_heads<>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
+}
+
 extern "C" {
 
 // T 3 A D → out T A D and the logarithm of each softmax's denominator, T A.
@@ -370,11 +380,7 @@ void attention(int64_t type, const void* qkv, const int32_t* starts, int64_t seq
             forward_head((const T*)qkv, {heads, size}, first, n, head, causal, *draw, (T*)out, lse, scratch, tiles...);
         };
     };
-    if (type == FLOAT32) return for_heads<>(starts, sequences, heads, threads, head((float*)nullptr));
-#if HAS_TILES
-    if (tiles_allowed()) return for_heads<Tiles>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
-#endif
-    for_heads<>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
+    for_heads_of(type, starts, sequences, heads, threads, head);
 }
 
 void attention_backward(int64_t type, const void* qkv, const void* out, const float* lse, const void* dout,
@@ -387,11 +393,7 @@ void attention_backward(int64_t type, const void* qkv, const void* out, const fl
                           (T*)dqkv, scratch, tiles...);
         };
     };
-    if (type == FLOAT32) return for_heads<>(starts, sequences, heads, threads, head((float*)nullptr));
-#if HAS_TILES
-    if (tiles_allowed()) return for_heads<Tiles>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
-#endif
-    for_heads<>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
+    for_heads_of(type, starts, sequences, heads, threads, head);
 }
 
 }  // extern "C"

@@ -307,7 +307,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 def vocabulary_product(hidden: Tensor, weight: Tensor) -> Tensor:
     """hidden · weightᵀ, M H and V H → M V; the rows of a bfloat16 one may lie apart."""
-    if not halves(hidden) or len(hidden) < WORTH_TURNING:
+    if not worth_turning(hidden):
         return torch.mm(hidden, weight.T)
     # oneDNN takes half the time for the product turned around, whose many rows it shares out among threads.
     turned = weight.new_empty(len(weight), turned_stride(len(hidden)))[:, : len(hidden)]
@@ -326,7 +326,11 @@ def add_weight_gradient(dy: Tensor, x: Tensor, dweight: Tensor, new: bool) -> No
 
 def turned_product(a: Tensor, b: Tensor) -> Tensor:
     """aᵀ · b. For bfloat16, oneDNN's products are so much slower on columns than on rows that turning `a` pays."""
-    return torch.mm(transposed(a) if halves(a) and len(a) >= WORTH_TURNING else a.T, b)
+    return torch.mm(transposed(a) if worth_turning(a) else a.T, b)
+
+
+def worth_turning(x: Tensor) -> bool:
+    return halves(x) and len(x) >= WORTH_TURNING
 
 
 def halves(x: Tensor) -> bool:
