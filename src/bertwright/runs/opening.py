@@ -15,7 +15,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import PretrainingData
 from bertwright.runs.recipe import PretrainSettings
-from bertwright.runs.resuming import changed_data, write_down
+from bertwright.runs.resuming import changed_data, settle, write_down
 from bertwright.runs.screen import remark
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
@@ -55,9 +55,7 @@ def open_run(settings: PretrainSettings, place: Place, console: Console) -> Open
     held_out = _held_out(settings, tokenizer, console if place.leads else None)
     model = _starting_model(settings, tokenizer, latest, console if place.leads else None)
     _check_lengths(settings, model.config)
-    model.encoder.compute_dtype = place.dtype
-    model.encoder.embeddings.sparse = place.ranks == 1  # which DistributedDataParallel does not exchange
-    model.to(place.device).train()
+    settle(model, place)
     optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from rich.console import Console
 
 from bertwright.files import folder_lock, read_json, sweep_parts, write_json
+from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.runs.screen import say
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.device import DeviceSettings, Place, placed
@@ -88,6 +89,13 @@ def finished_model(settings: Resumable, place: Place, console: Console) -> Path 
     if place.leads:
         say(console, f"{settings.run}: finished already; the model is {folder}")
     return folder
+
+
+def settle(model: BertForPretraining | BertForTask, place: Place) -> None:
+    """Make a model ready to be trained where this process computes."""
+    model.encoder.compute_dtype = place.dtype
+    model.encoder.embeddings.sparse = place.ranks == 1  # DistributedDataParallel exchanges no sparse gradients
+    model.to(place.device).train()
 
 
 def changed_data(run: Path, now: Mapping[str, str]) -> list[str]:

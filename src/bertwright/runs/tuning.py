@@ -18,7 +18,7 @@ from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.heads import BertForTask
-from bertwright.runs.resuming import changed_data, write_down
+from bertwright.runs.resuming import changed_data, settle, write_down
 from bertwright.runs.screen import remark
 from bertwright.seeding import key
 from bertwright.tasks.classification import Regression
@@ -140,9 +140,7 @@ def open_run(
     }
     if not len(parts["train"].encoded.targets):
         raise ValueError(f"{read['train'][0].place}: neither this nor any other training example can be learned from")
-    model.encoder.compute_dtype = place.dtype
-    model.encoder.embeddings.sparse = place.ranks == 1  # which DistributedDataParallel does not exchange
-    model.to(place.device).train()
+    settle(model, place)
     factors = rate_factors(model, settings.freeze, settings.layer_decay)
     moved = {name: parameter for name, parameter in model.named_parameters() if factors[name] > 0}
     for name, parameter in model.named_parameters():
