@@ -323,6 +323,44 @@ def test_a_really_full_disk(tmp_path: Path, corpus: CorpusSettings, tokenizer: T
     assert lines[-1] == "whole", done.stderr
 
 
+ORPHANED_WORKER = """
+import os, subprocess, sys
+from multiprocessing import Pipe
+from pathlib import Path
+from bertwright.corpus.documents import CorpusSettings, pieces
+from bertwright.tokenstore.parts import PartTask
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+folder, corpus, vocabulary, wait = sys.argv[1:]
+ours, theirs = Pipe()
+late = f"import time; time.sleep({wait}); from bertwright.tokenstore.parts import serve; "
+code = late + f"serve({theirs.fileno()}, {os.getpid()})"
+worker = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+theirs.close()
+settings = CorpusSettings(inputs=(corpus,), sentences="line")
+ours.send(Tokenizer.load(vocabulary))
+ours.send(PartTask(Path(folder), 0, settings, pieces(settings, 3000)[0]))
+if float(wait):
+    os._exit(0)  # as a kill ends it
+assert ours.recv() is None
+"""
+
+
+def test_a_worker_that_wakes_up_after_its_builds_death_writes_nothing(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
+) -> None:
+    tokenizer.save(tmp_path / "vocabulary")
+
+    def parts(folder: str, wait: float) -> list[str]:
+        arguments = [str(tmp_path / folder), corpus.inputs[0], str(tmp_path / "vocabulary"), str(wait)]
+        # the pipe of its output ends with the worker, too
+        subprocess.run([sys.executable, "-c", ORPHANED_WORKER, *arguments], check=True, stdout=subprocess.PIPE)
+        return sorted(path.name for path in tmp_path.glob(f"{folder}/*"))
+
+    assert parts("in time", 0) == ["000000.chunks", "000000.npz"]
+    assert parts("late", 1) == []
+
+
 KILLED_BUILD = """
 import sys
 from pathlib import Path

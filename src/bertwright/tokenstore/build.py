@@ -228,7 +228,7 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
         for _ in range(count):
             ours, theirs = Pipe()
             with theirs:
-                code = f"from bertwright.tokenstore.parts import serve; serve({theirs.fileno()})"
+                code = f"from bertwright.tokenstore.parts import serve; serve({theirs.fileno()}, {os.getpid()})"
                 command = [sys.executable, "-c", code]
                 process = subprocess.Popen(
                     command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, process_group=0

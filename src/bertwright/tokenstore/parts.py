@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import io
+import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -51,11 +52,12 @@ class PartSummary(NamedTuple):
     """[UNK]: characters that the vocabulary does not have."""
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, parent: int) -> None:
     """A worker process: receive a tokenizer, then tasks; answer each with None or with the error it ended in.
 
     It ends when the other side closes the connection, which a killed process does too; on Linux it ends with it at
-    once, so that nobody writes on behind the back of the build that goes on.
+    once, so that nobody writes on behind the back of the build that goes on. `parent` is the process id of the other
+    side: where that died before the worker was ready, its tasks still wait in the connection, and nobody wants them.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -64,6 +66,8 @@ def serve(descriptor: int) -> None:
             tokenizer: Tokenizer = connection.recv()
             while True:
                 task: PartTask = connection.recv()
+                if os.getppid() != parent:
+                    return
                 try:
                     write_part(task, tokenizer)
                     connection.send(None)
