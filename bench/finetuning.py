@@ -6,12 +6,12 @@ DATA is the folder with glue/SST-2 and glue/MRPC. The models: MiniLM-L6 (real we
 L12 H768). The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay 0.01 (theirs fused),
 clipping at 1.0. Everything is encoded beforehand; batches are put together within the time.
 
-Every contender is a process of its own, which gives its peak memory and its own settings of malloc, and is asked for
-one block of steps at a time in turn, so that a machine whose speed drifts drifts for all. The examples of a block are
-the same for all: whole batches of what length grouping (as in `transformers`, within 50 batches) makes of 1,600 random
-examples, every tenth for blocks of 5. The contender with length grouping takes these batches as they are, longest
-first; for the others the examples are shuffled among the block's batches, as they come without grouping. The first
-round is not counted. Ratios are taken within a round; their median counts.
+Every contender is a process of its own, which gives its peak memory and its own memory settings (thresholds of malloc,
+huge pages), and is asked for one block of steps at a time in turn, so that a machine whose speed drifts drifts for all.
+The examples of a block are the same for all: whole batches of what length grouping (as in `transformers`, within 50
+batches) makes of 1,600 random examples, every tenth for blocks of 5. The contender with length grouping takes these
+batches as they are, longest first; for the others the examples are shuffled among the block's batches, as they come
+without grouping. The first round is not counted. Ratios are taken within a round; their median counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import torch
 from bertwright.training.device import multiplies_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from footing import machine, minilm, use_threads
-from pretraining import MALLOC, Child
+from pretraining import AS_IT_COMES, MEMORY, Child
 
 BATCH, GROUPED = 32, 50  # examples a step; batches within which transformers groups by length
 FILES = {"sst2": Path("glue", "SST-2", "train.tsv"), "mrpc": Path("glue", "MRPC", "train.tsv")}
@@ -51,16 +51,17 @@ Block = Callable[[int], float]  # the steps of one block, by its number; gives t
 def contenders(bfloat16: bool, compiled: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
     """Name → (arguments of the child, environment)."""
     grouped = ["theirs", "--padding", "grouped"]
+    fixed = ["theirs", "--padding", "fixed"]
     listed: dict[str, tuple[list[str], dict[str, str]]] = {
-        "transformers, as the example scripts run it (padded to 128, fp32)": (["theirs", "--padding", "fixed"], {}),
-        "transformers, dynamic padding, malloc thresholds": (["theirs", "--padding", "dynamic"], MALLOC),
-        "transformers, the same with length grouping": (grouped, MALLOC),
+        "transformers, as the example scripts run it (padded to 128, fp32)": (fixed, AS_IT_COMES),
+        "transformers, dynamic padding, memory settings": (["theirs", "--padding", "dynamic"], MEMORY),
+        "transformers, the same with length grouping": (grouped, MEMORY),
         "bertwright": (["ours"], {}),
     }
     if compiled:
-        listed["transformers, with length grouping, compiled"] = ([*grouped, "--compile"], MALLOC)
+        listed["transformers, with length grouping, compiled"] = ([*grouped, "--compile"], MEMORY)
     if bfloat16:
-        listed["transformers, with length grouping, bf16 autocast"] = ([*grouped, "--bfloat16"], MALLOC)
+        listed["transformers, with length grouping, bf16 autocast"] = ([*grouped, "--bfloat16"], MEMORY)
         listed["bertwright, bf16"] = (["ours", "--bfloat16"], {})
     return listed
 

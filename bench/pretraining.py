@@ -8,8 +8,8 @@ whose speed drifts drifts for all (on a GPU one after another, for its memory's 
 hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at 1.0, 15 % masked. The median step counts, and the
 median of the ratios within a round. Useful work is what the model needs: no padding, and the vocabulary projection at
 the masked positions only; utilisation is useful work a second over what a product of the model's feed-forward shape
-reaches in the fastest number type that a contender may use: the median of the same rounds, for some processors slow
-down under load.
+reaches in the fastest number type that a contender may use, repeated for as long as our step takes: the median of the
+same rounds, for some processors slow down under load. Memory settings are large thresholds of malloc and huge pages.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from importlib.metadata import version
 from typing import Literal
 
 LENGTH, VOCABULARY = 128, 30_522
-MALLOC = {
+AS_IT_COMES = {"THP_MEM_ALLOC_ENABLE": "0"}  # which importing bertwright would set
+MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     "MALLOC_TOP_PAD_": str(1 << 28),
+    "THP_MEM_ALLOC_ENABLE": "1",
 }
 
-Step = Callable[[], float]
+Step = Callable[[float], float]  # given the seconds that our own last step took, which the ceiling takes, too
 
 
 def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
@@ -51,16 +53,16 @@ def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str
         }
         return listed | {"matrix product (ceiling)": (["ceiling", "--bfloat16"], {})}
     listed = {
-        "transformers, as people run it (fp32)": (["theirs"], {}),
-        "transformers, malloc thresholds": (["theirs"], MALLOC),
-        "transformers, malloc thresholds, compiled": (["theirs", "--compile"], MALLOC),
+        "transformers, as people run it (fp32)": (["theirs"], AS_IT_COMES),
+        "transformers, memory settings": (["theirs"], MEMORY),
+        "transformers, memory settings, compiled": (["theirs", "--compile"], MEMORY),
         "bertwright": (["ours"], {}),
         "bertwright, no compiler (PyTorch twins)": (["ours"], {"BERTWRIGHT_NATIVE": "0"}),
     }
     if bfloat16:
         listed |= {
-            "transformers, bf16 autocast, malloc": (["theirs", "--bfloat16"], MALLOC),
-            "transformers, bf16, malloc, compiled": (["theirs", "--bfloat16", "--compile"], MALLOC),
+            "transformers, bf16 autocast, memory settings": (["theirs", "--bfloat16"], MEMORY),
+            "transformers, bf16, memory settings, compiled": (["theirs", "--bfloat16", "--compile"], MEMORY),
             "bertwright, bf16": (["ours", "--bfloat16"], {}),
         }
     return listed | {"matrix product (ceiling)": (["ceiling", *["--bfloat16"] * bfloat16], {})}
@@ -102,7 +104,7 @@ def theirs(chosen: argparse.Namespace) -> Step:
     inputs = {name: value.to(chosen.device) for name, value in inputs.items()}
     forward = torch.compile(model) if chosen.compile else model
 
-    def step() -> float:
+    def step(_: float) -> float:
         with torch.autocast(chosen.device, torch.bfloat16, enabled=chosen.bfloat16):
             loss = forward(**inputs).loss
         loss.backward()
@@ -148,7 +150,7 @@ def ours(chosen: argparse.Namespace) -> Step:
             yield [whole]
 
     reports = steps(lambda part: compute(model, part), forever(), optimizer, lambda _: 1e-4)
-    return lambda: next(reports).sums["mlm_sum"] / len(labels)
+    return lambda _: next(reports).sums["mlm_sum"] / len(labels)
 
 
 def ceiling(chosen: argparse.Namespace) -> Step:
@@ -159,19 +161,19 @@ def ceiling(chosen: argparse.Namespace) -> Step:
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     place = Place(torch.device(chosen.device), dtype, torch.get_num_threads())
-    return lambda: gemm_ceiling(place, SIZES[chosen.size][1])
+    return lambda seconds: gemm_ceiling(place, SIZES[chosen.size][1], seconds)
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """A contender: one step for each line read; answers with seconds, what the step returned, and peak memory."""
+    """A contender: one step for each number read; answers with seconds, what the step returned, and peak memory."""
     import torch
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     step = {"theirs": theirs, "ours": ours, "ceiling": ceiling}[arguments.serve](arguments)
-    for _ in sys.stdin:
+    for line in sys.stdin:
         started = time.perf_counter()
-        result = step()
+        result = step(float(line))
         seconds = time.perf_counter() - started
         on_gpu = arguments.device == "cuda"
         peak = (
@@ -194,10 +196,11 @@ class Child:
         self.results: list[float] = []
         self.peak = 0
 
-    def step(self, counted: bool) -> None:
+    def step(self, counted: bool, told: float = 0.0) -> float:
+        """Let it take a step; gives the seconds of it."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{told}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
@@ -209,6 +212,7 @@ class Child:
             self.seconds.append(answer["seconds"])
             self.results.append(answer["result"])
         self.peak = answer["peak"]
+        return float(answer["seconds"])
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -232,8 +236,10 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
             for _ in range(chosen.warmup):
                 child.step(counted=False)
         for _ in range(chosen.rounds):
-            for child in together.values():
-                child.step(counted=True)
+            own = 0.0
+            for name, child in together.items():
+                seconds = child.step(counted=True, told=own)
+                own = seconds if name.startswith("bertwright") else own
         for child in together.values():
             child.close()
     top = statistics.median(children.pop("matrix product (ceiling)").results)

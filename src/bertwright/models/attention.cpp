@@ -126,6 +126,32 @@ struct Shape {
     int64_t token() const { return 3 * heads * size; }  // from one token to the next in qkv
 };
 
+// One head's rows lie pages apart, which no processor foresees: what is written next, and what the next head reads, is asked
+// for while there is something to compute.
+template <class T> INLINE void fetch_to_write(T* row, int64_t size) {
+    for (int64_t c = 0; c < size; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 1);
+}
+template <class T> INLINE void fetch_to_read(const T* row, int64_t size) {
+    for (int64_t c = 0; c < size; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 0, 2);
+}
+
+// Of one token and head: `out` is written soon, and so is `dqkv`, which lies like qkv; of the others the next head is read.
+template <class T>
+INLINE void fetch_for_row(Shape shape, int64_t head, const T* qkv, T* out) {
+    fetch_to_write(out, shape.size);
+    if (head + 1 < shape.heads)
+        for (int part = 0; part < 3; part++) fetch_to_read(qkv + (part * shape.heads + 1) * shape.size, shape.size);
+}
+template <class T>
+INLINE void fetch_for_row(Shape shape, int64_t head, const T* qkv, T* dqkv, const T* dout, const T* out) {
+    for (int part = 0; part < 3; part++) fetch_to_write(dqkv + part * shape.heads * shape.size, shape.size);
+    if (head + 1 < shape.heads) {
+        for (int part = 0; part < 3; part++) fetch_to_read(qkv + (part * shape.heads + 1) * shape.size, shape.size);
+        fetch_to_read(dout + shape.size, shape.size);
+        fetch_to_read(out + shape.size, shape.size);
+    }
+}
+
 struct Softmax {
     float top, total;
     float log() const { return top + std::log(total); }
@@ -168,6 +194,7 @@ static void forward_head(const T* qkv, Shape shape, int64_t first, int64_t n, in
             float* s = scores + i * ld;
             const int64_t token = (first + start + i) * shape.heads + head;
             const Row mask(draw, draw.first_token * shape.heads + token);
+            fetch_for_row(shape, head, q + (start + i) * shape.token(), out + token * D);
             Softmax sums = weigh(s, causal ? start + i + 1 : n, padded(seen), 1.0f, mask, s);
             lse[token] = sums.log();
             s[ld - 1] = 1.0f / sums.total;  // beyond the padded columns
@@ -238,10 +265,13 @@ static void backward_head(const T* qkv, const T* out, const float* lse, const T*
         for (int64_t i = 0; i < rows; i++) delta[i] = dot(douts + i * D, out + (token + i) * H + head * D, D);
         product<false>({queries, D, 1}, keys_t, rows, D, seen, D, scores, ld);
         product<false>({douts, D, 1}, values_t, rows, D, seen, D, dscores, ld);
-        for (int64_t i = 0; i < rows; i++)
+        for (int64_t i = 0; i < rows; i++) {
+            fetch_for_row(shape, head, qkv + base + (start + i) * stride, dqkv + base + (start + i) * stride,
+                          dout + (token + i) * H + head * D, out + (token + i) * H + head * D);
             score_gradients(scores + i * ld, dscores + i * ld, causal ? start + i + 1 : n, padded(seen), 1.0f,
                             lse[(token + i) * shape.heads + head], delta[i],
                             Row(draw, (draw.first_token + token + i) * shape.heads + head), scores + i * ld, dscores + i * ld);
+        }
         pack(queries, D, rows, D, queries_p);
         pack(douts, D, rows, D, douts_p);
         product<true>({scores, 1, ld}, douts_p, seen, rows, D, rows, dvalues, wide);
@@ -279,6 +309,7 @@ static void forward_head(const bfloat16* qkv, Shape shape, int64_t first, int64_
         for (int64_t i = 0; i < rows; i++) {
             const int64_t token = (first + start + i) * shape.heads + head;
             const Row mask(draw, draw.first_token * shape.heads + token);
+            fetch_for_row(shape, head, q + (start + i) * shape.token(), out + token * D);
             Softmax sums = weigh(scores + i * ld, causal ? start + i + 1 : n, seen, scale, mask, (bfloat16*)weights + i * ldw);
             lse[token] = sums.log();
             totals[i] = sums.total;
@@ -321,6 +352,8 @@ static void backward_head(const bfloat16* qkv, const bfloat16* out, const float*
         tile_product<false>(douts + start * wide, wide, values_t, high, wide, seen, wide, dweights, ld);
         for (int64_t i = 0; i < rows; i++) {
             const int64_t token = first + start + i;
+            fetch_for_row(shape, head, qkv + base + (start + i) * stride, dqkv + base + (start + i) * stride,
+                          dout + token * H + head * D, out + token * H + head * D);
             const float delta = dot((bfloat16*)douts + (start + i) * wide, out + token * H + head * D, D);
             score_gradients(scores + i * ld, dweights + i * ld, causal ? start + i + 1 : n, seen, scale,
                             lse[token * shape.heads + head], delta, Row(draw, (draw.first_token + token) * shape.heads + head),
@@ -351,7 +384,8 @@ static void for_heads(const int32_t* starts, int64_t sequences, int64_t heads, i
 #pragma omp parallel num_threads(threads)
     {
         std::tuple<Scratch, Own...> own;
-#pragma omp for schedule(dynamic, 1)
+        const int64_t share = std::clamp<int64_t>(sequences * heads / (8 * threads), 1, heads);  // heads side by side
+#pragma omp for schedule(dynamic, share)
         for (int64_t task = 0; task < sequences * heads; task++) {
             int64_t sequence = task / heads, first = starts[sequence], n = starts[sequence + 1] - first;
             if (n > 0) std::apply([&](auto&... mine) { f(first, n, task % heads, mine...); }, own);

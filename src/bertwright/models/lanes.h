@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <vector>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 constexpr int W = 16;
@@ -30,14 +33,17 @@ INLINE Words iota() { Words w; for (int i = 0; i < W; i++) w[i] = i; return w; }
 INLINE Lanes where(Ints yes, Lanes a, Lanes b) { return yes ? a : b; }
 INLINE Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
 
+#if defined(__AVX512F__)
+INLINE float sum(Lanes x) { return _mm512_reduce_add_ps((__m512)x); }
+INLINE float highest(Lanes x) { return _mm512_reduce_max_ps((__m512)x); }
+#else
 INLINE float sum(Lanes x) {
-    float total = 0;
     for (int width = W / 2; width >= 1; width /= 2)
         for (int i = 0; i < width; i++) x[i] += x[i + width];
-    total = x[0];
-    return total;
+    return x[0];
 }
 INLINE float highest(Lanes x) { float m = x[0]; for (int i = 1; i < W; i++) m = x[i] > m ? x[i] : m; return m; }
+#endif
 
 // A whole vector in memory, whatever its type there.
 INLINE Lanes load(const float* p) { Lanes x; memcpy(&x, p, sizeof x); return x; }
@@ -47,10 +53,15 @@ INLINE Lanes load(const bfloat16* p) {
     return (Lanes)(__builtin_convertvector(h, Words) << 16);
 }
 INLINE void store(bfloat16* p, Lanes x) {  // to the nearest, ties to even; NaN stays NaN
+#if defined(__AVX512BF16__)
+    __m256bh h = _mm512_cvtneps_pbh((__m512)x);  // what is below 2^-126 becomes 0
+    memcpy(p, &h, sizeof h);
+#else
     Words bits = (Words)x;
     Words rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     Words kept = (x == x) ? rounded : (bits >> 16) | 0x40;
     Halves h = __builtin_convertvector(kept, Halves); memcpy(p, &h, sizeof h);
+#endif
 }
 
 // The first `count` < W elements of a vector; the others read as 0 and are not written.

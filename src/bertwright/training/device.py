@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -145,26 +146,24 @@ def fitting_tokens(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
     return min(max(int(room / a_token), 512), GPU_TOKENS)
 
 
-def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 0.3) -> float:
-    """Matrix-product speed that this place really reaches on a feed-forward layer's shape, FLOP/s.
+def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 1.0) -> float:
+    """Matrix-product speed that this place keeps up on a feed-forward layer's shape, FLOP/s.
 
-    The yardstick of utilisation: what a model of this width could reach if it were nothing but matrix products.
+    The yardstick of utilisation: what a model of this width could reach if it were nothing but matrix products. The
+    median product counts: for a moment, some processors are several times as fast as they can stay.
     """
     on_gpu = place.device.type == "cuda"
     count, repeats = (32_768, 20) if on_gpu else (4_096, 1)  # a GPU is filled by no less, and slow to start and to ask
     rows = torch.randn(count, hidden_size, device=place.device).to(place.dtype)
     weights = torch.randn(hidden_size, 4 * hidden_size, device=place.device).to(place.dtype)
     product = torch.empty(len(rows), weights.shape[1], device=place.device, dtype=place.dtype)
-    best, until = float("inf"), time.perf_counter() + seconds
-    for attempt in range(1_000):
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < until:
         started = time.perf_counter()
         for _ in range(repeats):
             torch.mm(rows, weights, out=product)
         if on_gpu:
             torch.cuda.synchronize(place.device)
-        now = time.perf_counter()
-        if attempt:  # the first one also warms caches and libraries
-            best = min(best, now - started)
-        if attempt >= 3 and now > until:
-            break
-    return repeats * 2 * rows.numel() * weights.shape[1] / best
+        times.append(time.perf_counter() - started)
+    return repeats * 2 * rows.numel() * weights.shape[1] / statistics.median(times)
