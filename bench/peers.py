@@ -123,15 +123,16 @@ class Peer(ABC):
         return found.logits
 
     @torch.inference_mode()
-    def outputs(self, model: Any, items: Sequence[Item]) -> list[Array]:
+    def outputs(self, model: Any, items: Sequence[Item], dtype: str = "float32") -> list[Array]:
         """Logits of each item, in order; dropout off, sequences of like length together."""
         model.eval()
         found: dict[int, Array] = {}
         order = sorted(range(len(items)), key=lambda number: -items[number].length)
         for begin in range(0, len(order), AT_ONCE):
             numbers = order[begin : begin + AT_ONCE]
-            logits = self.logits(model(**self.inputs([items[number] for number in numbers])))
-            found |= zip(numbers, logits.numpy(), strict=True)
+            with computing_in(dtype):
+                logits = self.logits(model(**self.inputs([items[number] for number in numbers])))
+            found |= zip(numbers, logits.float().numpy(), strict=True)
         model.train()
         return [found[number] for number in range(len(items))]
 
@@ -348,6 +349,11 @@ def adamw(model: Any, settings: OptimizerSettings) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
 
 
+def computing_in(dtype: str) -> torch.autocast:
+    """Mixed precision as `transformers` does it."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+
+
 def steps(peer: Peer, model: Any, items: Sequence[Item], settings: FinetuneSettings) -> Iterator[int]:
     """Train; yields the number of steps done after each."""
     recipe, size = settings.optimizer, settings.batch_size
@@ -362,7 +368,9 @@ def steps(peer: Peer, model: Any, items: Sequence[Item], settings: FinetuneSetti
         chosen, waiting = waiting[:size], waiting[size:]
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
-        model(**peer.batch([items[number] for number in chosen])).loss.backward()
+        with computing_in(settings.device.dtype):
+            loss = model(**peer.batch([items[number] for number in chosen])).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -374,7 +382,7 @@ def finetuned(settings: FinetuneSettings) -> dict[str, Scores]:
     assert settings.model is not None
     task = settings.task.make()
     read = {part: read_examples(task, settings.task, part) for part in ("train", "dev", "test")}
-    peer = PEERS[type(task)](settings.model, task, read["train"])
+    peer, dtype = PEERS[type(task)](settings.model, task, read["train"]), settings.device.dtype
     if isinstance(task, QuestionAnswering):  # to learn from: the others have no answer where the file says
         read["train"] = [example for example in read["train"] if example.learnable]
     items = {part: peer.items(examples) for part, examples in read.items() if examples}
@@ -385,11 +393,11 @@ def finetuned(settings: FinetuneSettings) -> dict[str, Scores]:
     best: tuple[float, dict[str, Tensor], Scores] = (-math.inf, {}, {})
     for step in steps(peer, model, items["train"], settings):
         if step % epoch == 0 or step == last:
-            found = peer.scores(read["dev"], items["dev"], peer.outputs(model, items["dev"]))
+            found = peer.scores(read["dev"], items["dev"], peer.outputs(model, items["dev"], dtype))
             if found[task.metric] > best[0]:
                 best = found[task.metric], {name: w.clone() for name, w in model.state_dict().items()}, found
     results = {"dev": best[2]}
     if "test" in items:
         model.load_state_dict(best[1])
-        results["test"] = peer.scores(read["test"], items["test"], peer.outputs(model, items["test"]))
+        results["test"] = peer.scores(read["test"], items["test"], peer.outputs(model, items["test"], dtype))
     return {part: {name: float(value) for name, value in found.items()} for part, found in results.items()}

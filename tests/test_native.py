@@ -132,26 +132,6 @@ def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert native.cache_folder() == Path.home() / ".cache/bertwright/native"
 
 
-def test_large_tensors_lie_in_huge_pages() -> None:
-    offered = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not offered.exists() or "[never]" in offered.read_text():
-        pytest.skip("the system gives no huge pages")
-    program = (
-        "import bertwright, torch; from bertwright.native import keep_freed_memory; keep_freed_memory()\n"
-        "kept = torch.zeros(16 << 20)\n"
-        "print(sum(int(line.split()[1]) for line in open('/proc/self/smaps_rollup') if 'AnonHugePages' in line))"
-    )
-
-    def huge_kilobytes(chosen: dict[str, str]) -> int:
-        environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"} | chosen
-        command = [sys.executable, "-c", program]
-        return int(subprocess.check_output(command, env=environment, text=True, timeout=120))
-
-    if "[always]" not in offered.read_text():
-        assert huge_kilobytes({"THP_MEM_ALLOC_ENABLE": "0"}) == 0  # the user's own choice stands
-    assert huge_kilobytes({}) > 32 << 10
-
-
 def test_keeping_freed_memory_keeps_large_blocks_out_of_mmap() -> None:
     if sys.platform != "linux":
         pytest.skip("glibc only")

@@ -31,7 +31,6 @@ Every setting is explained under its field, and by `bertwright VERB --help`.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,10 +88,6 @@ __all__ = [
     "probe",
     "survey",
 ]
-
-# Tensors of 2 MB and more lie in huge pages where the system gives them: products and kernels read columns, row by row
-# a page further on. torch reads this once, before its first tensor.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # Imported on first use: torch takes seconds, which `bertwright --help` and the corpus stages need not wait for.
 HOMES = {

@@ -232,7 +232,7 @@ def _flags(info: Any) -> Any:
         if dataclasses.is_dataclass(kind):
             text = text or _flowing(kind.__doc__)
         else:
-            kind = _shown(name, kind, default)
+            kind = _shown(name, kind, default, text)
         fields.append(StructFieldSpec(name, kind, default, text))
     return StructConstructorSpec(make, tuple(fields))
 
@@ -252,8 +252,11 @@ def field_texts(cls: type[Any]) -> dict[str, str]:
     }
 
 
-def _shown(name: str, kind: Any, default: Any) -> Any:
-    """A field's type together with its placeholder in the help, and with how its default is told."""
+def _shown(name: str, kind: Any, default: Any, text: str | None) -> Any:
+    """A field's type together with its placeholder in the help, and with how its default is told.
+
+    What it means that nothing is given, some fields' texts tell themselves: in brackets, or after "unset:".
+    """
     from tyro import MISSING
     from tyro.conf import arg
 
@@ -261,7 +264,8 @@ def _shown(name: str, kind: Any, default: Any) -> Any:
     placeholder = _placeholder(plain)
     if marks:  # Positional: the value's own name says more than its type
         placeholder = f"{name.upper().removesuffix('S')} ..." if _is_list(plain) else name.upper()
-    hint = "(required)" if default is MISSING else _default_told
+    told = default is None and text is not None and ("[" in text or "unset:" in text.lower())
+    hint = "(required)" if default is MISSING else "" if told else _default_told
     return Annotated[(plain, *marks, arg(metavar=placeholder, help_behavior_hint=hint))]
 
 
