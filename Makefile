@@ -21,8 +21,9 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# A process for each core, of one thread each; a file's tests stay together, for what they share.
 test: check
-	$(BIN)/pytest -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' --numprocesses auto --dist loadfile
 
 test-slow: install
 	$(BIN)/pytest -m slow

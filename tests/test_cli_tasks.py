@@ -340,6 +340,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "an unset variable": (f"{CLASSIFY} train.tsv --run ''", "--run has an empty value; is a variable"),
     "the same in one word": (f"{CLASSIFY} train.tsv --run=", "--run has an empty value; is a variable"),
     "named twice": (f"{CLASSIFY} one.tsv one.tsv", "one.tsv: named twice with --train; its examples would count"),
+    "named twice to evaluate": ("evaluate sentences one.tsv one.tsv", "one.tsv: named twice; its examples would"),
     "text that is a number": (f"{CLASSIFY} number.jsonl", "number.jsonl, line 2: a string expected in 'text', int"),
     "label that is a list": (f"{CLASSIFY} list.jsonl", "list.jsonl, line 1: a string or a number expected in 'label'"),
     "a row that is a list": (f"{CLASSIFY} array.jsonl", "array.jsonl, line 1: a JSON object expected, list found"),

@@ -336,6 +336,15 @@ def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
         texts(path)
 
 
+def test_a_zst_file_with_a_long_window_is_read(tmp_path: Path) -> None:
+    """As `zstd --long=31` makes it from a pipe: the window is above the decoder's own limit, and no size is told."""
+    chosen = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=True)
+    compressor = zstandard.ZstdCompressor(compression_params=chosen, write_content_size=False).compressobj()
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(compressor.compress(b"One.\n\nTwo.\n") + compressor.flush())
+    assert texts(path) == ["One.", "Two."]
+
+
 def test_bad_bytes_deep_in_a_file_are_found_at_their_place(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("é".encode() * 1_000_001 + b"\xff\n\nB")

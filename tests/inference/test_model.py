@@ -90,10 +90,20 @@ def test_normalized_vectors_have_length_one():
     assert BERT.embed([]).shape == (0, 24)
 
 
+def test_a_column_is_a_list_of_texts():
+    texts = ["the cat sat.", "a", "the"]
+    np.testing.assert_array_equal(BERT.embed(np.array(texts)), BERT.embed(texts))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: BERT.embed("the cat"), r"takes a list of texts, not one text: embed\(\[text\]\)"),
+        (lambda: BERT.embed(["a", None]), "text 1: a text expected, 'None' found"),
+        (lambda: BERT.embed([("a", "b")]), "text 0: a text expected"),
+        (lambda: BERT.fill_mask(["a [MASK]"]), "text 0: a text expected"),
+        (lambda: BERT.features("the cat"), r"takes a list of texts, not one: features\(\[text\]\)"),
+        (lambda: BERT.features(("the", "cat")), "takes a list of texts"),
         (lambda: BERT.embed(["a"], pooling="sum"), "pooling = 'sum': 'mean', 'cls' or 'max'"),
         (lambda: BERT.embed(["a"], max_length=17), "max_length = 17: from 3 to the model's 16"),
         (lambda: BERT.embed(["a"], max_length=2), "max_length = 2: from 3"),

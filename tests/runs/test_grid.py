@@ -22,7 +22,16 @@ from bertwright.runs import grid as grids
 from bertwright.runs.finetune import Run, finetune
 from bertwright.runs.grid import grid
 from bertwright.runs.resuming import saved_settings
-from bertwright.runs.trials import GridSettings, Outcome, Setting, Trial, contenders, read_results, standings
+from bertwright.runs.trials import (
+    GridSettings,
+    Outcome,
+    Setting,
+    Trial,
+    contenders,
+    read_results,
+    standings,
+    write_results,
+)
 from bertwright.runs.tuning import FinetuneSettings
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
@@ -335,6 +344,13 @@ def test_of_equals_the_first_is_taken() -> None:
     runs = [outcome(rate, seed, 0.5) for rate in (2, 1) for seed in (0, 1)]
     first, _ = standings(runs, "f1")
     assert first.best == runs[0]
+
+
+def test_a_run_done_again_stands_where_it_stood(tmp_path: Path) -> None:
+    """So that of equals the same is chosen, whose weights are the ones that were kept."""
+    runs = [outcome(1, seed, 0.5) for seed in (0, 1, 2)]
+    write_results(tmp_path / "results.jsonl", [*runs[1:], runs[0]])
+    assert read_results(tmp_path / "results.jsonl", [run.trial for run in runs]) == runs
 
 
 def test_only_runs_that_can_still_be_chosen_keep_their_weights() -> None:

@@ -18,6 +18,9 @@ import zstandard
 from bertwright.corpus.inputs import HUB, InputFile, suffixes
 
 BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of the work vanishes
+ZSTD_WINDOW = (
+    1 << 31
+)  # bytes: the largest that `zstd --long=31` makes, as many public dumps are; a small one takes less
 ZSTD_BLOCK = 1 << 14  # compressed bytes at a time: a block may grow a thousandfold, and must still fit into memory
 STANDARD_INPUT = "standard input"  # as messages show it
 BINARY_HEAD = 1 << 13  # a NUL this early means that the file was never text
@@ -162,7 +165,7 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         while data := stream.read(ZSTD_BLOCK):
             while data:
-                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                frame = frame or zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
                 if block := frame.decompress(data):
                     yield block
                 data = frame.unused_data if frame.eof else b""

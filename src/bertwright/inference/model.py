@@ -142,6 +142,7 @@ class Bert:
             raise ValueError(f"max_length = {longest}: from 3 to the model's {self.config.max_positions} is possible")
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens = {batch_tokens}: at least 1 is needed")
+        texts = list(texts)
         if not texts:
             return np.empty((0, self.config.hidden_size), dtype=np.float32)
         rows = self.tokenizer.ids_with_specials(texts)
@@ -176,6 +177,8 @@ class Bert:
         task = self._task_of("choose", MultipleChoice)
         if isinstance(endings, str) or len(endings) < 2:
             raise ValueError(f"two endings or more are needed, in a list; {endings!r} given")
+        if odd := [text for text in (prompt, *endings) if not isinstance(text, str)]:
+            raise ValueError(f"a prompt and its endings are texts; {str(odd[0])[:60]!r} found")
         return self._predict(task, [ChoiceExample(prompt, tuple(endings), None, "this choice")])[0]
 
     @overload
@@ -218,6 +221,8 @@ class Bert:
         as well. Texts are cut into words as `tag` cuts them, or are given as words; long ones are read in windows.
         Raises ValueError for a layer that the model does not have.
         """
+        if isinstance(texts, str | tuple):
+            raise ValueError("features takes a list of texts, not one: features([text])")
         depth = self.config.num_layers
         if odd := [layer for layer in layers if not -depth - 1 <= layer <= depth]:
             raise ValueError(f"layer {odd[0]}: this model has {depth}, and 0 for the embeddings")

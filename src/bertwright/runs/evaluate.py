@@ -61,6 +61,8 @@ class EvaluateSettings:
     def __post_init__(self) -> None:
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
+        if twice := [given for given in self.inputs if self.inputs.count(given) > 1]:
+            raise ValueError(f"{twice[0]}: named twice; its examples would count double")
 
 
 @dataclass(frozen=True)

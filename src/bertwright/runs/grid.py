@@ -33,6 +33,7 @@ from bertwright.runs.trials import (
     Standing,
     Trial,
     contenders,
+    in_order,
     read_results,
     row,
     standings,
@@ -137,7 +138,7 @@ class _Grid:
             for trial in pending:
                 self.hold_to_data()
                 outcome = self.carried_out(trial)
-                self.outcomes.append(outcome)
+                self.outcomes = in_order([*self.outcomes, outcome], self.settings.trials())
                 write_results(self.results, self.outcomes)
                 self.prune()
                 done = f"{len(self.outcomes)} of {len(self.settings.trials())}"

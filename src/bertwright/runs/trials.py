@@ -191,7 +191,10 @@ def write_results(path: Path, outcomes: Iterable[Outcome]) -> None:
 
 
 def read_results(path: Path, trials: Iterable[Trial]) -> list[Outcome]:
-    """What is done of these runs; none where the file is missing. Raises ValueError for a line that is none of them."""
+    """What is done of these runs, in their order; none where the file is missing.
+
+    Raises ValueError for a line that is none of them.
+    """
     if not path.is_file():
         return []
     by_name = {trial.name: trial for trial in trials}
@@ -204,4 +207,10 @@ def read_results(path: Path, trials: Iterable[Trial]) -> list[Outcome]:
             raise ValueError(
                 f"{path}, line {number}: no result of this grid; delete the line, and its run is done again"
             ) from None
-    return outcomes
+    return in_order(outcomes, by_name.values())
+
+
+def in_order(outcomes: Iterable[Outcome], trials: Iterable[Trial]) -> list[Outcome]:
+    """Outcomes in the order of their trials, in which the first of equals is chosen, whenever each was done."""
+    places = {trial: place for place, trial in enumerate(trials)}
+    return sorted(outcomes, key=lambda outcome: places[outcome.trial])

@@ -262,13 +262,15 @@ def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: boo
 
 
 def _encode(encode_batch: Callable[..., Any], texts: Sequence[str], add_special_tokens: bool) -> Any:
-    """Call either library; what only one of them explains (a lone surrogate) is explained here for both."""
+    """Call either library; what one of them leaves unexplained (a lone surrogate, no text at all) is explained here."""
     if isinstance(texts, str):
         raise TypeError("one str is given where a sequence of texts is expected")
     try:
         return encode_batch(list(texts), add_special_tokens=add_special_tokens)
     except (TypeError, UnicodeEncodeError):
         for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(f"text {number}: a text expected, {str(text)[:60]!r} found") from None
             try:
                 text.encode()
             except UnicodeEncodeError as error:
