@@ -295,7 +295,7 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
         ("a.txt", b"caf\xc3", r"a\.txt, byte 3: c3 is not UTF-8 text"),
         ("a.txt", "Text".encode("utf-16"), r"not text but UTF-16 .*iconv"),
         ("a.txt", "Text".encode("utf-32"), r"not text but UTF-32 .*iconv"),
-        ("a.txt", gzip.compress(b"a"), r"not text but gzip data \(name it \.gz\)"),
+        ("a.txt", gzip.compress(b"a", mtime=0), r"not text but gzip data \(name it \.gz\)"),
         ("a.pdf", b"x", r"unknown suffix \.pdf; known are \.txt, \.jsonl, \.csv, \.tsv, \.parquet"),
         ("a", b"x", r"unknown suffix \(none\)"),
         ("a.parquet.gz", b"x", r"Parquet is compressed inside"),
