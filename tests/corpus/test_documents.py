@@ -338,8 +338,8 @@ def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
 
 def test_a_zst_file_with_a_long_window_is_read(tmp_path: Path) -> None:
     """As `zstd --long=31` makes it from a pipe: the window is above the decoder's own limit, and no size is told."""
-    chosen = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=True)
-    compressor = zstandard.ZstdCompressor(compression_params=chosen, write_content_size=False).compressobj()
+    chosen = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=True, write_content_size=False)
+    compressor = zstandard.ZstdCompressor(compression_params=chosen).compressobj()
     path = tmp_path / "a.txt.zst"
     path.write_bytes(compressor.compress(b"One.\n\nTwo.\n") + compressor.flush())
     assert texts(path) == ["One.", "Two."]
