@@ -161,7 +161,7 @@ def ceiling(chosen: argparse.Namespace) -> Step:
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     place = Place(torch.device(chosen.device), dtype, torch.get_num_threads())
-    return lambda seconds: gemm_ceiling(place, SIZES[chosen.size][1], seconds)
+    return lambda seconds: gemm_ceiling(place, SIZES[chosen.size][1], max(seconds, 0.3))  # alone on a GPU: none told
 
 
 def serve(arguments: argparse.Namespace) -> None:

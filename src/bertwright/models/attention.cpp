@@ -135,18 +135,21 @@ template <class T> INLINE void fetch_to_read(const T* row, int64_t size) {
     for (int64_t c = 0; c < size; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 0, 2);
 }
 
+template <class T> INLINE void fetch_next_head(Shape shape, const T* qkv) {
+    for (int part = 0; part < 3; part++) fetch_to_read(qkv + (part * shape.heads + 1) * shape.size, shape.size);
+}
+
 // Of one token and head: `out` is written soon, and so is `dqkv`, which lies like qkv; of the others the next head is read.
 template <class T>
 INLINE void fetch_for_row(Shape shape, int64_t head, const T* qkv, T* out) {
     fetch_to_write(out, shape.size);
-    if (head + 1 < shape.heads)
-        for (int part = 0; part < 3; part++) fetch_to_read(qkv + (part * shape.heads + 1) * shape.size, shape.size);
+    if (head + 1 < shape.heads) fetch_next_head(shape, qkv);
 }
 template <class T>
 INLINE void fetch_for_row(Shape shape, int64_t head, const T* qkv, T* dqkv, const T* dout, const T* out) {
     for (int part = 0; part < 3; part++) fetch_to_write(dqkv + part * shape.heads * shape.size, shape.size);
     if (head + 1 < shape.heads) {
-        for (int part = 0; part < 3; part++) fetch_to_read(qkv + (part * shape.heads + 1) * shape.size, shape.size);
+        fetch_next_head(shape, qkv);
         fetch_to_read(dout + shape.size, shape.size);
         fetch_to_read(out + shape.size, shape.size);
     }

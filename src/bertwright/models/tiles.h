@@ -11,7 +11,6 @@ INLINE int64_t tiled(int64_t size) { return (size + TILE - 1) / TILE * TILE; }
 
 #if defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
 #define HAS_TILES 1
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -1,9 +1,6 @@
 // The transpose of a matrix of half-size numbers, at the speed of memory.
 #pragma once
 #include "squares.h"
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 // A whole line of the cache, which is not read before it is overwritten; `to` lies at its beginning.
 INLINE void store_line(uint16_t* to, Lanes x) {

@@ -33,7 +33,7 @@ from bertwright.tasks.conll import TagExample, column_text
 from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.prediction import losses, predicted, scored
-from bertwright.tasks.presets import Overrides
+from bertwright.tasks.presets import Overrides, refuse_twice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
@@ -61,8 +61,7 @@ class EvaluateSettings:
     def __post_init__(self) -> None:
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
-        if twice := [given for given in self.inputs if self.inputs.count(given) > 1]:
-            raise ValueError(f"{twice[0]}: named twice; its examples would count double")
+        refuse_twice(self.inputs)
 
 
 @dataclass(frozen=True)

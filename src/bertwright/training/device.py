@@ -146,7 +146,7 @@ def fitting_tokens(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
     return min(max(int(room / a_token), 512), GPU_TOKENS)
 
 
-def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 1.0) -> float:
+def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 0.3) -> float:
     """Matrix-product speed that this place keeps up on a feed-forward layer's shape, FLOP/s.
 
     The yardstick of utilisation: what a model of this width could reach if it were nothing but matrix products. The
