@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright import native
-from bertwright.models import kernels, twins
+from bertwright.models import kernels, products, twins
 from bertwright.models.dropout import kept
 from bertwright.models.kernels import AdamStep, Dropout, Norm, Tables
 
@@ -208,7 +208,7 @@ def test_linear_cross_entropy_in_bfloat16_is_float32s_but_for_rounding(
 
 @needs_native
 @pytest.mark.parametrize(
-    ("rows", "inner", "outer"), [(0, 8, 8), (1, 64, 24), (255, 40, 8), (425, 128, 96), (1100, 33, 77)]
+    ("rows", "inner", "outer"), [(0, 8, 8), (0, 32, 64), (1, 64, 24), (255, 40, 8), (425, 128, 96), (1100, 33, 77)]
 )
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_linear_in_bfloat16_is_torchs(rows: int, inner: int, outer: int, with_bias: bool) -> None:
@@ -219,6 +219,63 @@ def test_linear_in_bfloat16_is_torchs(rows: int, inner: int, outer: int, with_bi
         assert got.dtype == torch.bfloat16
         assert got.shape == expected.shape
         assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
+
+
+needs_tiles = pytest.mark.skipif(
+    native.library("kernels") is None or not products.tile_registers(), reason="a processor without tile registers"
+)
+
+
+@needs_tiles
+@given(
+    rows=st.integers(0, 300),
+    inner=st.integers(1, 9).map(lambda tiles: 32 * tiles),
+    outer=st.integers(1, 9).map(lambda tiles: 32 * tiles),
+    apart=st.sampled_from([0, 8, 32]),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+@settings(deadline=None, max_examples=60)
+def test_products_on_tiles_are_exact(rows: int, inner: int, outer: int, apart: int, threads: int, seed: int) -> None:
+    """Small whole numbers have exact sums: every product of a layer must be right to the last bit."""
+    torch.set_num_threads(threads)
+    numbers = torch.Generator().manual_seed(seed)
+
+    def whole(*shape: int) -> Tensor:
+        return torch.randint(-3, 4, shape, generator=numbers).float()
+
+    x, dy = (whole(rows, width + apart).bfloat16()[:, :width] for width in (inner, outer))
+    weight, bias = whole(outer, inner), whole(outer)
+    forward = x.double() @ weight.double().T + bias.double()
+    assert torch.equal(products.product(x, weight, bias, turned=True), forward.bfloat16())
+    assert torch.equal(products.product(dy, weight), (dy.double() @ weight.double()).bfloat16())
+    sums = torch.empty(outer)
+    assert torch.equal(products.weight_gradient(dy, x, sums), (dy.double().T @ x.double()).float())
+    assert torch.equal(sums, dy.float().sum(0))
+
+
+@needs_tiles
+def test_linear_on_tiles_reads_nothing_but_its_matrices() -> None:
+    """What lies between rows, and after the last, is NaN here; a number that is not finite within them arrives."""
+    whole = torch.full((70, 96), torch.nan).bfloat16()
+    x = whole[:65, :64]
+    x.copy_(torch.ones(65, 64))
+    weight = torch.ones(32, 64)
+    assert (products.product(x, weight, turned=True) == 64).all()
+    assert (products.weight_gradient(x[:, :32].contiguous(), x) == 65).all()
+    x[3, 5] = torch.inf
+    y = products.product(x, weight, turned=True)
+    assert y[3].isinf().all()
+    assert (y[4:] == 64).all()
+
+
+@needs_tiles
+def test_gradients_of_float32_weights_are_not_rounded() -> None:
+    x, weight = torch.randn(200, 64).bfloat16(), torch.randn(96, 64, requires_grad=True)
+    upstream = torch.randn(200, 96).bfloat16()
+    dweight = torch.autograd.grad(kernels.linear(x, weight), weight, upstream)[0]
+    torch.testing.assert_close(dweight, upstream.float().T @ x.float(), rtol=0, atol=1e-4)
+    assert not torch.equal(dweight, dweight.bfloat16().float())
 
 
 @needs_native
@@ -238,7 +295,9 @@ def test_transposed(rows: int, columns: int, apart: int, threads: int) -> None:
     torch.set_num_threads(threads)
     numbers = torch.arange(rows * (columns + apart), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     x = numbers.view(rows, columns + apart)[:, :columns]
-    y = kernels.transposed(x)
+    sums = torch.empty(columns)
+    y = products.transposed(x, sums)
+    torch.testing.assert_close(sums, x.double().sum(0).float(), equal_nan=True)
     assert torch.equal(y.view(torch.int16), x.T.view(torch.int16))
     assert y._base is not None
     assert not y._base[:, rows:].any()  # between the rows
@@ -247,7 +306,7 @@ def test_transposed(rows: int, columns: int, apart: int, threads: int) -> None:
 def test_filled_up_makes_few_shapes_with_zeros_below() -> None:
     heights = set()
     for rows in range(1, 4097):
-        filled = kernels.filled_up(torch.ones(rows, 1))
+        filled = products.filled_up(torch.ones(rows, 1))
         assert rows <= len(filled) <= max(rows + 15, rows * 17 / 16)
         assert filled.sum() == rows
         assert (filled[:rows] == 1).all()

@@ -4,6 +4,7 @@
 #include "loss.h"
 #include "norm.h"
 #include "optimizer.h"
+#include "products.h"
 #include "transpose.h"
 
 // f is called with a pointer of the tensors' element type.
@@ -116,9 +117,39 @@ void adamw_rows(int64_t type, void* parameter, const void* gradient, const int64
     });
 }
 
-void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, int64_t rows, int64_t columns, int64_t threads) {
-    transpose((const uint16_t*)x, x_row, (uint16_t*)y, y_row, rows, columns, threads);
+// `sums`: of each column, or null.
+void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, float* sums, int64_t rows, int64_t columns,
+               int64_t threads) {
+    transpose((const uint16_t*)x, x_row, (uint16_t*)y, y_row, sums, rows, columns, threads);
 }
+
+// 1 in `has` if this processor has tile registers, which the two functions below are for.
+void tile_registers(int64_t* has, int64_t) {
+#if HAS_TILES
+    *has = tiles_allowed();
+#else
+    *has = 0;
+#endif
+}
+
+#if HAS_TILES
+void pack_panels(int64_t type, const void* x, int64_t x_row, int64_t rows, int64_t columns, int64_t turned, void* panels,
+                 int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        if (turned) pack_turned_panels((const T*)x, x_row, rows, columns, (uint32_t*)panels, threads);
+        else pack_panels((const T*)x, x_row, rows, columns, (uint32_t*)panels, threads);
+    });
+}
+
+// y = a · b + bias, of the given type; `bias` may be null, and is where y is float32.
+void product(int64_t type, const void* a, int64_t a_row, const void* panels, const float* bias, void* y, int64_t rows,
+             int64_t depth, int64_t columns, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        tile_products((const uint16_t*)a, a_row, (const uint32_t*)panels, bias, (ELEMENT(t)*)y, rows, depth, columns, threads);
+    });
+}
+#endif
 
 void square_sum(int64_t type, const void* x, int64_t size, double* total, int64_t threads) {
     with_type(type, [&](auto* t) { *total = square_sum((const ELEMENT(t)*)x, size, threads); });

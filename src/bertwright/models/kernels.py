@@ -19,6 +19,15 @@ from torch.autograd.function import once_differentiable
 from bertwright.models import twins
 from bertwright.models.binding import TYPES, CDraw, apply, call, drawn_at, row_address, runs_native
 from bertwright.models.dropout import Dropout
+from bertwright.models.products import (
+    filled_up,
+    fills_tiles,
+    halves,
+    product,
+    turned_product,
+    vocabulary_product,
+    weight_gradient,
+)
 from bertwright.models.twins import AdamStep, Norm, Tables
 
 if TYPE_CHECKING:
@@ -42,7 +51,6 @@ __all__ = [
 
 # Of logits at once, at most; each chunk also costs a pass over the weight's gradient.
 CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**29}
-WORTH_TURNING = 256  # rows from which the transpose of a matrix costs less than it saves in a product
 
 
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
@@ -87,30 +95,43 @@ class BiasGelu(torch.autograd.Function):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias in the number type of x, T H and O H → T O; `weight` may be float32 where x is not."""
-    cast_weight, cast_bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     if halves(x):
-        return apply(Linear, x, cast_weight, cast_bias)
-    return F.linear(x, cast_weight, cast_bias)
+        return apply(Linear, x, weight, bias)
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 class Linear(torch.autograd.Function):
-    """`F.linear` in the shapes that oneDNN likes; see `filled_up` and `turned_product`."""
+    """`F.linear` of a bfloat16 state. Gradients of float32 weights are never rounded where tile registers make them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        filled = filled_up(x)
-        ctx.save_for_backward(filled, weight)
-        return F.linear(filled, weight, bias)[: len(x)]
+        ctx.on_tiles = fills_tiles(weight)
+        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        if ctx.on_tiles:
+            x = x.contiguous()
+            ctx.save_for_backward(x, weight)
+            return product(x, weight, bias, turned=True)
+        filled, cast_weight = filled_up(x), weight.to(x.dtype)
+        ctx.save_for_backward(filled, cast_weight)
+        return F.linear(filled, cast_weight, None if bias is None else bias.to(x.dtype))[: len(x)]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         for_x, for_weight, for_bias = ctx.needs_input_grad
-        filled = filled_up(dy)
-        dx = torch.mm(filled, weight)[: len(dy)] if for_x else None
-        dweight = turned_product(filled, x) if for_weight else None
-        return dx, dweight, dy.sum(0) if for_bias else None
+        if ctx.on_tiles:
+            dy = dy.contiguous()
+            dbias = torch.empty(dy.shape[1]) if for_bias else None
+            dweight = weight_gradient(dy, x, dbias) if for_weight or for_bias else None
+            dx = product(dy, weight) if for_x else None
+        else:
+            filled = filled_up(dy)
+            dbias = dy.sum(0) if for_bias else None
+            dweight = turned_product(filled, x) if for_weight else None
+            dx = torch.mm(filled, weight)[: len(dy)] if for_x else None
+        weight_type, bias_type = ctx.dtypes
+        return dx, None if dweight is None else dweight.to(weight_type), None if dbias is None else dbias.to(bias_type)
 
 
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
@@ -305,15 +326,6 @@ class LinearCrossEntropy(torch.autograd.Function):
         return *gradients, None, None, None
 
 
-def vocabulary_product(hidden: Tensor, weight: Tensor) -> Tensor:
-    """hidden · weightᵀ, M H and V H → M V; the rows of a bfloat16 one may lie apart."""
-    if not worth_turning(hidden):
-        return torch.mm(hidden, weight.T)
-    # oneDNN takes half the time for the product turned around, whose many rows it shares out among threads.
-    turned = weight.new_empty(len(weight), turned_stride(len(hidden)))[:, : len(hidden)]
-    return transposed(torch.mm(weight, hidden.T, out=turned))
-
-
 def add_weight_gradient(dy: Tensor, x: Tensor, dweight: Tensor, new: bool) -> None:
     """dweight (+)= dyᵀ · x, for dy T O and x T H; the product in its factors' type, the sum in the weight's."""
     if dy.dtype == dweight.dtype:
@@ -322,49 +334,6 @@ def add_weight_gradient(dy: Tensor, x: Tensor, dweight: Tensor, new: bool) -> No
         dweight.copy_(turned_product(dy, x))
     else:
         dweight += turned_product(dy, x)
-
-
-def turned_product(a: Tensor, b: Tensor) -> Tensor:
-    """aᵀ · b. For bfloat16, oneDNN's products are so much slower on columns than on rows that turning `a` pays."""
-    return torch.mm(transposed(a) if worth_turning(a) else a.T, b)
-
-
-def worth_turning(x: Tensor) -> bool:
-    return halves(x) and len(x) >= WORTH_TURNING
-
-
-def halves(x: Tensor) -> bool:
-    """Whether x is a bfloat16 matrix that native kernels take."""
-    return x.dtype == torch.bfloat16 and x.ndim == 2 and runs_native("kernels", x)
-
-
-def filled_up(x: Tensor) -> Tensor:
-    """T H → T' H with zeros below, T' ≥ T of few different values: oneDNN makes machine code for each shape it meets.
-
-    That takes milliseconds, longer than a product of a few hundred tokens; packed batches have another T every time.
-    """
-    step = max(16, 1 << max(len(x).bit_length() - 5, 0))  # at most a sixteenth more
-    missing = -len(x) % step
-    if missing == 0:
-        return x.contiguous()
-    filled = x.new_empty(len(x) + missing, x.shape[1])
-    filled[: len(x)] = x
-    filled[len(x) :] = 0
-    return filled
-
-
-def transposed(x: Tensor) -> Tensor:
-    """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; the result's do, with zeros between."""
-    rows, columns = x.shape
-    y = x.new_empty(columns, turned_stride(rows))
-    call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], rows, columns)
-    return y[:, :rows]
-
-
-def turned_stride(columns: int) -> int:
-    """From one row to the next: whole cache lines, but no large power of two of them, which would share few places."""
-    stride = -(-columns // 32) * 32
-    return stride + 32 if stride % 512 == 0 else stride
 
 
 def cross_entropy_(

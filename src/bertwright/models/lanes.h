@@ -64,6 +64,22 @@ INLINE void store(bfloat16* p, Lanes x) {  // to the nearest, ties to even; NaN 
 #endif
 }
 
+// A whole line of the cache, which is not read before it is overwritten; `to` lies at its beginning.
+INLINE void store_line(void* to, Lanes x) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps((float*)to, (__m512)x);
+#else
+    memcpy(to, &x, sizeof x);
+#endif
+}
+
+// Such stores are seen by other threads when they have all been made.
+INLINE void lines_stored() {
+#if defined(__AVX512F__)
+    _mm_sfence();
+#endif
+}
+
 // The first `count` < W elements of a vector; the others read as 0 and are not written.
 template <class T> INLINE Lanes load(const T* p, int count) {
     T whole[W] = {}; memcpy(whole, p, count * sizeof(T)); return load(whole);

@@ -9,7 +9,7 @@
 constexpr int TILE = 32;
 INLINE int64_t tiled(int64_t size) { return (size + TILE - 1) / TILE * TILE; }
 
-#if defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
 #define HAS_TILES 1
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -31,15 +31,59 @@ struct Tiles {
     ~Tiles() { _tile_release(); }
 };
 
+// Adds to registers 0 to 3 the product of TILE rows of a, `a_row` apart, and TILE columns of b, in panels of b_depth rows.
+// AHEAD: b's next tiles are fetched meanwhile, where it is larger than the nearest cache.
+template <bool AHEAD>
+INLINE void add_tiles(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t depth, int64_t b_depth) {
+    const uint16_t* lower = a + 16 * a_row;
+    const uint32_t* right = b + 8 * b_depth;
+    for (int64_t k = 0; k < depth; k += TILE) {
+        if constexpr (AHEAD)
+            for (int r = 0; r < 16; r++) {
+                __builtin_prefetch(b + 8 * (k + TILE) + 16 * r);
+                __builtin_prefetch(right + 8 * (k + TILE) + 16 * r);
+            }
+        _tile_loadd(4, a + k, 2 * a_row);
+        _tile_loadd(6, b + 8 * k, 64);
+        _tile_loadd(7, right + 8 * k, 64);
+        _tile_loadd(5, lower + k, 2 * a_row);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+INLINE void zero_tiles() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+INLINE void store_tiles(float* c, int64_t c_row) {
+    _tile_stored(0, c, 4 * c_row);
+    _tile_stored(1, c + 16, 4 * c_row);
+    _tile_stored(2, c + 16 * c_row, 4 * c_row);
+    _tile_stored(3, c + 16 * c_row + 16, 4 * c_row);
+    asm volatile("" ::: "memory");  // which the compiler does not know to have changed memory
+}
+
+// One block of a product: TILE rows of a, TILE columns of b.
+INLINE void tile_block(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t depth, float* block) {
+    asm volatile("" ::: "memory");  // nor that tiles are loaded from memory: what was stored must be there
+    zero_tiles();
+    add_tiles<true>(a, a_row, b, depth, depth);
+    store_tiles(block, TILE);
+}
+
 // c (+)= a · b: a is rows × depth with row stride a_row; b has panels of b_depth rows; c has row stride c_row.
 template <bool ADD>
 static void tile_product(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t rows, int64_t depth, int64_t columns,
                          int64_t b_depth, float* c, int64_t c_row) {
-    asm volatile("" ::: "memory");  // nor that tiles are loaded from memory: what was stored must be there
+    asm volatile("" ::: "memory");
     for (int64_t j = 0; j < columns; j += TILE)
         for (int64_t i = 0; i < rows; i += TILE) {
-            const uint16_t *upper = a + i * a_row, *lower = upper + 16 * a_row;
-            const uint32_t *left = b + j * b_depth / 2, *right = left + 8 * b_depth;
             float* out = c + i * c_row + j;
             if constexpr (ADD) {
                 _tile_loadd(0, out, 4 * c_row);
@@ -47,25 +91,10 @@ static void tile_product(const uint16_t* a, int64_t a_row, const uint32_t* b, in
                 _tile_loadd(2, out + 16 * c_row, 4 * c_row);
                 _tile_loadd(3, out + 16 * c_row + 16, 4 * c_row);
             } else {
-                _tile_zero(0);
-                _tile_zero(1);
-                _tile_zero(2);
-                _tile_zero(3);
+                zero_tiles();
             }
-            for (int64_t k = 0; k < depth; k += TILE) {
-                _tile_loadd(4, upper + k, 2 * a_row);
-                _tile_loadd(6, left + 8 * k, 64);
-                _tile_loadd(7, right + 8 * k, 64);
-                _tile_loadd(5, lower + k, 2 * a_row);
-                _tile_dpbf16ps(0, 4, 6);
-                _tile_dpbf16ps(1, 4, 7);
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_dpbf16ps(3, 5, 7);
-            }
-            _tile_stored(0, out, 4 * c_row);
-            _tile_stored(1, out + 16, 4 * c_row);
-            _tile_stored(2, out + 16 * c_row, 4 * c_row);
-            _tile_stored(3, out + 16 * c_row + 16, 4 * c_row);
+            add_tiles<false>(a + i * a_row, a_row, b + j * b_depth / 2, depth, b_depth);
+            store_tiles(out, c_row);
         }
 }
 

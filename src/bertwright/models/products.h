@@ -1,0 +1,107 @@
+// Products of whole matrices of bfloat16 on tile registers: what dense layers are made of.
+//
+// The right factor is packed into panels first (tiles.h), straight from what it is made of, float32 weights say. Every
+// number of a result is summed by one thread, in the order of the depth: its bits do not depend on how many there are.
+#pragma once
+#include "tiles.h"
+
+#if HAS_TILES
+
+// W numbers as words, bfloat16 in the lower halves.
+INLINE Words rounded(const float* x) { bfloat16 h[W]; store(h, load(x)); Halves bits; memcpy(&bits, h, sizeof bits); return __builtin_convertvector(bits, Words); }
+INLINE Words rounded(const bfloat16* x) { Halves bits; memcpy(&bits, x, sizeof bits); return __builtin_convertvector(bits, Words); }
+
+// 2W numbers side by side, two in a word.
+INLINE Lanes pairs(const float* x) { bfloat16 h[2 * W]; store(h, load(x)); store(h + W, load(x + W)); return load((const float*)h); }
+INLINE Lanes pairs(const bfloat16* x) { return load((const float*)x); }
+
+// x, rows × columns with rows `x_row` apart → panels of x as a right factor, whose depth are the rows, filled up with zeros.
+template <class T>
+static void pack_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
+    const int64_t depth = tiled(rows);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t top = 0; top < depth; top += TILE)
+            for (int64_t c = 0; c < columns; c += W) {
+                uint32_t* line = panels + (c * depth + top * W) / 2;
+                for (int64_t r = top; r < top + TILE; r += 2, line += W) {
+                    const T* even = x + r * x_row + c;
+                    const Words low = r < rows ? rounded(even) : Words{}, high = r + 1 < rows ? rounded(even + x_row) : Words{};
+                    store_line(line, (Lanes)(low | high << 16));
+                }
+            }
+        lines_stored();
+    }
+}
+
+// The same of x transposed: the depth are its columns.
+template <class T>
+static void pack_turned_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t top = 0; top < rows; top += W)
+            for (int64_t c = 0; c < columns; c += 2 * W) {
+                Lanes square[W];
+                for (int i = 0; i < W; i++) square[i] = pairs(x + (top + i) * x_row + c);
+                swap_blocks<1>(square);
+                for (int i = 0; i < W; i++) store_line(panels + (top * columns + c * W) / 2 + i * W, square[i]);
+            }
+        lines_stored();
+    }
+}
+
+// One block of a result on its way to memory, TILE × TILE in float32, of which `count` rows are real. Its lines are fetched
+// before the product, so that they are at hand when they are written.
+template <class T> INLINE void fetch_block(const T* out, int64_t out_row, int64_t count) {
+    for (int64_t r = 0; r < count; r++)
+        for (size_t c = 0; c < TILE; c += 64 / sizeof(T)) __builtin_prefetch(out + r * out_row + c, 1);
+}
+INLINE void put_block(const float* block, const float* bias, bfloat16* out, int64_t out_row, int64_t count) {
+    const Lanes left = bias ? load(bias) : Lanes{}, right = bias ? load(bias + W) : Lanes{};
+    for (int64_t r = 0; r < count; r++, block += TILE) {
+        const __m512bh line = _mm512_cvtne2ps_pbh((__m512)(load(block + W) + right), (__m512)(load(block) + left));
+        memcpy(out + r * out_row, &line, sizeof line);
+    }
+}
+INLINE void put_block(const float* block, const float*, float* out, int64_t out_row, int64_t count) {
+    for (int64_t r = 0; r < count; r++) memcpy(out + r * out_row, block + r * TILE, TILE * sizeof(float));
+}
+
+// y = a · b (+ bias in bfloat16, where there is one). a is rows × depth, its rows `a_row` apart; y is rows × columns; depth and
+// columns are multiples of TILE. TILE rows of a stay in the near caches while b passes by.
+template <class T>
+static void tile_products(const uint16_t* a, int64_t a_row, const uint32_t* b, const float* bias, T* y, int64_t rows,
+                          int64_t depth, int64_t columns, int64_t threads) {
+    const int64_t down = tiled(rows) / TILE;
+    int64_t wide = 32 * TILE, across;
+    while (across = (columns + wide - 1) / wide, down * across < 4 * threads && wide > TILE) wide /= 2;
+    tiles_allowed();
+#pragma omp parallel num_threads(threads)
+    {
+        Tiles registers;
+        std::vector<uint16_t> filled;  // the last rows
+        alignas(64) float block[TILE * TILE];
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < down * across; task++) {
+            const int64_t top = task / across * TILE, count = std::min((int64_t)TILE, rows - top);
+            const int64_t first = task % across * wide, last = std::min(columns, first + wide);
+            const uint16_t* left = a + top * a_row;
+            int64_t left_row = a_row;
+            if (count < TILE) {
+                filled.assign(TILE * depth, 0);
+                for (int64_t r = 0; r < count; r++) memcpy(&filled[r * depth], left + r * a_row, 2 * depth);
+                left = filled.data();
+                left_row = depth;
+            }
+            for (int64_t c = first; c < last; c += TILE) {
+                T* out = y + top * columns + c;
+                fetch_block(out, columns, count);
+                tile_block(left, left_row, b + c * depth / 2, depth, block);
+                put_block(block, bias ? bias + c : nullptr, out, columns, count);
+            }
+        }
+    }
+}
+#endif

@@ -1,0 +1,118 @@
+"""Matrix products in bfloat16 on a CPU: a dense layer's three, and that with the vocabulary.
+
+T tokens, H and O the widths of a layer's input and output, V vocabulary size, M masked positions.
+
+On a processor with AMX's tile registers they are native kernels (`products.h`), for widths that fill tiles. Elsewhere,
+and for other widths, oneDNN multiplies, in the shapes that it is quick at (docs/decisions/13).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from bertwright.models.binding import TYPES, call, row_address, runs_native
+
+TILE = 32
+WORTH_TURNING = 256  # rows from which the transpose of a matrix costs less than it saves in a product
+
+
+def halves(x: Tensor) -> bool:
+    """Whether x is a bfloat16 matrix that native kernels take."""
+    return x.dtype == torch.bfloat16 and x.ndim == 2 and runs_native("kernels", x)
+
+
+@cache
+def tile_registers() -> bool:
+    has = torch.zeros(1, dtype=torch.int64)
+    call("kernels", "tile_registers", has)
+    return bool(has)
+
+
+def fills_tiles(weight: Tensor) -> bool:
+    """Whether a layer's products run on tile registers: both its widths must be multiples of their size."""
+    return all(width % TILE == 0 and width > 0 for width in weight.shape) and tile_registers()
+
+
+def panels(x: Tensor, turned: bool = False) -> Tensor:
+    """x, or its transpose, as the right factor of `product`: rounded to bfloat16, its rows filled up with zeros."""
+    rows, columns = x.shape
+    packed = torch.empty(-(-rows // TILE) * TILE * columns, dtype=torch.bfloat16)
+    call("kernels", "pack_panels", TYPES[x.dtype], row_address(x), x.stride(0), rows, columns, turned, packed)
+    return packed
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, turned: bool = False) -> Tensor:
+    """x · weight + bias, T H and H O → T O; `turned`: weight is O H, and its transpose is meant."""
+    depth, columns = reversed(weight.shape) if turned else weight.shape
+    assert x.shape[1] == depth, (x.shape, weight.shape)
+    y = x.new_empty(len(x), columns)
+    multiply(x, len(x), depth, panels(weight, turned), bias, y)
+    return y
+
+
+def weight_gradient(dy: Tensor, x: Tensor, sums: Tensor | None = None) -> Tensor:
+    """dyᵀ · x, T O and T H → O H, float32; the sums of dy's columns go into `sums` (O)."""
+    y = torch.empty(dy.shape[1], x.shape[1])
+    depth = -(-len(dy) // TILE) * TILE
+    multiply(transposed(dy, sums), len(y), depth, panels(x), None, y)
+    return y
+
+
+def multiply(left: Tensor, rows: int, depth: int, right: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    """`y` = left · right + bias. The first `depth` numbers from each row's start on count, real or zeros."""
+    float_bias = None if bias is None else bias.float()
+    given = row_address(left), left.stride(0), right, float_bias, y
+    call("kernels", "product", TYPES[y.dtype], *given, rows, depth, y.shape[1])
+
+
+def vocabulary_product(hidden: Tensor, weight: Tensor) -> Tensor:
+    """hidden · weightᵀ, M H and V H → M V; the rows of a bfloat16 one may lie apart."""
+    if not worth_turning(hidden):
+        return torch.mm(hidden, weight.T)
+    # oneDNN takes half the time for the product turned around, whose many rows it shares out among threads.
+    turned = weight.new_empty(len(weight), turned_stride(len(hidden)))[:, : len(hidden)]
+    return transposed(torch.mm(weight, hidden.T, out=turned))
+
+
+def turned_product(a: Tensor, b: Tensor) -> Tensor:
+    """aᵀ · b. For bfloat16, oneDNN's products are so much slower on columns than on rows that turning `a` pays."""
+    return torch.mm(transposed(a) if worth_turning(a) else a.T, b)
+
+
+def worth_turning(x: Tensor) -> bool:
+    return halves(x) and len(x) >= WORTH_TURNING
+
+
+def filled_up(x: Tensor) -> Tensor:
+    """T H → T' H with zeros below, T' ≥ T of few different values: oneDNN makes machine code for each shape it meets.
+
+    That takes milliseconds, longer than a product of a few hundred tokens; packed batches have another T every time.
+    """
+    step = max(16, 1 << max(len(x).bit_length() - 5, 0))  # at most a sixteenth more
+    missing = -len(x) % step
+    if missing == 0:
+        return x.contiguous()
+    filled = x.new_empty(len(x) + missing, x.shape[1])
+    filled[: len(x)] = x
+    filled[len(x) :] = 0
+    return filled
+
+
+def transposed(x: Tensor, sums: Tensor | None = None) -> Tensor:
+    """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; the result's do, with zeros between.
+
+    The sums of the columns go into `sums` (C, float32), if that is given.
+    """
+    rows, columns = x.shape
+    y = x.new_empty(columns, turned_stride(rows))
+    call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], sums, rows, columns)
+    return y[:, :rows]
+
+
+def turned_stride(columns: int) -> int:
+    """From one row to the next: whole cache lines, but no large power of two of them, which would share few places."""
+    stride = -(-columns // 32) * 32
+    return stride + 32 if stride % 512 == 0 else stride
