@@ -246,12 +246,13 @@ def test_products_on_tiles_are_exact(rows: int, inner: int, outer: int, apart: i
 
     x, dy = (whole(rows, width + apart).bfloat16()[:, :width] for width in (inner, outer))
     weight, bias = whole(outer, inner), whole(outer)
-    forward = x.double() @ weight.double().T + bias.double()
-    assert torch.equal(products.product(x, weight, bias, turned=True), forward.bfloat16())
-    assert torch.equal(products.product(dy, weight), (dy.double() @ weight.double()).bfloat16())
-    sums = torch.empty(outer)
-    assert torch.equal(products.weight_gradient(dy, x, sums), (dy.double().T @ x.double()).float())
-    assert torch.equal(sums, dy.float().sum(0))
+    y = products.dense(x, weight, bias)
+    dx, dweight, dbias = products.dense_gradients(dy.contiguous(), x, weight, (True, True, True))
+    x, dy, weight, bias = (part.double() for part in (x, dy, weight, bias))
+    assert torch.equal(y, (x @ weight.T + bias).bfloat16())
+    assert torch.equal(dx, (dy @ weight).bfloat16())
+    assert torch.equal(dweight, (dy.T @ x).float())
+    assert torch.equal(dbias, dy.sum(0).float())
 
 
 @needs_tiles
@@ -261,10 +262,11 @@ def test_linear_on_tiles_reads_nothing_but_its_matrices() -> None:
     x = whole[:65, :64]
     x.copy_(torch.ones(65, 64))
     weight = torch.ones(32, 64)
-    assert (products.product(x, weight, turned=True) == 64).all()
-    assert (products.weight_gradient(x[:, :32].contiguous(), x) == 65).all()
+    assert (products.dense(x, weight, None) == 64).all()
+    dweight = products.dense_gradients(x[:, :32].contiguous(), x, weight, (False, True, False))[1]
+    assert (dweight == 65).all()
     x[3, 5] = torch.inf
-    y = products.product(x, weight, turned=True)
+    y = products.dense(x, weight, None)
     assert y[3].isinf().all()
     assert (y[4:] == 64).all()
 
@@ -295,9 +297,7 @@ def test_transposed(rows: int, columns: int, apart: int, threads: int) -> None:
     torch.set_num_threads(threads)
     numbers = torch.arange(rows * (columns + apart), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     x = numbers.view(rows, columns + apart)[:, :columns]
-    sums = torch.empty(columns)
-    y = products.transposed(x, sums)
-    torch.testing.assert_close(sums, x.double().sum(0).float(), equal_nan=True)
+    y = products.transposed(x)
     assert torch.equal(y.view(torch.int16), x.T.view(torch.int16))
     assert y._base is not None
     assert not y._base[:, rows:].any()  # between the rows

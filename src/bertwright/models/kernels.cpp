@@ -123,7 +123,7 @@ void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, float* sums
     transpose((const uint16_t*)x, x_row, (uint16_t*)y, y_row, sums, rows, columns, threads);
 }
 
-// 1 in `has` if this processor has tile registers, which the two functions below are for.
+// 1 in `has` if this processor has tile registers, which the functions below are for.
 void tile_registers(int64_t* has, int64_t) {
 #if HAS_TILES
     *has = tiles_allowed();
@@ -133,20 +133,19 @@ void tile_registers(int64_t* has, int64_t) {
 }
 
 #if HAS_TILES
-void pack_panels(int64_t type, const void* x, int64_t x_row, int64_t rows, int64_t columns, int64_t turned, void* panels,
-                 int64_t threads) {
+// `type` is the weight's; `bias` may be null.
+void dense(int64_t type, const void* x, int64_t x_row, const void* weight, const float* bias, void* y, int64_t rows,
+           int64_t inner, int64_t outer, int64_t threads) {
     with_type(type, [&](auto* t) {
-        using T = ELEMENT(t);
-        if (turned) pack_turned_panels((const T*)x, x_row, rows, columns, (uint32_t*)panels, threads);
-        else pack_panels((const T*)x, x_row, rows, columns, (uint32_t*)panels, threads);
+        dense((const uint16_t*)x, x_row, (const ELEMENT(t)*)weight, bias, (bfloat16*)y, rows, inner, outer, threads);
     });
 }
 
-// y = a · b + bias, of the given type; `bias` may be null, and is where y is float32.
-void product(int64_t type, const void* a, int64_t a_row, const void* panels, const float* bias, void* y, int64_t rows,
-             int64_t depth, int64_t columns, int64_t threads) {
+void dense_backward(int64_t type, const void* dy, const void* x, int64_t x_row, const void* weight, void* dx, float* dweight,
+                    float* dbias, int64_t rows, int64_t inner, int64_t outer, int64_t threads) {
     with_type(type, [&](auto* t) {
-        tile_products((const uint16_t*)a, a_row, (const uint32_t*)panels, bias, (ELEMENT(t)*)y, rows, depth, columns, threads);
+        dense_backward((const uint16_t*)dy, (const uint16_t*)x, x_row, (const ELEMENT(t)*)weight, (bfloat16*)dx, dweight, dbias,
+                       rows, inner, outer, threads);
     });
 }
 #endif

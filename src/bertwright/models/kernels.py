@@ -20,13 +20,13 @@ from bertwright.models import twins
 from bertwright.models.binding import TYPES, CDraw, apply, call, drawn_at, row_address, runs_native
 from bertwright.models.dropout import Dropout
 from bertwright.models.products import (
+    dense,
+    dense_gradients,
     filled_up,
     fills_tiles,
     halves,
-    product,
     turned_product,
     vocabulary_product,
-    weight_gradient,
 )
 from bertwright.models.twins import AdamStep, Norm, Tables
 
@@ -110,7 +110,7 @@ class Linear(torch.autograd.Function):
         if ctx.on_tiles:
             x = x.contiguous()
             ctx.save_for_backward(x, weight)
-            return product(x, weight, bias, turned=True)
+            return dense(x, weight, bias)
         filled, cast_weight = filled_up(x), weight.to(x.dtype)
         ctx.save_for_backward(filled, cast_weight)
         return F.linear(filled, cast_weight, None if bias is None else bias.to(x.dtype))[: len(x)]
@@ -121,15 +121,12 @@ class Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         for_x, for_weight, for_bias = ctx.needs_input_grad
         if ctx.on_tiles:
-            dy = dy.contiguous()
-            dbias = torch.empty(dy.shape[1]) if for_bias else None
-            dweight = weight_gradient(dy, x, dbias) if for_weight or for_bias else None
-            dx = product(dy, weight) if for_x else None
+            dx, dweight, dbias = dense_gradients(dy.contiguous(), x, weight, ctx.needs_input_grad)
         else:
             filled = filled_up(dy)
-            dbias = dy.sum(0) if for_bias else None
-            dweight = turned_product(filled, x) if for_weight else None
             dx = torch.mm(filled, weight)[: len(dy)] if for_x else None
+            dweight = turned_product(filled, x) if for_weight else None
+            dbias = dy.sum(0) if for_bias else None
         weight_type, bias_type = ctx.dtypes
         return dx, None if dweight is None else dweight.to(weight_type), None if dbias is None else dbias.to(bias_type)
 

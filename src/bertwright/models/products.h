@@ -4,6 +4,9 @@
 // number of a result is summed by one thread, in the order of the depth: its bits do not depend on how many there are.
 #pragma once
 #include "tiles.h"
+#include "transpose.h"
+#include <cstdlib>
+#include <memory>
 
 #if HAS_TILES
 
@@ -35,16 +38,16 @@ static void pack_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns
     }
 }
 
-// The same of x transposed: the depth are its columns.
+// The same of x transposed: the depth are its columns, and what is filled up its rows.
 template <class T>
 static void pack_turned_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
-        for (int64_t top = 0; top < rows; top += W)
+        for (int64_t top = 0; top < tiled(rows); top += W)
             for (int64_t c = 0; c < columns; c += 2 * W) {
                 Lanes square[W];
-                for (int i = 0; i < W; i++) square[i] = pairs(x + (top + i) * x_row + c);
+                for (int i = 0; i < W; i++) square[i] = top + i < rows ? pairs(x + (top + i) * x_row + c) : Lanes{};
                 swap_blocks<1>(square);
                 for (int i = 0; i < W; i++) store_line(panels + (top * columns + c * W) / 2 + i * W, square[i]);
             }
@@ -70,13 +73,15 @@ INLINE void put_block(const float* block, const float*, float* out, int64_t out_
 }
 
 // y = a · b (+ bias in bfloat16, where there is one). a is rows × depth, its rows `a_row` apart; y is rows × columns; depth and
-// columns are multiples of TILE. TILE rows of a stay in the near caches while b passes by.
+// columns are multiples of TILE. A task's share of b stays in the second cache while TILE rows of a after another pass by.
 template <class T>
 static void tile_products(const uint16_t* a, int64_t a_row, const uint32_t* b, const float* bias, T* y, int64_t rows,
                           int64_t depth, int64_t columns, int64_t threads) {
-    const int64_t down = tiled(rows) / TILE;
-    int64_t wide = 32 * TILE, across;
-    while (across = (columns + wide - 1) / wide, down * across < 4 * threads && wide > TILE) wide /= 2;
+    int64_t high = 16 * TILE, wide = std::clamp(((int64_t)1 << 19) / std::max(depth, (int64_t)1) / TILE, (int64_t)1, (int64_t)32) * TILE;
+    const auto shares = [](int64_t size, int64_t part) { return (size + part - 1) / part; };
+    while (shares(rows, high) * shares(columns, wide) < 8 * threads && std::max(high, wide) > TILE)
+        if (high > TILE) high /= 2; else wide = tiled(wide / 2);
+    const int64_t across = shares(columns, wide), tasks = shares(rows, high) * across;
     tiles_allowed();
 #pragma omp parallel num_threads(threads)
     {
@@ -84,24 +89,61 @@ static void tile_products(const uint16_t* a, int64_t a_row, const uint32_t* b, c
         std::vector<uint16_t> filled;  // the last rows
         alignas(64) float block[TILE * TILE];
 #pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < down * across; task++) {
-            const int64_t top = task / across * TILE, count = std::min((int64_t)TILE, rows - top);
+        for (int64_t task = 0; task < tasks; task++) {
             const int64_t first = task % across * wide, last = std::min(columns, first + wide);
-            const uint16_t* left = a + top * a_row;
-            int64_t left_row = a_row;
-            if (count < TILE) {
-                filled.assign(TILE * depth, 0);
-                for (int64_t r = 0; r < count; r++) memcpy(&filled[r * depth], left + r * a_row, 2 * depth);
-                left = filled.data();
-                left_row = depth;
-            }
-            for (int64_t c = first; c < last; c += TILE) {
-                T* out = y + top * columns + c;
-                fetch_block(out, columns, count);
-                tile_block(left, left_row, b + c * depth / 2, depth, block);
-                put_block(block, bias ? bias + c : nullptr, out, columns, count);
+            const int64_t begin = task / across * high, end = std::min(rows, begin + high);
+            for (int64_t top = begin; top < end; top += TILE) {
+                const int64_t count = std::min((int64_t)TILE, rows - top);
+                const uint16_t* left = a + top * a_row;
+                int64_t left_row = a_row;
+                if (count < TILE) {
+                    filled.assign(TILE * depth, 0);
+                    for (int64_t r = 0; r < count; r++) memcpy(&filled[r * depth], left + r * a_row, 2 * depth);
+                    left = filled.data();
+                    left_row = depth;
+                }
+                for (int64_t c = first; c < last; c += TILE) {
+                    T* out = y + top * columns + c;
+                    fetch_block(out, columns, count);
+                    tile_block(left, left_row, b + c * depth / 2, depth, block);
+                    put_block(block, bias ? bias + c : nullptr, out, columns, count);
+                }
             }
         }
+    }
+}
+
+// Room that is not cleared, at the beginning of a cache line.
+template <class T> static std::unique_ptr<T, void (*)(void*)> room(int64_t count) {
+    return {(T*)aligned_alloc(64, (std::max(count, (int64_t)1) * sizeof(T) + 63) / 64 * 64), free};
+}
+
+// y = x · weightᵀ + bias; weight is outer × inner.
+template <class T>
+static void dense(const uint16_t* x, int64_t x_row, const T* weight, const float* bias, bfloat16* y, int64_t rows, int64_t inner,
+                  int64_t outer, int64_t threads) {
+    auto panels = room<uint32_t>(inner * outer / 2);
+    pack_turned_panels(weight, inner, outer, inner, panels.get(), threads);
+    tile_products(x, x_row, panels.get(), bias, y, rows, inner, outer, threads);
+}
+
+// Its gradients, each unless it is null: dx = dy · weight, dweight = dyᵀ · x, dbias = the sums of dy's columns.
+template <class T>
+static void dense_backward(const uint16_t* dy, const uint16_t* x, int64_t x_row, const T* weight, bfloat16* dx, float* dweight,
+                           float* dbias, int64_t rows, int64_t inner, int64_t outer, int64_t threads) {
+    const int64_t deep = tiled(rows), apart = deep % 512 ? deep : deep + TILE;  // no large power of two from row to row
+    auto panels = room<uint32_t>(inner * std::max(outer, deep) / 2);
+    if (dweight || dbias) {
+        auto turned = room<uint16_t>(outer * apart);
+        transpose(dy, outer, turned.get(), apart, dbias, rows, outer, threads);
+        if (dweight) {
+            pack_panels((const bfloat16*)x, x_row, rows, inner, panels.get(), threads);
+            tile_products(turned.get(), apart, panels.get(), nullptr, dweight, outer, deep, inner, threads);
+        }
+    }
+    if (dx) {
+        pack_panels(weight, inner, outer, inner, panels.get(), threads);
+        tile_products(dy, outer, panels.get(), nullptr, dx, rows, outer, inner, threads);
     }
 }
 #endif

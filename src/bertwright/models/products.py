@@ -33,39 +33,28 @@ def tile_registers() -> bool:
 
 def fills_tiles(weight: Tensor) -> bool:
     """Whether a layer's products run on tile registers: both its widths must be multiples of their size."""
-    return all(width % TILE == 0 and width > 0 for width in weight.shape) and tile_registers()
+    return all(width % TILE == 0 for width in weight.shape) and tile_registers()
 
 
-def panels(x: Tensor, turned: bool = False) -> Tensor:
-    """x, or its transpose, as the right factor of `product`: rounded to bfloat16, its rows filled up with zeros."""
-    rows, columns = x.shape
-    packed = torch.empty(-(-rows // TILE) * TILE * columns, dtype=torch.bfloat16)
-    call("kernels", "pack_panels", TYPES[x.dtype], row_address(x), x.stride(0), rows, columns, turned, packed)
-    return packed
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, turned: bool = False) -> Tensor:
-    """x · weight + bias, T H and H O → T O; `turned`: weight is O H, and its transpose is meant."""
-    depth, columns = reversed(weight.shape) if turned else weight.shape
-    assert x.shape[1] == depth, (x.shape, weight.shape)
-    y = x.new_empty(len(x), columns)
-    multiply(x, len(x), depth, panels(weight, turned), bias, y)
-    return y
-
-
-def weight_gradient(dy: Tensor, x: Tensor, sums: Tensor | None = None) -> Tensor:
-    """dyᵀ · x, T O and T H → O H, float32; the sums of dy's columns go into `sums` (O)."""
-    y = torch.empty(dy.shape[1], x.shape[1])
-    depth = -(-len(dy) // TILE) * TILE
-    multiply(transposed(dy, sums), len(y), depth, panels(x), None, y)
-    return y
-
-
-def multiply(left: Tensor, rows: int, depth: int, right: Tensor, bias: Tensor | None, y: Tensor) -> None:
-    """`y` = left · right + bias. The first `depth` numbers from each row's start on count, real or zeros."""
+def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x · weightᵀ + bias, T H and O H → T O bfloat16; H and O fill tiles."""
+    y = x.new_empty(len(x), len(weight))
     float_bias = None if bias is None else bias.float()
-    given = row_address(left), left.stride(0), right, float_bias, y
-    call("kernels", "product", TYPES[y.dtype], *given, rows, depth, y.shape[1])
+    given = row_address(x), x.stride(0), weight, float_bias, y
+    call("kernels", "dense", TYPES[weight.dtype], *given, len(x), *reversed(weight.shape))
+    return y
+
+
+def dense_gradients(
+    dy: Tensor, x: Tensor, weight: Tensor, asked: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Those of `dense`: dx T H bfloat16, dweight O H and dbias O float32, unrounded; None for what is not `asked`."""
+    dx = x.new_empty(x.shape) if asked[0] else None
+    dweight = torch.empty(weight.shape) if asked[1] else None
+    dbias = torch.empty(len(weight)) if asked[2] else None
+    given = dy, row_address(x), x.stride(0), weight, dx, dweight, dbias
+    call("kernels", "dense_backward", TYPES[weight.dtype], *given, len(x), *reversed(weight.shape))
+    return dx, dweight, dbias
 
 
 def vocabulary_product(hidden: Tensor, weight: Tensor) -> Tensor:
@@ -101,14 +90,11 @@ def filled_up(x: Tensor) -> Tensor:
     return filled
 
 
-def transposed(x: Tensor, sums: Tensor | None = None) -> Tensor:
-    """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; the result's do, with zeros between.
-
-    The sums of the columns go into `sums` (C, float32), if that is given.
-    """
+def transposed(x: Tensor) -> Tensor:
+    """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; the result's do, with zeros between."""
     rows, columns = x.shape
     y = x.new_empty(columns, turned_stride(rows))
-    call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], sums, rows, columns)
+    call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], None, rows, columns)
     return y[:, :rows]
 
 
