@@ -100,11 +100,13 @@ void cross_entropy(int64_t type, void* logits, int64_t stride, const float* bias
     });
 }
 
-void adamw(int64_t type, void* parameter, const void* gradient, float* exp_avg, float* exp_avg_sq, const double* step,
-           int64_t size, int64_t threads) {
+// Of each kind of tensor as many pointers as there are `sizes`.
+void adamw(int64_t type, void* const* parameters, const void* const* gradients, float* const* exp_avg,
+           float* const* exp_avg_sq, const int64_t* sizes, int64_t tensors, const double* step, int64_t threads) {
     with_type(type, [&](auto* t) {
         using T = ELEMENT(t);
-        adamw((T*)parameter, (const T*)gradient, exp_avg, exp_avg_sq, *(const AdamStep*)step, size, threads);
+        adamw((T* const*)parameters, (const T* const*)gradients, exp_avg, exp_avg_sq, sizes, tensors,
+              *(const AdamStep*)step, threads);
     });
 }
 
@@ -150,8 +152,8 @@ void dense_backward(int64_t type, const void* dy, const void* x, int64_t x_row, 
 }
 #endif
 
-void square_sum(int64_t type, const void* x, int64_t size, double* total, int64_t threads) {
-    with_type(type, [&](auto* t) { *total = square_sum((const ELEMENT(t)*)x, size, threads); });
+void square_sum(int64_t type, const void* const* x, const int64_t* sizes, int64_t tensors, double* total, int64_t threads) {
+    with_type(type, [&](auto* t) { *total = square_sum((const ELEMENT(t)* const*)x, sizes, tensors, threads); });
 }
 
 }  // extern "C"

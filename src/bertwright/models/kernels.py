@@ -355,13 +355,25 @@ def gradient_norm(gradients: Sequence[Tensor]) -> float:
         return 0.0
     if not all(runs_native("kernels", gradient) for gradient in gradients):
         return twins.gradient_norm(gradients).item()
-    return math.sqrt(sum(map(square_sum, gradients)))
-
-
-def square_sum(x: Tensor) -> float:
     total = torch.empty((), dtype=torch.float64)
-    call("kernels", "square_sum", TYPES[x.dtype], x, x.numel(), total)
-    return total.item()
+    squares = 0.0
+    for dtype, places in places_by_type(gradients).items():
+        alike = [gradients[place] for place in places]
+        call("kernels", "square_sum", TYPES[dtype], alike, sizes(alike), len(alike), total)
+        squares += total.item()
+    return math.sqrt(squares)
+
+
+def places_by_type(tensors: Sequence[Tensor]) -> dict[torch.dtype, list[int]]:
+    """What one native call takes: tensors of one number type, by their places in the sequence."""
+    places: dict[torch.dtype, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault(tensor.dtype, []).append(place)
+    return places
+
+
+def sizes(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([tensor.numel() for tensor in tensors])
 
 
 @torch.no_grad()
@@ -378,13 +390,16 @@ def adamw_(
     """
     if not all(runs_native("kernels", parameter) for parameter in parameters):
         return twins.adamw_(list(parameters), list(gradients), list(exp_avg), list(exp_avg_sq), step)
-    numbers = tuple(map(float, step))
-    for tensors in zip(parameters, gradients, exp_avg, exp_avg_sq, strict=True):
-        parameter, gradient, *moments = tensors
+    for parameter, gradient, *moments in zip(parameters, gradients, exp_avg, exp_avg_sq, strict=True):
         assert parameter.dtype == gradient.dtype, (parameter.dtype, gradient.dtype)
-        assert all(moment.dtype == torch.float32 for moment in moments), [moment.dtype for moment in moments]
-        assert all(tensor.shape == parameter.shape for tensor in tensors), [tensor.shape for tensor in tensors]
-        call("kernels", "adamw", TYPES[parameter.dtype], *tensors, numbers, parameter.numel())
+        for tensor in (gradient, *moments):
+            assert tensor.shape == parameter.shape, (tensor.shape, parameter.shape)
+        for moment in moments:
+            assert moment.dtype == torch.float32, moment.dtype
+    numbers = tuple(map(float, step))
+    for dtype, places in places_by_type(parameters).items():
+        alike = [[kind[place] for place in places] for kind in (parameters, gradients, exp_avg, exp_avg_sq)]
+        call("kernels", "adamw", TYPES[dtype], *alike, sizes(alike[0]), len(places), numbers)
     return None
 
 

@@ -20,13 +20,25 @@ INLINE void adamw_span(T* p, const T* g, float* m, float* v, int64_t count, cons
     });
 }
 
+// Many tensors as pieces of at most CHUNK neighbours: few large ones and many small ones are shared out alike.
+constexpr int64_t CHUNK = 1 << 14;
+struct Piece { int64_t tensor, first, count; };
+static std::vector<Piece> pieces(const int64_t* sizes, int64_t tensors) {
+    std::vector<Piece> all;
+    for (int64_t t = 0; t < tensors; t++)
+        for (int64_t first = 0; first < sizes[t]; first += CHUNK) all.push_back({t, first, std::min(CHUNK, sizes[t] - first)});
+    return all;
+}
+
 template <class T>
-static void adamw(T* parameter, const T* gradient, float* exp_avg, float* exp_avg_sq, const AdamStep& step,
-                  int64_t size, int64_t threads) {
-    const int64_t chunk = 1 << 14;
-#pragma omp parallel for num_threads(threads) schedule(static) if (size > chunk)
-    for (int64_t first = 0; first < size; first += chunk)
-        adamw_span(parameter + first, gradient + first, exp_avg + first, exp_avg_sq + first, std::min(chunk, size - first), step);
+static void adamw(T* const* parameters, const T* const* gradients, float* const* exp_avg, float* const* exp_avg_sq,
+                  const int64_t* sizes, int64_t tensors, const AdamStep& step, int64_t threads) {
+    const std::vector<Piece> all = pieces(sizes, tensors);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (size_t i = 0; i < all.size(); i++) {
+        const auto [t, first, count] = all[i];
+        adamw_span(parameters[t] + first, gradients[t] + first, exp_avg[t] + first, exp_avg_sq[t] + first, count, step);
+    }
 }
 
 // The same bits for a table most of whose rows have no gradient: places[r] is the row of `gradient` that belongs to row r,
@@ -49,27 +61,27 @@ static void adamw_rows(T* parameter, const T* gradient, const int64_t* places, u
     }
 }
 
-// In double precision, in blocks of fixed size added in order: the same for any number of threads.
+// In double precision, piece by piece, added in order: the same for any number of threads.
 template <class T>
-static double square_sum(const T* x, int64_t size, int64_t threads) {
-    const int64_t chunk = 1 << 14, blocks = (size + chunk - 1) / chunk;
-    std::vector<double> sums(blocks);
-#pragma omp parallel for num_threads(threads) schedule(static) if (blocks > 1)
-    for (int64_t block = 0; block < blocks; block++) {
-        const T* from = x + block * chunk;
-        int64_t count = std::min(chunk, size - block * chunk), c = 0;
+static double square_sum(const T* const* x, const int64_t* sizes, int64_t tensors, int64_t threads) {
+    const std::vector<Piece> all = pieces(sizes, tensors);
+    std::vector<double> sums(all.size());
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (size_t i = 0; i < all.size(); i++) {
+        const T* from = x[all[i].tensor] + all[i].first;
+        int64_t count = all[i].count, c = 0;
         double lanes[2 * W] = {};  // independent sums, for the processor's sake
         for (; c + 2 * W <= count; c += 2 * W) {
             float values[2 * W];
             store(values, load(from + c));
             store(values + W, load(from + c + W));
-            for (int i = 0; i < 2 * W; i++) lanes[i] += (double)values[i] * values[i];
+            for (int k = 0; k < 2 * W; k++) lanes[k] += (double)values[k] * values[k];
         }
         for (; c < count; c++) {
             double value = load(from + c, 1)[0];
             lanes[0] += value * value;
         }
-        for (double lane : lanes) sums[block] += lane;
+        for (double lane : lanes) sums[i] += lane;
     }
     double total = 0;
     for (double s : sums) total += s;

@@ -55,12 +55,12 @@ static void pack_turned_panels(const T* x, int64_t x_row, int64_t rows, int64_t 
     }
 }
 
-// One block of a result on its way to memory, TILE × TILE in float32, of which `count` rows are real. Its lines are fetched
-// before the product, so that they are at hand when they are written.
-template <class T> INLINE void fetch_block(const T* out, int64_t out_row, int64_t count) {
-    for (int64_t r = 0; r < count; r++)
-        for (size_t c = 0; c < TILE; c += 64 / sizeof(T)) __builtin_prefetch(out + r * out_row + c, 1);
+// One block of a result on its way to memory, TILE × TILE in float32, of which `count` rows are real. A state is read again soon: its
+// lines are fetched before the product, so that they are at hand when they are written. A gradient of weights is not.
+INLINE void fetch_block(const bfloat16* out, int64_t out_row, int64_t count) {
+    for (int64_t r = 0; r < count; r++) __builtin_prefetch(out + r * out_row, 1);
 }
+INLINE void fetch_block(const float*, int64_t, int64_t) {}
 INLINE void put_block(const float* block, const float* bias, bfloat16* out, int64_t out_row, int64_t count) {
     const Lanes left = bias ? load(bias) : Lanes{}, right = bias ? load(bias + W) : Lanes{};
     for (int64_t r = 0; r < count; r++, block += TILE) {
@@ -69,7 +69,8 @@ INLINE void put_block(const float* block, const float* bias, bfloat16* out, int6
     }
 }
 INLINE void put_block(const float* block, const float*, float* out, int64_t out_row, int64_t count) {
-    for (int64_t r = 0; r < count; r++) memcpy(out + r * out_row, block + r * TILE, TILE * sizeof(float));
+    for (int64_t r = 0; r < count; r++)
+        for (int c = 0; c < TILE; c += W) store_line(out + r * out_row + c, load(block + r * TILE + c));
 }
 
 // y = a · b (+ bias in bfloat16, where there is one). a is rows × depth, its rows `a_row` apart; y is rows × columns; depth and
@@ -110,6 +111,7 @@ static void tile_products(const uint16_t* a, int64_t a_row, const uint32_t* b, c
                 }
             }
         }
+        lines_stored();
     }
 }
 
