@@ -226,8 +226,13 @@ def test_linear_cross_entropy_in_bfloat16_is_float32s_but_for_rounding(
     ("rows", "inner", "outer"), [(0, 8, 8), (0, 32, 64), (1, 64, 24), (255, 40, 8), (425, 128, 96), (1100, 33, 77)]
 )
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_linear_in_bfloat16_is_torchs(rows: int, inner: int, outer: int, with_bias: bool) -> None:
+@pytest.mark.parametrize("tiles", [False, True])
+def test_linear_in_bfloat16_is_torchs(
+    rows: int, inner: int, outer: int, with_bias: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sums are float32's in another order: what is left is one rounding to 8 bits, of results as large as most."""
+    if not tiles:  # as on a processor without them
+        monkeypatch.setattr(kernels, "fills_tiles", lambda weight: False)
     x, weight = torch.randn(rows, inner).bfloat16(), torch.randn(outer, inner).bfloat16()
     given = (x, weight, torch.randn(outer).bfloat16()) if with_bias else (x, weight)
     for got, expected in zip(outcome(kernels.linear, *given), outcome(F.linear, *given), strict=True):
@@ -284,6 +289,18 @@ def test_linear_on_tiles_reads_nothing_but_its_matrices() -> None:
     y = products.dense(x, weight, None)
     assert y[3].isinf().all()
     assert (y[4:] == 64).all()
+
+
+@needs_tiles
+@given(first=st.integers(0, 150), rows=st.integers(1, 150), threads=st.integers(1, 3))
+@settings(deadline=None, max_examples=40)
+def test_a_row_on_tiles_does_not_depend_on_the_others(first: int, rows: int, threads: int) -> None:
+    """Nor on where it stands: a text has the same outputs in any batch."""
+    numbers = torch.Generator().manual_seed(5)
+    x, weight = torch.randn(300, 160, generator=numbers).bfloat16(), torch.randn(96, 160, generator=numbers)
+    torch.set_num_threads(threads)
+    part = slice(first, first + rows)
+    assert torch.equal(products.dense(x[part], weight, None), products.dense(x, weight, None)[part])
 
 
 @needs_tiles
@@ -375,7 +392,8 @@ def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
             *tables,
             inputs[1],
         )
-        return [*normed, *gelu, *embedded, torch.tensor(kernels.gradient_norm([torch.randn(99_999)]))]
+        dense = outcome(kernels.linear, inputs[0].bfloat16(), torch.eye(160, 96) + 1 / 3, torch.ones(160))
+        return [*normed, *gelu, *embedded, *dense, torch.tensor(kernels.gradient_norm([torch.randn(99_999)]))]
 
     torch.set_num_threads(1)
     alone = everything()
