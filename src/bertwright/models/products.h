@@ -10,13 +10,18 @@
 
 #if HAS_TILES
 
-// W numbers as words, bfloat16 in the lower halves.
-INLINE Words rounded(const float* x) { bfloat16 h[W]; store(h, load(x)); Halves bits; memcpy(&bits, h, sizeof bits); return __builtin_convertvector(bits, Words); }
-INLINE Words rounded(const bfloat16* x) { Halves bits; memcpy(&bits, x, sizeof bits); return __builtin_convertvector(bits, Words); }
-
-// 2W numbers side by side, two in a word.
-INLINE Lanes pairs(const float* x) { bfloat16 h[2 * W]; store(h, load(x)); store(h + W, load(x + W)); return load((const float*)h); }
+// 2W numbers in bfloat16, the first of them in the lower half of the first word.
+INLINE Lanes side_by_side(Lanes first, Lanes last) { return (Lanes)_mm512_cvtne2ps_pbh((__m512)last, (__m512)first); }
+INLINE Lanes pairs(const float* x) { return side_by_side(load(x), load(x + W)); }
 INLINE Lanes pairs(const bfloat16* x) { return load((const float*)x); }
+
+// W numbers as words, bfloat16 in the lower halves.
+INLINE Words rounded(const float* x) { return __builtin_convertvector((Halves)_mm512_cvtneps_pbh((__m512)load(x)), Words); }
+INLINE Words rounded(const bfloat16* x) {
+    Halves bits;
+    memcpy(&bits, x, sizeof bits);
+    return __builtin_convertvector(bits, Words);
+}
 
 // x, rows × columns with rows `x_row` apart → panels of x as a right factor, whose depth are the rows, filled up with zeros.
 template <class T>
@@ -38,16 +43,16 @@ static void pack_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns
     }
 }
 
-// The same of x transposed: the depth are its columns, and what is filled up its rows.
+// The same of x transposed, which fills its tiles: the depth are its columns.
 template <class T>
 static void pack_turned_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
-        for (int64_t top = 0; top < tiled(rows); top += W)
+        for (int64_t top = 0; top < rows; top += W)
             for (int64_t c = 0; c < columns; c += 2 * W) {
                 Lanes square[W];
-                for (int i = 0; i < W; i++) square[i] = top + i < rows ? pairs(x + (top + i) * x_row + c) : Lanes{};
+                for (int i = 0; i < W; i++) square[i] = pairs(x + (top + i) * x_row + c);
                 swap_blocks<1>(square);
                 for (int i = 0; i < W; i++) store_line(panels + (top * columns + c * W) / 2 + i * W, square[i]);
             }
@@ -55,8 +60,8 @@ static void pack_turned_panels(const T* x, int64_t x_row, int64_t rows, int64_t 
     }
 }
 
-// One block of a result on its way to memory, TILE × TILE in float32, of which `count` rows are real. A state is read again soon: its
-// lines are fetched before the product, so that they are at hand when they are written. A gradient of weights is not.
+// One block of a result on its way to memory, TILE × TILE in float32, of which `count` rows are real. A state is read again soon:
+// its lines are fetched before the product, so that they are at hand when they are written. A gradient of weights is not.
 INLINE void fetch_block(const bfloat16* out, int64_t out_row, int64_t count) {
     for (int64_t r = 0; r < count; r++) __builtin_prefetch(out + r * out_row, 1);
 }
@@ -64,7 +69,7 @@ INLINE void fetch_block(const float*, int64_t, int64_t) {}
 INLINE void put_block(const float* block, const float* bias, bfloat16* out, int64_t out_row, int64_t count) {
     const Lanes left = bias ? load(bias) : Lanes{}, right = bias ? load(bias + W) : Lanes{};
     for (int64_t r = 0; r < count; r++, block += TILE) {
-        const __m512bh line = _mm512_cvtne2ps_pbh((__m512)(load(block + W) + right), (__m512)(load(block) + left));
+        const Lanes line = side_by_side(load(block) + left, load(block + W) + right);
         memcpy(out + r * out_row, &line, sizeof line);
     }
 }
