@@ -20,8 +20,8 @@ vocabulary.tokenizer_files vocabulary.counting vocabulary.learning vocabulary.to
 tokenstore.store tokenstore.parts tokenstore.build
 batching.batch batching.order
 pretraining.segments pretraining.masking pretraining.batches
-models.config models.dropout models.twins models.binding models.products models.kernels models.attention models.encoder models.heads
-models.neighbours models.probe
+models.config models.dropout models.twins models.binding models.products models.kernels models.attention
+models.encoder models.heads models.neighbours models.probe
 pretraining.objective pretraining.evaluation
 training.optimizer training.schedule training.device training.loop training.interrupt training.checkpoint
 training.journal
