@@ -8,8 +8,9 @@ whose speed drifts drifts for all (on a GPU one after another, for its memory's 
 hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at 1.0, 15 % masked. The median step counts, and the
 median of the ratios within a round. Useful work is what the model needs: no padding, and the vocabulary projection at
 the masked positions only; utilisation is useful work a second over what a product of the model's feed-forward shape
-reaches in the fastest number type that a contender may use, repeated for as long as our step takes: the median of the
-same rounds, for some processors slow down under load. Memory settings are large thresholds of malloc and huge pages.
+(torch's or ours, whichever is faster) reaches in the fastest number type that a contender may use, repeated for as long
+as our step takes: the median of the same rounds, for some processors slow down under load. Memory settings are large
+thresholds of malloc and huge pages.
 """
 
 from __future__ import annotations

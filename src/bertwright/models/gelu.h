@@ -32,7 +32,7 @@ INLINE Gelu gelu_tanh(Lanes z) {
     return {z * s, s + z * s * (1.0f - s) * k * (1.0f + 0.134145f * z * z)};
 }
 
-// The same for results that keep 8 bits: relative errors below 2^-12, in half the time.
+// The same for results that keep 8 bits, in half the time: each term is right to 2^-12 of itself.
 namespace rough {
 INLINE Lanes inverse(Lanes x) {
 #if defined(__AVX512F__)
@@ -69,8 +69,8 @@ INLINE Gelu gelu_erf(Lanes z) {
 INLINE Gelu gelu_tanh(Lanes z) {
     const float k = 1.59576912f;
     Lanes v = -1.44269504f * k * z * (1.0f + 0.044715f * z * z);
-    Lanes s = inverse(1.0f + exp2(v > 127.0f ? all(127.0f) : v));
-    return {z * s, s + z * s * (1.0f - s) * k * (1.0f + 0.134145f * z * z)};
+    Lanes e = exp2(v > 127.0f ? all(127.0f) : v), s = inverse(1.0f + e);
+    return {z * s, s + z * s * (e * s) * k * (1.0f + 0.134145f * z * z)};  // e · s is 1 - s without its cancellation
 }
 }  // namespace rough
 

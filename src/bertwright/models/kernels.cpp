@@ -119,13 +119,15 @@ void adamw_rows(int64_t type, void* parameter, const void* gradient, const int64
     });
 }
 
-// `sums`: of each column, or null.
-void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, float* sums, int64_t rows, int64_t columns,
-               int64_t threads) {
-    transpose((const uint16_t*)x, x_row, (uint16_t*)y, y_row, sums, rows, columns, threads);
+void square_sum(int64_t type, const void* const* x, const int64_t* sizes, int64_t tensors, double* total, int64_t threads) {
+    with_type(type, [&](auto* t) { *total = square_sum((const ELEMENT(t)* const*)x, sizes, tensors, threads); });
 }
 
-// 1 in `has` if this processor has tile registers, which the functions below are for.
+void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, int64_t rows, int64_t columns, int64_t threads) {
+    transpose((const uint16_t*)x, x_row, (uint16_t*)y, y_row, nullptr, rows, columns, threads);
+}
+
+// 1 in `has` if this processor has tile registers, which dense layers need.
 void tile_registers(int64_t* has, int64_t) {
 #if HAS_TILES
     *has = tiles_allowed();
@@ -136,24 +138,20 @@ void tile_registers(int64_t* has, int64_t) {
 
 #if HAS_TILES
 // `type` is the weight's; `bias` may be null.
-void dense(int64_t type, const void* x, int64_t x_row, const void* weight, const float* bias, void* y, int64_t rows,
-           int64_t inner, int64_t outer, int64_t threads) {
+void dense(int64_t type, const void* x, const void* weight, const float* bias, void* y, int64_t rows, int64_t inner,
+           int64_t outer, int64_t threads) {
     with_type(type, [&](auto* t) {
-        dense((const uint16_t*)x, x_row, (const ELEMENT(t)*)weight, bias, (bfloat16*)y, rows, inner, outer, threads);
+        dense((const uint16_t*)x, (const ELEMENT(t)*)weight, bias, (bfloat16*)y, rows, inner, outer, threads);
     });
 }
 
-void dense_backward(int64_t type, const void* dy, const void* x, int64_t x_row, const void* weight, void* dx, float* dweight,
-                    float* dbias, int64_t rows, int64_t inner, int64_t outer, int64_t threads) {
+void dense_backward(int64_t type, const void* dy, const void* x, const void* weight, void* dx, float* dweight, float* dbias,
+                    int64_t rows, int64_t inner, int64_t outer, int64_t threads) {
     with_type(type, [&](auto* t) {
-        dense_backward((const uint16_t*)dy, (const uint16_t*)x, x_row, (const ELEMENT(t)*)weight, (bfloat16*)dx, dweight, dbias,
+        dense_backward((const uint16_t*)dy, (const uint16_t*)x, (const ELEMENT(t)*)weight, (bfloat16*)dx, dweight, dbias,
                        rows, inner, outer, threads);
     });
 }
 #endif
-
-void square_sum(int64_t type, const void* const* x, const int64_t* sizes, int64_t tensors, double* total, int64_t threads) {
-    with_type(type, [&](auto* t) { *total = square_sum((const ELEMENT(t)* const*)x, sizes, tensors, threads); });
-}
 
 }  // extern "C"

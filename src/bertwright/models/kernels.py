@@ -400,6 +400,7 @@ def adamw_(
     for dtype, places in places_by_type(parameters).items():
         alike = [[kind[place] for place in places] for kind in (parameters, gradients, exp_avg, exp_avg_sq)]
         call("kernels", "adamw", TYPES[dtype], *alike, sizes(alike[0]), len(places), numbers)
+    torch.autograd.graph.increment_version(parameters)  # autograd cannot see what native code writes
     return None
 
 
@@ -422,6 +423,7 @@ def adamw_rows_(
     places[rows] = torch.arange(len(rows))
     given = (parameter, values, places, touched, exp_avg, exp_avg_sq, tuple(map(float, step)))
     call("kernels", "adamw_rows", TYPES[parameter.dtype], *given, *parameter.shape)
+    torch.autograd.graph.increment_version(parameter)
 
 
 def rows_columns(x: Tensor) -> tuple[int, int]:

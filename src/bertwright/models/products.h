@@ -1,7 +1,7 @@
 // Products of whole matrices of bfloat16 on tile registers: what dense layers are made of.
 //
 // The right factor is packed into panels first (tiles.h), straight from what it is made of, float32 weights say. Every
-// number of a result is summed by one thread, in the order of the depth: its bits do not depend on how many there are.
+// number of a product is summed by one thread, in the order of the depth: its bits do not depend on how many there are.
 #pragma once
 #include "tiles.h"
 #include "transpose.h"
@@ -23,9 +23,9 @@ INLINE Words rounded(const bfloat16* x) {
     return __builtin_convertvector(bits, Words);
 }
 
-// x, rows × columns with rows `x_row` apart → panels of x as a right factor, whose depth are the rows, filled up with zeros.
+// x, rows × columns → panels of x as a right factor, whose depth are the rows, filled up with zeros.
 template <class T>
-static void pack_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
+static void pack_panels(const T* x, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
     const int64_t depth = tiled(rows);
 #pragma omp parallel num_threads(threads)
     {
@@ -34,8 +34,8 @@ static void pack_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns
             for (int64_t c = 0; c < columns; c += W) {
                 uint32_t* line = panels + (c * depth + top * W) / 2;
                 for (int64_t r = top; r < top + TILE; r += 2, line += W) {
-                    const T* even = x + r * x_row + c;
-                    const Words low = r < rows ? rounded(even) : Words{}, high = r + 1 < rows ? rounded(even + x_row) : Words{};
+                    const T* even = x + r * columns + c;
+                    const Words low = r < rows ? rounded(even) : Words{}, high = r + 1 < rows ? rounded(even + columns) : Words{};
                     store_line(line, (Lanes)(low | high << 16));
                 }
             }
@@ -45,14 +45,14 @@ static void pack_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns
 
 // The same of x transposed, which fills its tiles: the depth are its columns.
 template <class T>
-static void pack_turned_panels(const T* x, int64_t x_row, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
+static void pack_panels_transposed(const T* x, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
         for (int64_t top = 0; top < rows; top += W)
             for (int64_t c = 0; c < columns; c += 2 * W) {
                 Lanes square[W];
-                for (int i = 0; i < W; i++) square[i] = pairs(x + (top + i) * x_row + c);
+                for (int i = 0; i < W; i++) square[i] = pairs(x + (top + i) * columns + c);
                 swap_blocks<1>(square);
                 for (int i = 0; i < W; i++) store_line(panels + (top * columns + c * W) / 2 + i * W, square[i]);
             }
@@ -78,8 +78,8 @@ INLINE void put_block(const float* block, const float*, float* out, int64_t out_
         for (int c = 0; c < TILE; c += W) store_line(out + r * out_row + c, load(block + r * TILE + c));
 }
 
-// y = a · b (+ bias in bfloat16, where there is one). a is rows × depth, its rows `a_row` apart; y is rows × columns; depth and
-// columns are multiples of TILE. A task's share of b stays in the second cache while TILE rows of a after another pass by.
+// y = a · b, + bias, which a y in bfloat16 alone may have. a is rows × depth, its rows `a_row` apart; y is rows × columns; depth
+// and columns are multiples of TILE. A task's share of b stays in the second cache while TILE rows of a after another pass by.
 template <class T>
 static void tile_products(const uint16_t* a, int64_t a_row, const uint32_t* b, const float* bias, T* y, int64_t rows,
                           int64_t depth, int64_t columns, int64_t threads) {
@@ -88,7 +88,6 @@ static void tile_products(const uint16_t* a, int64_t a_row, const uint32_t* b, c
     while (shares(rows, high) * shares(columns, wide) < 8 * threads && std::max(high, wide) > TILE)
         if (high > TILE) high /= 2; else wide = tiled(wide / 2);
     const int64_t across = shares(columns, wide), tasks = shares(rows, high) * across;
-    tiles_allowed();
 #pragma omp parallel num_threads(threads)
     {
         Tiles registers;
@@ -120,36 +119,35 @@ static void tile_products(const uint16_t* a, int64_t a_row, const uint32_t* b, c
     }
 }
 
-// Room that is not cleared, at the beginning of a cache line.
-template <class T> static std::unique_ptr<T, void (*)(void*)> room(int64_t count) {
+// Memory that is not cleared, from the beginning of a cache line on.
+template <class T> static std::unique_ptr<T, void (*)(void*)> buffer(int64_t count) {
     return {(T*)aligned_alloc(64, (std::max(count, (int64_t)1) * sizeof(T) + 63) / 64 * 64), free};
 }
 
 // y = x · weightᵀ + bias; weight is outer × inner.
 template <class T>
-static void dense(const uint16_t* x, int64_t x_row, const T* weight, const float* bias, bfloat16* y, int64_t rows, int64_t inner,
-                  int64_t outer, int64_t threads) {
-    auto panels = room<uint32_t>(inner * outer / 2);
-    pack_turned_panels(weight, inner, outer, inner, panels.get(), threads);
-    tile_products(x, x_row, panels.get(), bias, y, rows, inner, outer, threads);
+static void dense(const uint16_t* x, const T* weight, const float* bias, bfloat16* y, int64_t rows, int64_t inner, int64_t outer,
+                  int64_t threads) {
+    auto panels = buffer<uint32_t>(inner * outer / 2);
+    pack_panels_transposed(weight, outer, inner, panels.get(), threads);
+    tile_products(x, inner, panels.get(), bias, y, rows, inner, outer, threads);
 }
 
-// Its gradients, each unless it is null: dx = dy · weight, dweight = dyᵀ · x, dbias = the sums of dy's columns.
+// Its gradients, each unless it is null: dx = dy · weight, dweight = dyᵀ · x, dbias = the sums of dy's columns, which are made
+// together with dweight.
 template <class T>
-static void dense_backward(const uint16_t* dy, const uint16_t* x, int64_t x_row, const T* weight, bfloat16* dx, float* dweight,
-                           float* dbias, int64_t rows, int64_t inner, int64_t outer, int64_t threads) {
+static void dense_backward(const uint16_t* dy, const uint16_t* x, const T* weight, bfloat16* dx, float* dweight, float* dbias,
+                           int64_t rows, int64_t inner, int64_t outer, int64_t threads) {
     const int64_t deep = tiled(rows), apart = deep % 512 ? deep : deep + TILE;  // no large power of two from row to row
-    auto panels = room<uint32_t>(inner * std::max(outer, deep) / 2);
-    if (dweight || dbias) {
-        auto turned = room<uint16_t>(outer * apart);
-        transpose(dy, outer, turned.get(), apart, dbias, rows, outer, threads);
-        if (dweight) {
-            pack_panels((const bfloat16*)x, x_row, rows, inner, panels.get(), threads);
-            tile_products(turned.get(), apart, panels.get(), nullptr, dweight, outer, deep, inner, threads);
-        }
+    auto panels = buffer<uint32_t>(inner * std::max(outer, deep) / 2);
+    if (dweight) {
+        auto transposed = buffer<uint16_t>(outer * apart);
+        transpose(dy, outer, transposed.get(), apart, dbias, rows, outer, threads);
+        pack_panels((const bfloat16*)x, rows, inner, panels.get(), threads);
+        tile_products(transposed.get(), apart, panels.get(), nullptr, dweight, outer, deep, inner, threads);
     }
     if (dx) {
-        pack_panels(weight, inner, outer, inner, panels.get(), threads);
+        pack_panels(weight, outer, inner, panels.get(), threads);
         tile_products(dy, outer, panels.get(), nullptr, dx, rows, outer, inner, threads);
     }
 }

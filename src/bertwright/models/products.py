@@ -2,12 +2,14 @@
 
 T tokens, H and O the widths of a layer's input and output, V vocabulary size, M masked positions.
 
-On a processor with AMX's tile registers they are native kernels (`products.h`), for widths that fill tiles. Elsewhere,
-and for other widths, oneDNN multiplies, in the shapes that it is quick at (docs/decisions/13).
+On a processor with AMX's tile registers a dense layer's are native kernels (`products.h`), for widths that fill tiles.
+Elsewhere, for other widths and for the vocabulary, oneDNN multiplies, in the shapes that it is quick at
+(docs/decisions/13).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from bertwright.models.binding import TYPES, call, row_address, runs_native
 
-TILE = 32
+TILE = 32  # that of tiles.h
 WORTH_TURNING = 256  # rows from which the transpose of a matrix costs less than it saves in a product
 
 
@@ -33,28 +35,29 @@ def tile_registers() -> bool:
 
 def fills_tiles(weight: Tensor) -> bool:
     """Whether a layer's products run on tile registers: both its widths must be multiples of their size."""
-    return all(width % TILE == 0 for width in weight.shape) and tile_registers()
+    fits = all(width > 0 and width % TILE == 0 for width in weight.shape)
+    return fits and weight.dtype in TYPES and weight.is_contiguous() and tile_registers()
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x · weightᵀ + bias, T H and O H → T O bfloat16; H and O fill tiles."""
     y = x.new_empty(len(x), len(weight))
-    float_bias = None if bias is None else bias.float()
-    given = row_address(x), x.stride(0), weight, float_bias, y
-    call("kernels", "dense", TYPES[weight.dtype], *given, len(x), *reversed(weight.shape))
+    float_bias = None if bias is None else bias.float().contiguous()
+    call("kernels", "dense", TYPES[weight.dtype], x, weight, float_bias, y, len(x), *reversed(weight.shape))
     return y
 
 
 def dense_gradients(
-    dy: Tensor, x: Tensor, weight: Tensor, asked: tuple[bool, bool, bool]
+    dy: Tensor, x: Tensor, weight: Tensor, asked: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Those of `dense`: dx T H bfloat16, dweight O H and dbias O float32, unrounded; None for what is not `asked`."""
-    dx = x.new_empty(x.shape) if asked[0] else None
-    dweight = torch.empty(weight.shape) if asked[1] else None
-    dbias = torch.empty(len(weight)) if asked[2] else None
-    given = dy, row_address(x), x.stride(0), weight, dx, dweight, dbias
-    call("kernels", "dense_backward", TYPES[weight.dtype], *given, len(x), *reversed(weight.shape))
-    return dx, dweight, dbias
+    for_x, for_weight, for_bias = asked
+    dx = torch.empty_like(x) if for_x else None
+    dweight = torch.empty(weight.shape) if for_weight else None
+    dbias = torch.empty(len(weight)) if for_weight and for_bias else None
+    given = TYPES[weight.dtype], dy, x, weight, dx, dweight, dbias
+    call("kernels", "dense_backward", *given, len(x), *reversed(weight.shape))
+    return dx, dweight, dy.sum(0, dtype=torch.float32) if for_bias and dbias is None else dbias
 
 
 def vocabulary_product(hidden: Tensor, weight: Tensor) -> Tensor:
@@ -94,7 +97,7 @@ def transposed(x: Tensor) -> Tensor:
     """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; the result's do, with zeros between."""
     rows, columns = x.shape
     y = x.new_empty(columns, turned_stride(rows))
-    call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], None, rows, columns)
+    call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], rows, columns)
     return y[:, :rows]
 
 

@@ -66,12 +66,11 @@ INLINE void store_tiles(float* c, int64_t c_row) {
     _tile_stored(1, c + 16, 4 * c_row);
     _tile_stored(2, c + 16 * c_row, 4 * c_row);
     _tile_stored(3, c + 16 * c_row + 16, 4 * c_row);
-    asm volatile("" ::: "memory");  // which the compiler does not know to have changed memory
 }
 
 // One block of a product: TILE rows of a, TILE columns of b.
 INLINE void tile_block(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t depth, float* block) {
-    asm volatile("" ::: "memory");  // nor that tiles are loaded from memory: what was stored must be there
+    asm volatile("" ::: "memory");  // the compiler does not know that tiles are loaded: what was stored must be there
     zero_tiles();
     add_tiles<true>(a, a_row, b, depth, depth);
     store_tiles(block, TILE);
@@ -81,7 +80,7 @@ INLINE void tile_block(const uint16_t* a, int64_t a_row, const uint32_t* b, int6
 template <bool ADD>
 static void tile_product(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t rows, int64_t depth, int64_t columns,
                          int64_t b_depth, float* c, int64_t c_row) {
-    asm volatile("" ::: "memory");
+    asm volatile("" ::: "memory");  // as above
     for (int64_t j = 0; j < columns; j += TILE)
         for (int64_t i = 0; i < rows; i += TILE) {
             float* out = c + i * c_row + j;

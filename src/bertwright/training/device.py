@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from bertwright.models.config import BertConfig
+from bertwright.models.products import dense, fills_tiles, halves
 from bertwright.native import keep_freed_memory
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # of a forward pass: enough to fill the machine
@@ -149,21 +150,26 @@ def fitting_tokens(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
 def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 0.3) -> float:
     """Matrix-product speed that this place keeps up on a feed-forward layer's shape, FLOP/s.
 
-    The yardstick of utilisation: what a model of this width could reach if it were nothing but matrix products. The
-    median product counts: for a moment, some processors are several times as fast as they can stay.
+    The yardstick of utilisation: what a model of this width could reach if it were nothing but matrix products, torch's
+    or our own, whichever are faster. The median product counts: for a moment, some processors are several times as fast
+    as they can stay.
     """
     on_gpu = place.device.type == "cuda"
     count, repeats = (32_768, 20) if on_gpu else (4_096, 1)  # a GPU is filled by no less, and slow to start and to ask
     rows = torch.randn(count, hidden_size, device=place.device).to(place.dtype)
-    weights = torch.randn(hidden_size, 4 * hidden_size, device=place.device).to(place.dtype)
-    product = torch.empty(len(rows), weights.shape[1], device=place.device, dtype=place.dtype)
-    times: list[float] = []
+    weights = torch.randn(4 * hidden_size, hidden_size, device=place.device).to(place.dtype)
+    product = torch.empty(len(rows), len(weights), device=place.device, dtype=place.dtype)
+    multiply: list[Callable[[], object]] = [lambda: torch.mm(rows, weights.T, out=product)]
+    if halves(rows) and fills_tiles(weights):
+        multiply.append(lambda: dense(rows, weights, None))
+    times: list[list[float]] = [[] for _ in multiply]
     until = time.perf_counter() + seconds
-    while len(times) < 3 or time.perf_counter() < until:
-        started = time.perf_counter()
-        for _ in range(repeats):
-            torch.mm(rows, weights, out=product)
-        if on_gpu:
-            torch.cuda.synchronize(place.device)
-        times.append(time.perf_counter() - started)
-    return repeats * 2 * rows.numel() * weights.shape[1] / statistics.median(times)
+    while len(times[0]) < 3 or time.perf_counter() < until:
+        for run, taken in zip(multiply, times, strict=True):
+            started = time.perf_counter()
+            for _ in range(repeats):
+                run()
+            if on_gpu:
+                torch.cuda.synchronize(place.device)
+            taken.append(time.perf_counter() - started)
+    return repeats * 2 * rows.numel() * len(weights) / min(map(statistics.median, times))
