@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -274,6 +276,15 @@ def test_products_on_tiles_are_exact(
     exact = (dy @ weight).bfloat16(), (dy.T @ x).float(), dy.sum(0).float()
     for got, expected, wanted in zip(gradients, exact, asked, strict=True):
         assert got is None if not wanted else got is not None and torch.equal(got, expected)
+
+
+@needs_tiles
+def test_tiles_need_no_preparation() -> None:
+    """Linux kills a process that uses the registers without having asked."""
+    program = "import torch; from bertwright.models.products import dense; x = torch.ones(32, 32); "
+    program += "print(dense(x.bfloat16(), x, None).sum().item())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "32768.0\n"), done.stderr
 
 
 @needs_tiles

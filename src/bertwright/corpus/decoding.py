@@ -18,9 +18,7 @@ import zstandard
 from bertwright.corpus.inputs import HUB, InputFile, suffixes
 
 BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of the work vanishes
-ZSTD_WINDOW = (
-    1 << 31
-)  # bytes: the largest that `zstd --long=31` makes, as many public dumps are; a small one takes less
+ZSTD_WINDOW = 1 << 31  # bytes, as `zstd --long=31` of many public dumps has them; a small window takes less
 ZSTD_BLOCK = 1 << 14  # compressed bytes at a time: a block may grow a thousandfold, and must still fit into memory
 STANDARD_INPUT = "standard input"  # as messages show it
 BINARY_HEAD = 1 << 13  # a NUL this early means that the file was never text

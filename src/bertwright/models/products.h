@@ -17,11 +17,7 @@ INLINE Lanes pairs(const bfloat16* x) { return load((const float*)x); }
 
 // W numbers as words, bfloat16 in the lower halves.
 INLINE Words rounded(const float* x) { return __builtin_convertvector((Halves)_mm512_cvtneps_pbh((__m512)load(x)), Words); }
-INLINE Words rounded(const bfloat16* x) {
-    Halves bits;
-    memcpy(&bits, x, sizeof bits);
-    return __builtin_convertvector(bits, Words);
-}
+INLINE Words rounded(const bfloat16* x) { return widened((const uint16_t*)x); }
 
 // x, rows × columns → panels of x as a right factor, whose depth are the rows, filled up with zeros.
 template <class T>
@@ -36,7 +32,7 @@ static void pack_panels(const T* x, int64_t rows, int64_t columns, uint32_t* pan
                 for (int64_t r = top; r < top + TILE; r += 2, line += W) {
                     const T* even = x + r * columns + c;
                     const Words low = r < rows ? rounded(even) : Words{}, high = r + 1 < rows ? rounded(even + columns) : Words{};
-                    store_line(line, (Lanes)(low | high << 16));
+                    store_line(line, woven(low, high));
                 }
             }
         lines_stored();
@@ -50,12 +46,9 @@ static void pack_panels_transposed(const T* x, int64_t rows, int64_t columns, ui
     {
 #pragma omp for schedule(static) nowait
         for (int64_t top = 0; top < rows; top += W)
-            for (int64_t c = 0; c < columns; c += 2 * W) {
-                Lanes square[W];
-                for (int i = 0; i < W; i++) square[i] = pairs(x + (top + i) * columns + c);
-                swap_blocks<1>(square);
-                for (int i = 0; i < W; i++) store_line(panels + (top * columns + c * W) / 2 + i * W, square[i]);
-            }
+            for (int64_t c = 0; c < columns; c += 2 * W)
+                turn_square([&](int i) { return pairs(x + (top + i) * columns + c); },
+                            [&](int i, Lanes line) { store_line(panels + (top * columns + c * W) / 2 + i * W, line); });
         lines_stored();
     }
 }

@@ -23,6 +23,7 @@ static bool tiles_allowed() {
 // A thread's tile registers, for as long as it lives.
 struct Tiles {
     Tiles() {
+        tiles_allowed();  // without having asked, the first use would be an illegal instruction
         struct alignas(64) { uint8_t palette = 1, start = 0, reserved[14] = {}; uint16_t bytes[16] = {}; uint8_t rows[16] = {}; } shape;
         for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = 16;
         asm volatile("" ::"m"(shape));  // GCC 12 does not know that all of it is read (PR 114098)
@@ -117,12 +118,9 @@ static void pack_tiles(const uint16_t* x, int64_t rows, int64_t columns, uint32_
 // The same of x transposed: its columns are the depth.
 static void pack_tiles_transposed(const uint16_t* x, int64_t rows, int64_t columns, uint32_t* panels) {
     for (int64_t r = 0; r < rows; r += W)
-        for (int64_t c = 0; c < columns; c += 2 * W, panels += W * W) {
-            Lanes square[W];
-            for (int i = 0; i < W; i++) square[i] = load((const float*)(x + (r + i) * columns + c));
-            swap_blocks<1>(square);
-            for (int i = 0; i < W; i++) store((float*)panels + i * W, square[i]);
-        }
+        for (int64_t c = 0; c < columns; c += 2 * W, panels += W * W)
+            turn_square([&](int i) { return load((const float*)(x + (r + i) * columns + c)); },
+                        [&](int i, Lanes line) { store((float*)panels + i * W, line); });
 }
 
 // Padded x, rows × columns with row stride x_row → y, columns × rows with row stride y_row.
