@@ -21,7 +21,7 @@ tokenstore.store tokenstore.parts tokenstore.build
 batching.batch batching.order
 pretraining.segments pretraining.masking pretraining.batches
 models.config models.dropout models.twins models.binding models.products models.kernels models.attention
-models.encoder models.heads models.neighbours models.probe
+models.layers models.encoder models.heads models.neighbours models.probe
 pretraining.objective pretraining.evaluation
 training.optimizer training.schedule training.device training.loop training.interrupt training.checkpoint
 training.journal

@@ -14,7 +14,7 @@ from bertwright.models import twins
 from bertwright.models.attention import attention, cuda_attention
 from bertwright.models.kernels import Dropout
 
-needs_native = pytest.mark.skipif(native.library("attention") is None, reason="no C++ compiler: the twin serves")
+needs_native = pytest.mark.skipif(native.library("kernels") is None, reason="no C++ compiler: the twin serves")
 
 
 def packed(lengths: list[int], heads: int, size: int, seed: int = 1) -> tuple[Tensor, Tensor]:

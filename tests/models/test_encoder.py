@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,16 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bertwright import native
 from bertwright.batching.batch import Batch, pack
 from bertwright.models import encoder as encoder_module
+from bertwright.models import products
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, Layer, initialize
 from bertwright.models.kernels import Dropout
+from bertwright.models.layers import whole_layers
 
 CONFIG = BertConfig(
     vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32,
     hidden_dropout=0.3, attention_dropout=0.3,
 )  # fmt: skip
+needs_tiles = pytest.mark.skipif(
+    native.library("kernels") is None or not products.tile_registers(), reason="a processor without tile registers"
+)
 LENGTHS = st.lists(st.integers(1, 32), min_size=1, max_size=6)
 
 
@@ -198,3 +205,86 @@ def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monke
     torch.testing.assert_close(some_states, all_states, rtol=1e-5, atol=1e-6)
     for name, gradient in all_gradients.items():
         torch.testing.assert_close(some_gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
+ROWS = (None, [0, 7, 8, 3, 19, 15, 60], [])
+
+
+@needs_tiles
+@pytest.mark.parametrize("frozen", [(), ("embeddings", "layers.0"), ("layers.1",)], ids=str)
+@pytest.mark.parametrize("rows", ROWS, ids=["all", "some", "none"])
+@pytest.mark.parametrize(
+    "causal, activation, rate", [(False, "gelu", 0.3), (True, "gelu_tanh", 0.3), (False, "gelu", 0.0)]
+)
+def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, rows, frozen, monkeypatch):
+    config = replace(
+        CONFIG, hidden_size=96, num_layers=3, intermediate_size=160, max_positions=40, causal=causal,
+        activation=activation, hidden_dropout=rate, attention_dropout=rate,
+    )  # fmt: skip
+    model = Encoder(config, torch.bfloat16).train()
+    initialize(model, std=0.1, seed=1)
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        if parameter.ndim == 1:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+        parameter.requires_grad_(not name.startswith(frozen) if frozen else True)
+    batch = replace(pack(texts([7, 1, 16, 40])[0]), dropout_seed=5, first_token=77)
+    chosen = None if rows is None else torch.tensor(rows, dtype=torch.int64)
+    calls = []
+    monkeypatch.setattr(encoder_module, "whole_layers", lambda *given: calls.append(given) or whole_layers(*given))
+    found = []
+    for one_by_one in (False, True):
+        if one_by_one:
+            monkeypatch.setattr(encoder_module, "runs_whole", lambda *_: False)
+        model.zero_grad()
+        states = model(batch, chosen)
+        (states * torch.randn(states.shape, generator=torch.Generator().manual_seed(3))).sum().backward()
+        with torch.no_grad():
+            assert torch.equal(model(batch, chosen), states)
+        found.append((states, {name: parameter.grad for name, parameter in model.named_parameters()}))
+    assert len(calls) == 2
+    (states, gradients), (expected_states, expected_gradients) = found
+    assert torch.equal(states, expected_states)
+    for name, expected in expected_gradients.items():
+        gradient = gradients[name]
+        if expected is None:
+            assert gradient is None, name
+        else:
+            assert torch.equal(gradient, expected), name
+
+
+@needs_tiles
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(threads):
+    model = Encoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
+    initialize(model, std=0.1, seed=1)
+    batch = replace(pack(texts([7, 32, 16, 30])[0]), dropout_seed=5)
+    found = []
+    before = torch.get_num_threads()
+    for count in (before, threads):
+        torch.set_num_threads(count)
+        try:
+            model.zero_grad()
+            states = model(batch)
+            states.square().sum().backward()
+        finally:
+            torch.set_num_threads(before)
+        found.append([states, *(parameter.grad.clone() for parameter in model.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@needs_tiles
+def test_what_does_not_fit_goes_layer_by_layer(monkeypatch):
+    monkeypatch.setattr(encoder_module, "whole_layers", None)  # not called
+    batch = pack(texts([7, 12])[0])
+    wide = replace(CONFIG, hidden_size=96, intermediate_size=160)
+    for config, dtype in (
+        (CONFIG, torch.bfloat16),
+        (wide, torch.float32),
+        (replace(wide, num_heads=8), torch.bfloat16),
+    ):
+        model = Encoder(config, dtype)
+        assert model(batch).dtype == dtype
+    partly = Encoder(wide, torch.bfloat16)
+    cast(Layer, partly.layers[0]).qkv.bias.requires_grad_(False)
+    partly(batch).sum().backward()
+    assert cast(Layer, partly.layers[0]).qkv.weight.grad is not None

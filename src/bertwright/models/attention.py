@@ -1,7 +1,7 @@
 """Attention over packed sequences: no token is padded, no sequence sees another.
 
 T tokens of B sequences, A heads, D head size. Three backends with one signature:
-a native kernel on CPU (`attention.cpp`), PyTorch's variable-length kernels on CUDA, and padding anywhere else.
+a native kernel on CPU (`attention.h`), PyTorch's variable-length kernels on CUDA, and padding anywhere else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def attention(
     vectors = qkv.shape[-1] % 8 == 0  # which is what the kernels read
     if vectors and qkv.device.type == "cuda" and _kernels_take(qkv):
         return cuda_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
-    if vectors and runs_native("attention", qkv):
+    if vectors and runs_native(qkv):
         return apply(PackedAttention, qkv, cu_seqlens, causal, drawn_at(dropout, site))
     return twins.attention(qkv, cu_seqlens, max_seqlen, dropout and dropout.at(site), causal)
 
@@ -47,7 +47,7 @@ class PackedAttention(torch.autograd.Function):
         assert cu_seqlens[-1] == tokens, (cu_seqlens, tokens)
         out, lse = qkv.new_empty(tokens, heads, size), torch.empty(tokens, heads)
         shape = (cu_seqlens, len(lengths), heads, size, int(causal))
-        call("attention", "attention", TYPES[qkv.dtype], qkv, *shape, drawn, out, lse)
+        call("attention", TYPES[qkv.dtype], qkv, *shape, drawn, out, lse)
         ctx.save_for_backward(qkv, out, lse, cu_seqlens)
         ctx.shape, ctx.drawn = shape[1:], drawn
         return out
@@ -58,7 +58,7 @@ class PackedAttention(torch.autograd.Function):
         qkv, out, lse, cu_seqlens = ctx.saved_tensors
         dqkv = torch.empty_like(qkv)
         given = (qkv, out, lse, dout.contiguous(), cu_seqlens, *ctx.shape)
-        call("attention", "attention_backward", TYPES[qkv.dtype], *given, ctx.drawn, dqkv)
+        call("attention_backward", TYPES[qkv.dtype], *given, ctx.drawn, dqkv)
         return dqkv, None, None, None
 
 

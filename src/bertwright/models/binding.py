@@ -6,7 +6,8 @@ Every C function takes tensors as pointers, whole numbers as int64 and others as
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,13 +40,23 @@ def drawn_at(dropout: Dropout | None, site: int) -> CDraw:
     return drawn
 
 
-Argument = Tensor | CDraw | ctypes.c_void_p | int | float | None | Sequence[float] | Sequence[Tensor]
+Argument = (
+    Tensor
+    | CDraw
+    | ctypes.c_void_p
+    | int
+    | float
+    | None
+    | ctypes.Array[Any]
+    | Sequence[Tensor]
+    | Sequence[Tensor | None]
+)
 
 
-def call(name: str, function: str, *values: Argument) -> None:
-    """Call a function of the library `name` with torch's number of threads."""
-    library = native.library(name)
-    assert library is not None, name
+def call(function: str, *values: Argument) -> None:
+    """Call a native kernel with torch's number of threads."""
+    library = native.library("kernels")
+    assert library is not None
     getattr(library, function)(*map(crossing, values), ctypes.c_int64(torch.get_num_threads()))
 
 
@@ -57,37 +68,37 @@ def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
 
 def crossing(value: Argument) -> object:
     if isinstance(value, Tensor):
-        return address(value)
-    if isinstance(value, ctypes.c_void_p):
-        return value
-    if isinstance(value, CDraw):
-        return ctypes.byref(value)
+        return ctypes.c_void_p(address(value))
     if isinstance(value, int):
         return ctypes.c_int64(value)
     if isinstance(value, float):
         return ctypes.c_double(value)
-    if value is None:
-        return None
-    tensors = [item for item in value if isinstance(item, Tensor)]
-    if tensors:
-        return (ctypes.c_void_p * len(tensors))(*map(address, tensors))
-    return (ctypes.c_double * len(value))(*(item for item in value if isinstance(item, float)))
+    if isinstance(value, CDraw):
+        return ctypes.byref(value)
+    if value is None or isinstance(value, (ctypes.c_void_p, ctypes.Array)):
+        return value
+    return (ctypes.c_void_p * len(value))(*[None if item is None else address(item) for item in value])
 
 
-def address(tensor: Tensor) -> ctypes.c_void_p:
+def doubles(values: Iterable[float]) -> ctypes.Array[ctypes.c_double]:
+    numbers = list(values)
+    return (ctypes.c_double * len(numbers))(*numbers)
+
+
+def address(tensor: Tensor) -> int:
     assert tensor.is_contiguous(), (tensor.shape, tensor.stride())
-    assert tensor.device.type == "cpu", tensor.device
-    return ctypes.c_void_p(tensor.data_ptr())
+    assert tensor.is_cpu, tensor.device
+    return tensor.data_ptr()
 
 
 def row_address(matrix: Tensor) -> ctypes.c_void_p:
     """Of a matrix whose rows may lie apart; how far is for the caller to pass."""
     assert matrix.ndim == 2, matrix.shape
     assert matrix.stride(1) == 1 or matrix.shape[1] == 1, matrix.stride()
-    assert matrix.device.type == "cpu", matrix.device
+    assert matrix.is_cpu, matrix.device
     return ctypes.c_void_p(matrix.data_ptr())
 
 
-def runs_native(name: str, x: Tensor) -> bool:
-    """Whether library `name` serves this tensor, else the twin does."""
-    return x.device.type == "cpu" and x.dtype in TYPES and native.library(name) is not None
+def runs_native(*tensors: Tensor) -> bool:
+    """Whether native kernels serve these tensors, else their twins do."""
+    return native.library("kernels") is not None and all(x.is_cpu and x.dtype in TYPES for x in tensors)

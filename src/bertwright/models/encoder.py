@@ -6,6 +6,7 @@ T tokens of the whole batch, H hidden size, A heads, D head size (H = A · D), F
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import cast
 
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from bertwright import seeding
 from bertwright.batching.batch import Batch
 from bertwright.models.attention import attention
+from bertwright.models.binding import CDraw, drawn_at
 from bertwright.models.config import BertConfig
 from bertwright.models.kernels import Dropout, Norm, Tables, add_dropout_norm, bias_gelu, embed_norm, linear
+from bertwright.models.layers import runs_whole, whole_layers
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
 
@@ -69,15 +72,13 @@ class Layer(nn.Module):
     def forward(self, hidden: Tensor, batch: Batch, rows: Tensor | None = None) -> Tensor:
         """T × H → T × H; with `rows` (R int64) → R × H: only these tokens' states, for which all are attended to."""
         config, site = self.config, self.first_site
-        on_weights = drawn(self, config.attention_dropout, batch)
-        on_output = drawn(self, config.hidden_dropout, batch)
+        on_weights, on_output = self.dropouts(batch, rows)
 
         qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
         context = attention(qkv, batch.cu_seqlens, batch.max_seqlen, on_weights, site, config.causal)  # T A D
         context = context.flatten(1)  # T H
         if rows is not None:  # from here on every token is on its own: R takes the place of T
             context, hidden = context[rows], hidden[rows]
-            on_output = on_output and on_output._replace(rows=rows)
         mixed = self.attention_output.product(context)  # T H
         norm = constants(self.attention_norm)
         attended = add_dropout_norm(mixed, self.attention_output.bias, hidden, norm, on_output, site + 1)
@@ -86,6 +87,26 @@ class Layer(nn.Module):
         inner = bias_gelu(inner, self.intermediate.bias, config.activation == "gelu_tanh")
         outer = self.output.product(inner)  # T H
         return add_dropout_norm(outer, self.output.bias, attended, constants(self.output_norm), on_output, site + 2)
+
+    def dropouts(self, batch: Batch, rows: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
+        """This batch's dropout of attention's weights, and of the sub-layers' outputs at `rows`."""
+        on_output = drawn(self, self.config.hidden_dropout, batch)
+        return drawn(self, self.config.attention_dropout, batch), on_output and on_output._replace(rows=rows)
+
+    def draws(self, batch: Batch, rows: Tensor | None) -> list[CDraw]:
+        """The same at their sites, for `whole_layers`."""
+        on_weights, on_output = self.dropouts(batch, rows)
+        return [
+            drawn_at(drop, self.first_site + place) for place, drop in enumerate((on_weights, on_output, on_output))
+        ]
+
+    def in_order(self) -> Iterator[Tensor]:
+        """The parameters, as `struct Parameters` of layers.h has them."""
+        for part in (
+            self.qkv, self.attention_output, self.attention_norm, self.intermediate, self.output, self.output_norm,
+        ):  # fmt: skip
+            yield part.weight
+            yield part.bias
 
 
 class Encoder(nn.Module):
@@ -105,7 +126,11 @@ class Encoder(nn.Module):
         A state that nobody reads costs most of a layer. In pre-training one in six is read.
         """
         hidden = self.embed(batch)
-        *layers, last = self.layers
+        *layers, last = cast(list[Layer], list(self.layers))
+        parameters = [parameter for layer in self.layers for parameter in cast(Layer, layer).in_order()]
+        if runs_whole(hidden, parameters, self.config):
+            draws = [draw for layer in layers for draw in layer.draws(batch, None)] + last.draws(batch, rows)
+            return whole_layers(hidden, batch, rows, self.config, draws, parameters)
         for layer in layers:
             hidden = layer(hidden, batch)
         return cast(Tensor, last(hidden, batch, rows))

@@ -1,6 +1,8 @@
 // The C interface of kernels.py: tensors as pointers, whole numbers as int64, others as double, the threads last.
+#include "attention.h"
 #include "embedding.h"
 #include "gelu.h"
+#include "layers.h"
 #include "loss.h"
 #include "norm.h"
 #include "optimizer.h"
@@ -92,6 +94,25 @@ void add_rows(const float* dz, const int64_t* ids, float* table, int64_t rows, i
     add_in_order(dz, ids, table, rows, columns, threads);
 }
 
+// qkv T 3 A D; `starts`: the first token of each of the sequences, and T.
+void attention(int64_t type, const void* qkv, const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
+               int64_t causal, const Draw* draw, void* out, float* lse, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        attention((const T*)qkv, {starts, sequences}, {heads, size}, causal, *draw, (T*)out, lse, threads);
+    });
+}
+
+void attention_backward(int64_t type, const void* qkv, const void* out, const float* lse, const void* dout,
+                        const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
+                        int64_t causal, const Draw* draw, void* dqkv, int64_t threads) {
+    with_type(type, [&](auto* t) {
+        using T = ELEMENT(t);
+        attention_backward((const T*)qkv, (const T*)out, lse, (const T*)dout, {starts, sequences}, {heads, size}, causal,
+                           *draw, (T*)dqkv, threads);
+    });
+}
+
 void cross_entropy(int64_t type, void* logits, int64_t stride, const float* bias, const int64_t* labels, double scale,
                    float* losses, int64_t* correct, float* dbias, int64_t rows, int64_t columns, int64_t threads) {
     with_type(type, [&](auto* t) {
@@ -151,6 +172,27 @@ void dense_backward(int64_t type, const void* dy, const void* x, const void* wei
         dense_backward((const uint16_t*)dy, (const uint16_t*)x, (const ELEMENT(t)*)weight, (bfloat16*)dx, dweight, dbias,
                        rows, inner, outer, threads);
     });
+}
+
+// `count` layers; of the parameters and of their gradients (which may be null) twelve pointers each, of the draws three.
+// `halves` and `floats` are as large as struct Kept says, for every layer if they will be kept.
+void layers(const void* hidden, const float* const* parameters, void* halves, float* floats, void* y, const Draw* draws,
+            int64_t count, int64_t kept, const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t tokens,
+            int64_t chosen, int64_t width, int64_t inner, int64_t heads, int64_t causal, int64_t tanh, double eps, int64_t threads) {
+    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(causal), bool(tanh), (float)eps};
+    const Shelf shelf{shape, count, (bfloat16*)halves, floats, bool(kept)};
+    layers((const bfloat16*)hidden, (const Parameters<const float>*)parameters, shelf, (const Draws*)draws, threads);
+    memcpy(y, shelf.at(count - 1).y, chosen * width * sizeof(bfloat16));
+}
+
+void layers_backward(const void* dy, const void* hidden, const float* const* parameters, void* halves, float* floats,
+                     void* dhidden, float* const* gradients, int64_t lowest, const Draw* draws, int64_t count,
+                     const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t tokens, int64_t chosen, int64_t width,
+                     int64_t inner, int64_t heads, int64_t causal, int64_t tanh, double eps, int64_t threads) {
+    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(causal), bool(tanh), (float)eps};
+    const Shelf shelf{shape, count, (bfloat16*)halves, floats, true};
+    layers_backward((const bfloat16*)dy, (const bfloat16*)hidden, (const Parameters<const float>*)parameters, shelf,
+                    (bfloat16*)dhidden, (const Parameters<float>*)gradients, lowest, (const Draws*)draws, threads);
 }
 #endif
 

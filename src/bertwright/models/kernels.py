@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.models import twins
-from bertwright.models.binding import TYPES, CDraw, apply, call, drawn_at, row_address, runs_native
+from bertwright.models.binding import TYPES, CDraw, apply, call, doubles, drawn_at, row_address, runs_native
 from bertwright.models.dropout import Dropout
 from bertwright.models.products import (
     dense,
@@ -55,7 +55,7 @@ CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**29}
 
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """gelu(x + bias), T F → T F; `tanh` is the approximation of Google's BERT, else the exact erf form."""
-    if runs_native("kernels", x):
+    if runs_native(x):
         return apply(BiasGelu, x, bias, tanh)
     return twins.bias_gelu(x, bias, tanh)
 
@@ -69,7 +69,7 @@ class BiasGelu(torch.autograd.Function):
         ctx.save_for_backward(x, bias)
         ctx.tanh = tanh
         y = torch.empty_like(x)
-        call("kernels", "bias_gelu", TYPES[x.dtype], tanh, x, bias.float(), y, *rows_columns(x))
+        call("bias_gelu", TYPES[x.dtype], tanh, x, bias.float(), y, *rows_columns(x))
         return y
 
     @staticmethod
@@ -79,7 +79,6 @@ class BiasGelu(torch.autograd.Function):
         dx, dbias = torch.empty_like(x), torch.empty(bias.shape)
         shape = rows_columns(x)
         call(
-            "kernels",
             "bias_gelu_backward",
             TYPES[x.dtype],
             ctx.tanh,
@@ -133,7 +132,7 @@ class Linear(torch.autograd.Function):
 
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     """Dropout of a tensor whose first dimension are tokens, T … → T …"""
-    if dropout is not None and runs_native("kernels", x):
+    if dropout is not None and runs_native(x):
         return apply(DropoutFunction, x, drawn_at(dropout, site))
     return twins.dropout(x, dropout and dropout.at(site))
 
@@ -145,7 +144,7 @@ class DropoutFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, drawn: CDraw) -> Tensor:
         ctx.drawn = drawn
         y = torch.empty_like(x)
-        call("kernels", "dropout", TYPES[x.dtype], x, drawn, y, *rows_columns(x))
+        call("dropout", TYPES[x.dtype], x, drawn, y, *rows_columns(x))
         return y
 
     @staticmethod
@@ -158,7 +157,7 @@ def add_dropout_norm(
     x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, dropout: Dropout | None, site: int
 ) -> Tensor:
     """LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
-    if runs_native("kernels", x):
+    if runs_native(x):
         return apply(AddDropoutNorm, x, bias, residual, *norm, drawn_at(dropout, site))
     return twins.add_dropout_norm(x, bias, residual, norm, dropout and dropout.at(site))
 
@@ -175,7 +174,7 @@ class AddDropoutNorm(torch.autograd.Function):
         assert bias.shape == weight.shape == norm_bias.shape == x.shape[-1:], (x.shape, bias.shape, weight.shape)
         y, summed, moments = torch.empty_like(x), torch.empty_like(x), torch.empty(len(x), 2)
         given = (x, bias.float(), residual, weight.float(), norm_bias.float(), eps)
-        call("kernels", "add_dropout_norm", TYPES[x.dtype], *given, drawn, summed, moments, y, *rows_columns(x))
+        call("add_dropout_norm", TYPES[x.dtype], *given, drawn, summed, moments, y, *rows_columns(x))
         ctx.save_for_backward(summed, moments, weight)
         ctx.drawn = drawn
         ctx.dtypes = bias.dtype, weight.dtype, norm_bias.dtype
@@ -189,9 +188,7 @@ class AddDropoutNorm(torch.autograd.Function):
         dx = torch.empty_like(summed) if ctx.drawn.threshold else dresidual
         sums = torch.empty(3, len(weight))
         given = (summed, moments, weight.float(), dy.contiguous(), ctx.drawn)
-        call(
-            "kernels", "add_dropout_norm_backward", TYPES[dy.dtype], *given, dx, dresidual, sums, *rows_columns(summed)
-        )
+        call("add_dropout_norm_backward", TYPES[dy.dtype], *given, dx, dresidual, sums, *rows_columns(summed))
         dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None
 
@@ -204,7 +201,7 @@ def embed_norm(
     `sparse`: the word table's gradient is a sparse tensor, of the rows that the batch has. The twin's never is.
     """
     ids = (batch.input_ids, batch.position_ids, batch.token_type_ids)
-    if runs_native("kernels", tables.word):
+    if runs_native(tables.word):
         return apply(EmbedNorm, *tables, *norm, drawn_at(dropout, site), sparse, *ids)
     return twins.embed_norm(ids, tables, norm, dropout and dropout.at(site))
 
@@ -233,7 +230,7 @@ class EmbedNorm(torch.autograd.Function):
             check_range(places, len(table))
         y, moments = word.new_empty(len(ids[0]), word.shape[1]), torch.empty(len(ids[0]), 2)
         given = (tables, ids, weight.float(), norm_bias.float(), eps, drawn)
-        call("kernels", "embed_norm", TYPES[word.dtype], *given, moments, y, *y.shape)
+        call("embed_norm", TYPES[word.dtype], *given, moments, y, *y.shape)
         ctx.save_for_backward(*tables, weight, moments, *ids)
         ctx.drawn, ctx.sparse = drawn, sparse
         ctx.norm_bias_dtype = norm_bias.dtype
@@ -246,7 +243,7 @@ class EmbedNorm(torch.autograd.Function):
         ids = ctx.saved_tensors[5:]
         dsummed, sums = torch.empty(dy.shape), torch.empty(2, len(weight))
         given = (tables, ids, moments, weight.float(), dy.contiguous(), ctx.drawn)
-        call("kernels", "embed_norm_backward", TYPES[dy.dtype], *given, dsummed, sums, *dy.shape)
+        call("embed_norm_backward", TYPES[dy.dtype], *given, dsummed, sums, *dy.shape)
         gradients = []
         for number, (table, places) in enumerate(zip(tables, ids, strict=True)):
             if ctx.sparse and number == 0:
@@ -263,7 +260,7 @@ class EmbedNorm(torch.autograd.Function):
 def table_gradient(drows: Tensor, places: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The sum of the rows' gradients at their places in the table, float32."""
     dtable = torch.zeros(shape)
-    call("kernels", "add_rows", drows, places, dtable, *drows.shape)
+    call("add_rows", drows, places, dtable, *drows.shape)
     return dtable
 
 
@@ -337,13 +334,13 @@ def cross_entropy_(
     logits: Tensor, bias: Tensor, labels: Tensor, scale: float, dbias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Losses and correctness of each row; with `dbias`, logits become their gradient and its sum is added there."""
-    if not runs_native("kernels", logits):
+    if not runs_native(logits):
         return twins.cross_entropy_(logits, bias, labels, scale, dbias)
     check_range(labels, logits.shape[1])
     losses, correct = torch.empty(len(labels)), torch.empty_like(labels)
     added = torch.empty_like(dbias) if dbias is not None else None
     given = (row_address(logits), logits.stride(0), bias, labels, scale, losses, correct, added)
-    call("kernels", "cross_entropy", TYPES[logits.dtype], *given, *logits.shape)
+    call("cross_entropy", TYPES[logits.dtype], *given, *logits.shape)
     if dbias is not None and added is not None:
         dbias += added
     return losses, correct
@@ -353,13 +350,13 @@ def gradient_norm(gradients: Sequence[Tensor]) -> float:
     """The Euclidean norm of all gradients together, summed in double precision."""
     if not gradients:
         return 0.0
-    if not all(runs_native("kernels", gradient) for gradient in gradients):
+    if not runs_native(*gradients):
         return twins.gradient_norm(gradients).item()
     total = torch.empty((), dtype=torch.float64)
     squares = 0.0
     for dtype, places in places_by_type(gradients).items():
         alike = [gradients[place] for place in places]
-        call("kernels", "square_sum", TYPES[dtype], alike, sizes(alike), len(alike), total)
+        call("square_sum", TYPES[dtype], alike, torch.tensor(sizes(alike)), len(alike), total)
         squares += total.item()
     return math.sqrt(squares)
 
@@ -372,8 +369,8 @@ def places_by_type(tensors: Sequence[Tensor]) -> dict[torch.dtype, list[int]]:
     return places
 
 
-def sizes(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.tensor([tensor.numel() for tensor in tensors])
+def sizes(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor.numel() for tensor in tensors]
 
 
 @torch.no_grad()
@@ -388,18 +385,17 @@ def adamw_(
 
     The gradients may be used up.
     """
-    if not all(runs_native("kernels", parameter) for parameter in parameters):
+    if not runs_native(*parameters):
         return twins.adamw_(list(parameters), list(gradients), list(exp_avg), list(exp_avg_sq), step)
-    for parameter, gradient, *moments in zip(parameters, gradients, exp_avg, exp_avg_sq, strict=True):
-        assert parameter.dtype == gradient.dtype, (parameter.dtype, gradient.dtype)
-        for tensor in (gradient, *moments):
-            assert tensor.shape == parameter.shape, (tensor.shape, parameter.shape)
-        for moment in moments:
-            assert moment.dtype == torch.float32, moment.dtype
-    numbers = tuple(map(float, step))
+    kinds = parameters, gradients, exp_avg, exp_avg_sq
+    counts = sizes(parameters)
+    assert all(sizes(kind) == counts for kind in kinds), [sizes(kind) for kind in kinds]
+    assert {moment.dtype for moment in (*exp_avg, *exp_avg_sq)} <= {torch.float32}
+    numbers = doubles(step)
     for dtype, places in places_by_type(parameters).items():
-        alike = [[kind[place] for place in places] for kind in (parameters, gradients, exp_avg, exp_avg_sq)]
-        call("kernels", "adamw", TYPES[dtype], *alike, sizes(alike[0]), len(places), numbers)
+        alike = [[kind[place] for place in places] for kind in kinds]
+        assert {gradient.dtype for gradient in alike[1]} == {dtype}, dtype
+        call("adamw", TYPES[dtype], *alike, torch.tensor([counts[place] for place in places]), len(places), numbers)
     torch.autograd.graph.increment_version(parameters)  # autograd cannot see what native code writes
     return None
 
@@ -412,7 +408,7 @@ def adamw_rows_(
 
     `touched` (V uint8): the rows that had a gradient in any step; brought up to date here.
     """
-    assert runs_native("kernels", parameter), parameter.device
+    assert runs_native(parameter), parameter.device
     gradient = gradient.coalesce()
     rows, values = gradient.indices()[0], gradient.values().contiguous()
     assert values.dtype == parameter.dtype, (values.dtype, parameter.dtype)
@@ -421,8 +417,8 @@ def adamw_rows_(
     assert touched.shape == parameter.shape[:1], touched.shape
     places = torch.full((len(parameter),), -1)
     places[rows] = torch.arange(len(rows))
-    given = (parameter, values, places, touched, exp_avg, exp_avg_sq, tuple(map(float, step)))
-    call("kernels", "adamw_rows", TYPES[parameter.dtype], *given, *parameter.shape)
+    given = (parameter, values, places, touched, exp_avg, exp_avg_sq, doubles(step))
+    call("adamw_rows", TYPES[parameter.dtype], *given, *parameter.shape)
     torch.autograd.graph.increment_version(parameter)
 
 

@@ -23,13 +23,13 @@ WORTH_TURNING = 256  # rows from which the transpose of a matrix costs less than
 
 def halves(x: Tensor) -> bool:
     """Whether x is a bfloat16 matrix that native kernels take."""
-    return x.dtype == torch.bfloat16 and x.ndim == 2 and runs_native("kernels", x)
+    return x.dtype == torch.bfloat16 and x.ndim == 2 and runs_native(x)
 
 
 @cache
 def tile_registers() -> bool:
     has = torch.zeros(1, dtype=torch.int64)
-    call("kernels", "tile_registers", has)
+    call("tile_registers", has)
     return bool(has)
 
 
@@ -43,7 +43,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x · weightᵀ + bias, T H and O H → T O bfloat16; H and O fill tiles."""
     y = x.new_empty(len(x), len(weight))
     float_bias = None if bias is None else bias.float().contiguous()
-    call("kernels", "dense", TYPES[weight.dtype], x, weight, float_bias, y, len(x), *reversed(weight.shape))
+    call("dense", TYPES[weight.dtype], x, weight, float_bias, y, len(x), *reversed(weight.shape))
     return y
 
 
@@ -56,7 +56,7 @@ def dense_gradients(
     dweight = torch.empty(weight.shape) if for_weight else None
     dbias = torch.empty(len(weight)) if for_weight and for_bias else None
     given = TYPES[weight.dtype], dy, x, weight, dx, dweight, dbias
-    call("kernels", "dense_backward", *given, len(x), *reversed(weight.shape))
+    call("dense_backward", *given, len(x), *reversed(weight.shape))
     return dx, dweight, dy.sum(0, dtype=torch.float32) if for_bias and dbias is None else dbias
 
 
@@ -97,7 +97,7 @@ def transposed(x: Tensor) -> Tensor:
     """The transpose of a bfloat16 matrix whose rows may lie apart, R C → C R; the result's do, with zeros between."""
     rows, columns = x.shape
     y = x.new_empty(columns, turned_stride(rows))
-    call("kernels", "transpose", row_address(x), x.stride(0), y, y.shape[1], rows, columns)
+    call("transpose", row_address(x), x.stride(0), y, y.shape[1], rows, columns)
     return y[:, :rows]
 
 

@@ -6,8 +6,9 @@
 #pragma once
 #include "squares.h"
 
-constexpr int TILE = 32;
+constexpr int TILE = 32, HALF = TILE / 2;
 INLINE int64_t tiled(int64_t size) { return (size + TILE - 1) / TILE * TILE; }
+INLINE int64_t half_tiled(int64_t size) { return (size + HALF - 1) / HALF * HALF; }
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
 #define HAS_TILES 1
@@ -32,9 +33,9 @@ struct Tiles {
     ~Tiles() { _tile_release(); }
 };
 
-// Adds to registers 0 to 3 the product of TILE rows of a, `a_row` apart, and TILE columns of b, in panels of b_depth rows.
+// Adds to registers 0 to 3 the product of I × 16 rows of a, `a_row` apart, and J × 16 columns of b, in panels of b_depth rows.
 // AHEAD: b's next tiles are fetched meanwhile, where it is larger than the nearest cache.
-template <bool AHEAD>
+template <int I, int J, bool AHEAD>
 INLINE void add_tiles(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t depth, int64_t b_depth) {
     const uint16_t* lower = a + 16 * a_row;
     const uint32_t* right = b + 8 * b_depth;
@@ -46,12 +47,12 @@ INLINE void add_tiles(const uint16_t* a, int64_t a_row, const uint32_t* b, int64
             }
         _tile_loadd(4, a + k, 2 * a_row);
         _tile_loadd(6, b + 8 * k, 64);
-        _tile_loadd(7, right + 8 * k, 64);
-        _tile_loadd(5, lower + k, 2 * a_row);
+        if constexpr (J == 2) _tile_loadd(7, right + 8 * k, 64);
+        if constexpr (I == 2) _tile_loadd(5, lower + k, 2 * a_row);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        if constexpr (J == 2) _tile_dpbf16ps(1, 4, 7);
+        if constexpr (I == 2) _tile_dpbf16ps(2, 5, 6);
+        if constexpr (I == 2 && J == 2) _tile_dpbf16ps(3, 5, 7);
     }
 }
 
@@ -62,50 +63,65 @@ INLINE void zero_tiles() {
     _tile_zero(3);
 }
 
-INLINE void store_tiles(float* c, int64_t c_row) {
+template <int I, int J> INLINE void load_tiles(const float* c, int64_t c_row) {
+    _tile_loadd(0, c, 4 * c_row);
+    if constexpr (J == 2) _tile_loadd(1, c + 16, 4 * c_row);
+    if constexpr (I == 2) _tile_loadd(2, c + 16 * c_row, 4 * c_row);
+    if constexpr (I == 2 && J == 2) _tile_loadd(3, c + 16 * c_row + 16, 4 * c_row);
+}
+
+template <int I, int J> INLINE void store_tiles(float* c, int64_t c_row) {
     _tile_stored(0, c, 4 * c_row);
-    _tile_stored(1, c + 16, 4 * c_row);
-    _tile_stored(2, c + 16 * c_row, 4 * c_row);
-    _tile_stored(3, c + 16 * c_row + 16, 4 * c_row);
+    if constexpr (J == 2) _tile_stored(1, c + 16, 4 * c_row);
+    if constexpr (I == 2) _tile_stored(2, c + 16 * c_row, 4 * c_row);
+    if constexpr (I == 2 && J == 2) _tile_stored(3, c + 16 * c_row + 16, 4 * c_row);
 }
 
 // One block of a product: TILE rows of a, TILE columns of b.
 INLINE void tile_block(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t depth, float* block) {
     asm volatile("" ::: "memory");  // the compiler does not know that tiles are loaded: what was stored must be there
     zero_tiles();
-    add_tiles<true>(a, a_row, b, depth, depth);
-    store_tiles(block, TILE);
+    add_tiles<2, 2, true>(a, a_row, b, depth, depth);
+    store_tiles<2, 2>(block, TILE);
 }
 
-// c (+)= a · b: a is rows × depth with row stride a_row; b has panels of b_depth rows; c has row stride c_row.
+// c (+)= a · b: a is rows × depth with row stride a_row; b has panels of b_depth rows; c has row stride c_row. Rows and columns
+// are multiples of HALF, the depth is one of TILE.
 template <bool ADD>
 static void tile_product(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t rows, int64_t depth, int64_t columns,
                          int64_t b_depth, float* c, int64_t c_row) {
     asm volatile("" ::: "memory");  // as above
     for (int64_t j = 0; j < columns; j += TILE)
         for (int64_t i = 0; i < rows; i += TILE) {
-            float* out = c + i * c_row + j;
-            if constexpr (ADD) {
-                _tile_loadd(0, out, 4 * c_row);
-                _tile_loadd(1, out + 16, 4 * c_row);
-                _tile_loadd(2, out + 16 * c_row, 4 * c_row);
-                _tile_loadd(3, out + 16 * c_row + 16, 4 * c_row);
-            } else {
-                zero_tiles();
-            }
-            add_tiles<false>(a + i * a_row, a_row, b + j * b_depth / 2, depth, b_depth);
-            store_tiles(out, c_row);
+            const auto block = [&](auto high, auto wide) {
+                constexpr int I = high, J = wide;
+                float* out = c + i * c_row + j;
+                if constexpr (ADD) load_tiles<I, J>(out, c_row); else zero_tiles();
+                add_tiles<I, J, false>(a + i * a_row, a_row, b + j * b_depth / 2, depth, b_depth);
+                store_tiles<I, J>(out, c_row);
+            };
+            constexpr std::integral_constant<int, 1> one;
+            constexpr std::integral_constant<int, 2> two;
+            const bool high = i + HALF < rows, wide = j + HALF < columns;
+            if (high && wide) block(two, two);
+            else if (high) block(two, one);
+            else if (wide) block(one, two);
+            else block(one, one);
         }
 }
 
 // rows × columns, rows `stride` apart → y, padded with zeros.
 static void copy_padded(const bfloat16* x, int64_t stride, int64_t rows, int64_t columns, uint16_t* y) {
     const int64_t deep = tiled(rows), wide = tiled(columns);
-    for (int64_t r = 0; r < deep; r++, y += wide) {
-        const int64_t filled = r < rows ? columns : 0;
-        if (filled) memcpy(y, x + r * stride, 2 * filled);
-        if (filled < wide) memset(y + filled, 0, 2 * (wide - filled));
-    }
+    if (columns == wide)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < wide; c += 2 * W) store((float*)(y + r * wide + c), load((const float*)(x + r * stride + c)));
+    else
+        for (int64_t r = 0; r < rows; r++) {
+            memcpy(y + r * wide, x + r * stride, 2 * columns);
+            memset(y + r * wide + columns, 0, 2 * (wide - columns));
+        }
+    memset(y + rows * wide, 0, 2 * (deep - rows) * wide);
 }
 
 // Padded x, rows × columns → panels of x as a right factor.

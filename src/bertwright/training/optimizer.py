@@ -71,11 +71,12 @@ class AdamW:
         """The Euclidean norm of all gradients together; not finite as soon as one of them is not."""
         gradients = []
         for parameter in self.parameters.values():
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.coalesce()  # once for the norm and the step
-                gradients.append(parameter.grad.values())
-            elif parameter.grad is not None:
-                gradients.append(parameter.grad)
+            gradient = parameter.grad
+            if gradient is not None and gradient.is_sparse:
+                gradient = parameter.grad = gradient.coalesce()  # once for the norm and the step
+                gradient = gradient.values()
+            if gradient is not None:
+                gradients.append(gradient)
         return gradient_norm(gradients)
 
     def step(self, learning_rate: float, norm: float) -> None:
@@ -84,7 +85,6 @@ class AdamW:
         settings = self.settings
         corrected = settings.bias_correction
         for (factor, decay), names in self.alike.items():
-            moved = [name for name in names if self.parameters[name].grad is not None]
             update = AdamStep(
                 lr=learning_rate * factor,
                 beta1=settings.beta1,
@@ -95,33 +95,28 @@ class AdamW:
                 correction1=1.0 - settings.beta1**self.steps if corrected else 1.0,
                 correction2=1.0 - settings.beta2**self.steps if corrected else 1.0,
             )
-            dense = []
-            for name in moved:
-                if self._gradient(name).is_sparse:
-                    self._move_rows(name, update)
-                else:
+            dense: dict[str, Tensor] = {}  # by name, the gradients
+            for name in names:
+                parameter = self.parameters[name]
+                gradient, parameter.grad = parameter.grad, None
+                if gradient is not None and gradient.is_sparse:
+                    self._move_rows(name, gradient, update)
+                elif gradient is not None:
+                    dense[name] = gradient
                     self.touched.pop(name, None)
-                    dense.append(name)
             adamw_(
                 [self.parameters[name] for name in dense],
-                [self._gradient(name) for name in dense],
+                list(dense.values()),
                 [self.exp_avg[name] for name in dense],
                 [self.exp_avg_sq[name] for name in dense],
                 update,
             )
-            for name in moved:
-                self.parameters[name].grad = None
 
-    def _gradient(self, name: str) -> Tensor:
-        gradient = self.parameters[name].grad
-        assert gradient is not None, name
-        return gradient
-
-    def _move_rows(self, name: str, update: AdamStep) -> None:
+    def _move_rows(self, name: str, gradient: Tensor, update: AdamStep) -> None:
         moments = self.exp_avg[name], self.exp_avg_sq[name]
         if name not in self.touched:
             self.touched[name] = ((moments[0] != 0) | (moments[1] != 0)).any(1).to(torch.uint8)
-        adamw_rows_(self.parameters[name], self._gradient(name), *moments, self.touched[name], update)
+        adamw_rows_(self.parameters[name], gradient, *moments, self.touched[name], update)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, as named tensors."""

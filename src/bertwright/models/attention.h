@@ -4,6 +4,7 @@
 // any order by a right-hand side packed into panels, so that its inner loop touches memory in order. bfloat16 is float32
 // inside, too, but where the machine has tile registers: there the factors of all products are bfloat16, and so softmax's
 // weights and the scores' gradients are rounded once, as in the attention kernels of GPUs.
+#pragma once
 #include "dropout.h"
 #include "squares.h"
 #include "tiles.h"
@@ -287,8 +288,16 @@ static void backward_head(const T* qkv, const T* out, const float* lse, const T*
 }
 
 #if HAS_TILES
-// The two once more on tile registers. Padding is zeros, and so are the weights of padded keys and queries.
+// The two once more on tile registers. Padding is zeros, and so are the weights of padded keys and queries. Queries and keys are
+// filled up to multiples of HALF, and where they are the depth of a product to whole tiles.
 INLINE int64_t tile_rows(int64_t n) { return std::clamp<int64_t>(32768 / tiled(n) / TILE * TILE, TILE, 4 * TILE); }
+
+// The padding of rows of weights: from `seen` columns on, and from row `rows` on.
+static void fill_up(uint16_t* weights, int64_t row, int64_t rows, int64_t seen) {
+    if (seen < tiled(seen))
+        for (int64_t i = 0; i < rows; i++) memset(weights + i * row + seen, 0, 2 * HALF);
+    for (int64_t i = rows; i < tiled(rows); i++) memset(weights + i * row, 0, 2 * tiled(seen));
+}
 
 static void forward_head(const bfloat16* qkv, Shape shape, int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw,
                          bfloat16* out, float* lse, Scratch& scratch, const Tiles&) {
@@ -303,12 +312,12 @@ static void forward_head(const bfloat16* qkv, Shape shape, int64_t first, int64_
     const float scale = 1.0f / std::sqrt((float)D);
     copy_padded(q, shape.token(), n, D, queries);
     copy_padded(q + H, shape.token(), n, D, plain);
-    pack_tiles_transposed(plain, deep, wide, keys);
+    pack_tiles_transposed(plain, half_tiled(n), wide, keys);
     copy_padded(q + 2 * H, shape.token(), n, D, plain);
     pack_tiles(plain, deep, wide, values);
     for (int64_t start = 0; start < n; start += block) {
-        const int64_t rows = std::min(block, n - start), seen = tiled(causal ? start + rows : n);
-        tile_product<false>(queries + start * wide, wide, keys, tiled(rows), wide, seen, wide, scores, ld);
+        const int64_t rows = std::min(block, n - start), seen = half_tiled(causal ? start + rows : n);
+        tile_product<false>(queries + start * wide, wide, keys, half_tiled(rows), wide, seen, wide, scores, ld);
         for (int64_t i = 0; i < rows; i++) {
             const int64_t token = (first + start + i) * shape.heads + head;
             const Row mask(draw, draw.first_token * shape.heads + token);
@@ -317,8 +326,8 @@ static void forward_head(const bfloat16* qkv, Shape shape, int64_t first, int64_
             lse[token] = sums.log();
             totals[i] = sums.total;
         }
-        for (int64_t i = rows; i < tiled(rows); i++) memset(weights + i * ldw, 0, 2 * seen);
-        tile_product<false>(weights, ldw, values, tiled(rows), seen, wide, deep, context, wide);
+        fill_up(weights, ldw, rows, seen);
+        tile_product<false>(weights, ldw, values, half_tiled(rows), tiled(seen), wide, deep, context, wide);
         for (int64_t i = 0; i < rows; i++)
             write_rows(context + i * wide, wide, 1, D, 1.0f / totals[i], out + (first + start + i) * H + head * D, H);
     }
@@ -344,13 +353,13 @@ static void backward_head(const bfloat16* qkv, const bfloat16* out, const float*
     copy_padded(qkv + base + H, stride, n, D, keys);
     copy_padded(qkv + base + 2 * H, stride, n, D, values);
     copy_padded(dout + first * H + head * D, H, n, D, douts);
-    pack_tiles_transposed(keys, deep, wide, keys_t);
+    pack_tiles_transposed(keys, half_tiled(n), wide, keys_t);
     pack_tiles(keys, deep, wide, keys_p);
-    pack_tiles_transposed(values, deep, wide, values_t);
+    pack_tiles_transposed(values, half_tiled(n), wide, values_t);
     std::fill(dkeys, dkeys + whole, 0.0f);
     std::fill(dvalues, dvalues + whole, 0.0f);
     for (int64_t start = 0; start < n; start += block) {
-        const int64_t rows = std::min(block, n - start), seen = tiled(causal ? start + rows : n), high = tiled(rows);
+        const int64_t rows = std::min(block, n - start), high = half_tiled(rows), seen = half_tiled(causal ? start + rows : n);
         tile_product<false>(queries + start * wide, wide, keys_t, high, wide, seen, wide, scores, ld);
         tile_product<false>(douts + start * wide, wide, values_t, high, wide, seen, wide, dweights, ld);
         for (int64_t i = 0; i < rows; i++) {
@@ -362,17 +371,15 @@ static void backward_head(const bfloat16* qkv, const bfloat16* out, const float*
                             lse[token * shape.heads + head], delta, Row(draw, (draw.first_token + token) * shape.heads + head),
                             (bfloat16*)weights + i * ldw, (bfloat16*)dscores + i * ldw);
         }
-        for (int64_t i = rows; i < high; i++) {
-            memset(weights + i * ldw, 0, 2 * seen);
-            memset(dscores + i * ldw, 0, 2 * seen);
-        }
-        turn(weights, ldw, high, seen, turned, ldt);
-        pack_tiles(douts + start * wide, high, wide, part);
-        tile_product<true>(turned, ldt, part, seen, high, wide, high, dvalues, wide);
-        turn(dscores, ldw, high, seen, turned, ldt);
-        pack_tiles(queries + start * wide, high, wide, part);
-        tile_product<true>(turned, ldt, part, seen, high, wide, high, dkeys, wide);
-        tile_product<false>(dscores, ldw, keys_p, high, seen, wide, deep, dquery, wide);
+        fill_up(weights, ldw, rows, seen);
+        fill_up(dscores, ldw, rows, seen);
+        turn(weights, ldw, tiled(rows), seen, turned, ldt);
+        pack_tiles(douts + start * wide, tiled(rows), wide, part);
+        tile_product<true>(turned, ldt, part, seen, tiled(rows), wide, tiled(rows), dvalues, wide);
+        turn(dscores, ldw, tiled(rows), seen, turned, ldt);
+        pack_tiles(queries + start * wide, tiled(rows), wide, part);
+        tile_product<true>(turned, ldt, part, seen, tiled(rows), wide, tiled(rows), dkeys, wide);
+        tile_product<false>(dscores, ldw, keys_p, high, tiled(seen), wide, deep, dquery, wide);
         write_rows(dquery, wide, rows, D, scale, dqkv + base + start * stride, stride);
     }
     write_rows(dkeys, wide, n, D, scale, dqkv + base + H, stride);
@@ -380,57 +387,48 @@ static void backward_head(const bfloat16* qkv, const bfloat16* out, const float*
 }
 #endif
 
+struct Sequences { const int32_t* starts; int64_t count; };
+
 // f(first token, length, head, scratch, …) for every head of every sequence, on all threads; what follows scratch is made
 // once a thread.
 template <class... Own, class F>
-static void for_heads(const int32_t* starts, int64_t sequences, int64_t heads, int64_t threads, F f) {
+static void share_heads(Sequences sequences, int64_t heads, int64_t threads, F f) {
 #pragma omp parallel num_threads(threads)
     {
         std::tuple<Scratch, Own...> own;
-        const int64_t share = std::clamp<int64_t>(sequences * heads / (8 * threads), 1, heads);  // heads side by side
+        const int64_t share = std::clamp<int64_t>(sequences.count * heads / (8 * threads), 1, heads);  // heads side by side
 #pragma omp for schedule(dynamic, share)
-        for (int64_t task = 0; task < sequences * heads; task++) {
-            int64_t sequence = task / heads, first = starts[sequence], n = starts[sequence + 1] - first;
+        for (int64_t task = 0; task < sequences.count * heads; task++) {
+            const int32_t* sequence = sequences.starts + task / heads;
+            const int64_t first = sequence[0], n = sequence[1] - first;
             if (n > 0) std::apply([&](auto&... mine) { f(first, n, task % heads, mine...); }, own);
         }
     }
 }
 
-// The same for tensors of a number type, on tile registers where these serve it; `head` makes f of a pointer to one number.
-template <class H>
-static void for_heads_of(int64_t type, const int32_t* starts, int64_t sequences, int64_t heads, int64_t threads, H head) {
-    if (type == FLOAT32) return for_heads<>(starts, sequences, heads, threads, head((float*)nullptr));
+// The same for tensors of T, on tile registers where these serve it.
+template <class T, class F>
+static void for_heads(Sequences sequences, int64_t heads, int64_t threads, F f) {
 #if HAS_TILES
-    if (tiles_allowed()) return for_heads<Tiles>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
+    if constexpr (std::is_same_v<T, bfloat16>)
+        if (tiles_allowed()) return share_heads<Tiles>(sequences, heads, threads, f);
 #endif
-    for_heads<>(starts, sequences, heads, threads, head((bfloat16*)nullptr));
+    share_heads<>(sequences, heads, threads, f);
 }
 
-extern "C" {
-
-// T 3 A D → out T A D and the logarithm of each softmax's denominator, T A.
-void attention(int64_t type, const void* qkv, const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
-               int64_t causal, const Draw* draw, void* out, float* lse, int64_t threads) {
-    auto head = [&](auto* t) {
-        using T = std::remove_pointer_t<decltype(t)>;
-        return [=](int64_t first, int64_t n, int64_t head, Scratch& scratch, auto&... tiles) {
-            forward_head((const T*)qkv, {heads, size}, first, n, head, causal, *draw, (T*)out, lse, scratch, tiles...);
-        };
-    };
-    for_heads_of(type, starts, sequences, heads, threads, head);
+// qkv, T 3 A D → out T A D and the logarithm of each softmax's denominator, T A.
+template <class T>
+static void attention(const T* qkv, Sequences sequences, Shape shape, bool causal, const Draw& draw, T* out, float* lse,
+                      int64_t threads) {
+    for_heads<T>(sequences, shape.heads, threads, [&](int64_t first, int64_t n, int64_t head, Scratch& scratch, auto&... tiles) {
+        forward_head(qkv, shape, first, n, head, causal, draw, out, lse, scratch, tiles...);
+    });
 }
 
-void attention_backward(int64_t type, const void* qkv, const void* out, const float* lse, const void* dout,
-                        const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
-                        int64_t causal, const Draw* draw, void* dqkv, int64_t threads) {
-    auto head = [&](auto* t) {
-        using T = std::remove_pointer_t<decltype(t)>;
-        return [=](int64_t first, int64_t n, int64_t head, Scratch& scratch, auto&... tiles) {
-            backward_head((const T*)qkv, (const T*)out, lse, (const T*)dout, {heads, size}, first, n, head, causal, *draw,
-                          (T*)dqkv, scratch, tiles...);
-        };
-    };
-    for_heads_of(type, starts, sequences, heads, threads, head);
+template <class T>
+static void attention_backward(const T* qkv, const T* out, const float* lse, const T* dout, Sequences sequences, Shape shape,
+                               bool causal, const Draw& draw, T* dqkv, int64_t threads) {
+    for_heads<T>(sequences, shape.heads, threads, [&](int64_t first, int64_t n, int64_t head, Scratch& scratch, auto&... tiles) {
+        backward_head(qkv, out, lse, dout, shape, first, n, head, causal, draw, dqkv, scratch, tiles...);
+    });
 }
-
-}  // extern "C"
