@@ -214,7 +214,7 @@ ROWS = (None, [0, 7, 8, 3, 19, 15, 60], [])
 @pytest.mark.parametrize("frozen", [(), ("embeddings", "layers.0"), ("layers.1",)], ids=str)
 @pytest.mark.parametrize("rows", ROWS, ids=["all", "some", "none"])
 @pytest.mark.parametrize(
-    "causal, activation, rate", [(False, "gelu", 0.3), (True, "gelu_tanh", 0.3), (False, "gelu", 0.0)]
+    ("causal", "activation", "rate"), [(False, "gelu", 0.3), (True, "gelu_tanh", 0.3), (False, "gelu", 0.0)]
 )
 def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, rows, frozen, monkeypatch):
     config = replace(
