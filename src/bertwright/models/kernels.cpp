@@ -162,25 +162,25 @@ void tile_registers(int64_t* has, int64_t) {
 void dense(int64_t type, const void* x, const void* weight, const float* bias, void* y, int64_t rows, int64_t inner,
            int64_t outer, int64_t threads) {
     with_type(type, [&](auto* t) {
-        dense((const uint16_t*)x, (const ELEMENT(t)*)weight, bias, (bfloat16*)y, rows, inner, outer, threads);
+        dense((const uint16_t*)x, (const ELEMENT(t)*)weight, bias, (bfloat16*)y, nullptr, rows, inner, outer, threads);
     });
 }
 
 void dense_backward(int64_t type, const void* dy, const void* x, const void* weight, void* dx, float* dweight, float* dbias,
                     int64_t rows, int64_t inner, int64_t outer, int64_t threads) {
-    with_type(type, [&](auto* t) {
-        dense_backward((const uint16_t*)dy, (const uint16_t*)x, (const ELEMENT(t)*)weight, (bfloat16*)dx, dweight, dbias,
-                       rows, inner, outer, threads);
-    });
+    auto panels = buffer<uint32_t>(dx ? inner * outer / 2 : 0);
+    if (dx)
+        with_type(type, [&](auto* t) { pack_panels((const ELEMENT(t)*)weight, outer, inner, panels.get(), nullptr, threads); });
+    dense_backward((const uint16_t*)dy, (const uint16_t*)x, panels.get(), (bfloat16*)dx, dweight, dbias, rows, inner, outer, threads);
 }
 
 // `count` layers; of the parameters and of their gradients (which may be null) twelve pointers each, of the draws three.
-// `halves` and `floats` are as large as struct Kept says, for every layer if they will be kept.
+// `halves` and `floats` are as large as struct Kept says, for every layer if there will be a `backward` pass.
 void layers(const void* hidden, const float* const* parameters, void* halves, float* floats, void* y, const Draw* draws,
-            int64_t count, int64_t kept, const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t tokens,
+            int64_t count, int64_t backward, const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t tokens,
             int64_t chosen, int64_t width, int64_t inner, int64_t heads, int64_t causal, int64_t tanh, double eps, int64_t threads) {
-    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(causal), bool(tanh), (float)eps};
-    const Shelf shelf{shape, count, (bfloat16*)halves, floats, bool(kept)};
+    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(causal), bool(tanh), bool(backward), (float)eps};
+    const Shelf shelf{shape, count, (bfloat16*)halves, floats};
     layers((const bfloat16*)hidden, (const Parameters<const float>*)parameters, shelf, (const Draws*)draws, threads);
     memcpy(y, shelf.at(count - 1).y, chosen * width * sizeof(bfloat16));
 }
@@ -189,8 +189,8 @@ void layers_backward(const void* dy, const void* hidden, const float* const* par
                      void* dhidden, float* const* gradients, int64_t lowest, const Draw* draws, int64_t count,
                      const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t tokens, int64_t chosen, int64_t width,
                      int64_t inner, int64_t heads, int64_t causal, int64_t tanh, double eps, int64_t threads) {
-    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(causal), bool(tanh), (float)eps};
-    const Shelf shelf{shape, count, (bfloat16*)halves, floats, true};
+    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(causal), bool(tanh), true, (float)eps};
+    const Shelf shelf{shape, count, (bfloat16*)halves, floats};
     layers_backward((const bfloat16*)dy, (const bfloat16*)hidden, (const Parameters<const float>*)parameters, shelf,
                     (bfloat16*)dhidden, (const Parameters<float>*)gradients, lowest, (const Draws*)draws, threads);
 }

@@ -15,7 +15,7 @@ struct LayerShape {
     Sequences sequences;
     const int64_t* rows;
     int64_t tokens, kept, width, inner, heads;
-    bool causal, tanh;
+    bool causal, tanh, backward;
     float eps;
     bool some() const { return rows || kept < tokens; }  // no row at all may be a null pointer
     LayerShape whole() const {
@@ -38,10 +38,12 @@ struct Draws { Draw weights, mixed, outer; };
 // place, the next one reads it before it is overwritten.
 struct Kept {
     bfloat16 *y, *qkv, *context, *chosen, *mix_sum, *attended, *inner, *active, *outer_sum;
+    uint32_t *qkv_panels, *mix_panels, *inner_panels, *outer_panels;  // null without a backward pass
     float* lse;
     Moments *mix_moments, *outer_moments;
     static int64_t halves(const LayerShape& shape) {
-        return (std::max(shape.tokens, shape.kept) + 4 * shape.tokens + 4 * shape.kept) * shape.width + 2 * shape.kept * shape.inner;
+        return (std::max(shape.tokens, shape.kept) + 4 * shape.tokens + 4 * shape.kept) * shape.width + 2 * shape.kept * shape.inner +
+               (shape.backward ? 4 * shape.width * shape.width + 2 * shape.width * shape.inner : 0);
     }
     static int64_t floats(const LayerShape& shape) { return shape.tokens * shape.heads + 4 * shape.kept; }
     Kept(const LayerShape& shape, bfloat16* halves, float* floats) {
@@ -57,6 +59,13 @@ struct Kept {
         inner = take(halves, shape.kept * shape.inner);
         active = take(halves, shape.kept * shape.inner);
         if (!shape.some()) chosen = context;
+        const auto take_panels = [&](int64_t outer, int64_t inner) {
+            return shape.backward ? (uint32_t*)take(halves, outer * inner) : nullptr;
+        };
+        qkv_panels = take_panels(3 * shape.width, shape.width);
+        mix_panels = take_panels(shape.width, shape.width);
+        inner_panels = take_panels(shape.inner, shape.width);
+        outer_panels = take_panels(shape.width, shape.inner);
         lse = take(floats, shape.tokens * shape.heads);
         mix_moments = (Moments*)take(floats, 2 * shape.kept);
         outer_moments = (Moments*)floats;
@@ -73,7 +82,7 @@ static void layer(const bfloat16* hidden, const Parameters<const float>& given, 
     const int64_t R = shape.kept, H = shape.width, F = shape.inner;
     auto product = buffer<bfloat16>(R * H), chosen = buffer<bfloat16>(shape.some() ? R * H : 0);
     const bfloat16* residual = hidden;
-    dense(bits(hidden), given.qkv, given.qkv_bias, kept.qkv, shape.tokens, H, 3 * H, threads);
+    dense(bits(hidden), given.qkv, given.qkv_bias, kept.qkv, kept.qkv_panels, shape.tokens, H, 3 * H, threads);
     attention(kept.qkv, shape.sequences, {shape.heads, H / shape.heads}, shape.causal, draws.weights, kept.context, kept.lse, threads);
     if (shape.some()) {
         for (int64_t r = 0; r < R; r++) {
@@ -82,14 +91,14 @@ static void layer(const bfloat16* hidden, const Parameters<const float>& given, 
         }
         residual = chosen.get();
     }
-    dense(bits(kept.chosen), given.mix, nullptr, product.get(), R, H, H, threads);
+    dense(bits(kept.chosen), given.mix, nullptr, product.get(), kept.mix_panels, R, H, H, threads);
     add_dropout_norm(product.get(), given.mix_bias, residual, given.mix_norm, given.mix_norm_bias, shape.eps, draws.mixed,
                      kept.mix_sum, kept.mix_moments, kept.attended, R, H, threads);
-    dense(bits(kept.attended), given.inner, nullptr, kept.inner, R, H, F, threads);
+    dense(bits(kept.attended), given.inner, nullptr, kept.inner, kept.inner_panels, R, H, F, threads);
     with_form(shape.tanh, [&](auto form) {
         bias_gelu<bfloat16, form.value>(kept.inner, given.inner_bias, kept.active, R, F, threads);
     });
-    dense(bits(kept.active), given.outer, nullptr, product.get(), R, F, H, threads);
+    dense(bits(kept.active), given.outer, nullptr, product.get(), kept.outer_panels, R, F, H, threads);
     add_dropout_norm(product.get(), given.outer_bias, kept.attended, given.outer_norm, given.outer_norm_bias, shape.eps,
                      draws.outer, kept.outer_sum, kept.outer_moments, kept.y, R, H, threads);
 }
@@ -122,27 +131,27 @@ static void layer_backward(const bfloat16* dy, const bfloat16* hidden, const Par
     auto product = buffer<bfloat16>(std::max(T, R) * H), context = buffer<bfloat16>(T * H), qkv = buffer<bfloat16>(3 * T * H);
     norm_backward(kept.outer_sum, kept.outer_moments, given.outer_norm, dy, draws.outer, from_norm.get(), attended.get(),
                   gradients.outer_bias, gradients.outer_norm, gradients.outer_norm_bias, R, H, threads);
-    dense_backward(bits(from_norm.get()), bits(kept.active), given.outer, inner.get(), gradients.outer, nullptr, R, F, H, threads);
+    dense_backward(bits(from_norm.get()), bits(kept.active), kept.outer_panels, inner.get(), gradients.outer, nullptr, R, F, H, threads);
     std::vector<float> unasked(gradients.inner_bias ? 0 : F);
     with_form(shape.tanh, [&](auto form) {
         bias_gelu_backward<bfloat16, form.value>(kept.inner, given.inner_bias, inner.get(), inner.get(),
                                                  gradients.inner_bias ? gradients.inner_bias : unasked.data(), R, F, threads);
     });
-    dense_backward(bits(inner.get()), bits(kept.attended), given.inner, product.get(), gradients.inner, nullptr, R, H, F, threads);
+    dense_backward(bits(inner.get()), bits(kept.attended), kept.inner_panels, product.get(), gradients.inner, nullptr, R, H, F, threads);
     add_to(attended.get(), product.get(), R, H, threads);
 
     auto residual = buffer<bfloat16>(R * H);
     norm_backward(kept.mix_sum, kept.mix_moments, given.mix_norm, attended.get(), draws.mixed, from_norm.get(), residual.get(),
                   gradients.mix_bias, gradients.mix_norm, gradients.mix_norm_bias, R, H, threads);
     bfloat16* of_chosen = shape.some() ? product.get() : context.get();
-    dense_backward(bits(from_norm.get()), bits(kept.chosen), given.mix, of_chosen, gradients.mix, nullptr, R, H, H, threads);
+    dense_backward(bits(from_norm.get()), bits(kept.chosen), kept.mix_panels, of_chosen, gradients.mix, nullptr, R, H, H, threads);
     if (shape.some()) {
         memset(context.get(), 0, T * H * sizeof *hidden);
         for (int64_t r = 0; r < R; r++) add_to(context.get() + shape.rows[r] * H, of_chosen + r * H, 1, H, 1);
     }
     attention_backward(kept.qkv, kept.context, kept.lse, context.get(), shape.sequences, {shape.heads, H / shape.heads}, shape.causal,
                        draws.weights, qkv.get(), threads);
-    dense_backward(bits(qkv.get()), bits(hidden), given.qkv, dhidden, gradients.qkv, gradients.qkv_bias, T, H, 3 * H, threads);
+    dense_backward(bits(qkv.get()), bits(hidden), kept.qkv_panels, dhidden, gradients.qkv, gradients.qkv_bias, T, H, 3 * H, threads);
     if (!dhidden) return;
     if (!shape.some()) return add_to(dhidden, residual.get(), R, H, threads);
     for (int64_t r = 0; r < R; r++) add_to(dhidden + shape.rows[r] * H, residual.get() + r * H, 1, H, 1);
@@ -154,10 +163,9 @@ struct Shelf {
     int64_t count;
     bfloat16* halves;
     float* floats;
-    bool apart;
     LayerShape of(int64_t number) const { return number + 1 == count ? shape : shape.whole(); }
     Kept at(int64_t number) const {
-        const int64_t before = apart ? number : 0;
+        const int64_t before = shape.backward ? number : 0;
         return {of(number), halves + before * Kept::halves(shape.whole()), floats + before * Kept::floats(shape.whole())};
     }
 };

@@ -87,11 +87,14 @@ class WholeLayers(torch.autograd.Function):
         ctx.form = (int(config.causal), int(config.activation == "gelu_tanh"), config.layer_norm_eps)
         ctx.count = count
         ctx.draws = form.draws
-        most = max(tokens, chosen)  # sizes as in struct Kept: of a layer that keeps all tokens, and of the last one
-        sizes = tokens * (9 * width + 2 * inner), (most + 4 * tokens + 4 * chosen) * width + 2 * chosen * inner
-        float_sizes = tokens * (heads + 4), tokens * heads + 4 * chosen
-        halves = hidden.new_empty((count - 1) * sizes[0] + sizes[1] if form.grad else max(sizes))
-        floats = torch.empty((count - 1) * float_sizes[0] + float_sizes[1] if form.grad else max(float_sizes))
+        # Sizes as in struct Kept: of a layer that keeps all tokens, and of the last one.
+        panels = 4 * width * width + 2 * width * inner if form.grad else 0
+        most = max(tokens, chosen)
+        sizes = [tokens * (9 * width + 2 * inner), (most + 4 * tokens + 4 * chosen) * width + 2 * chosen * inner]
+        whole, last = (size + panels for size in sizes)
+        halves = hidden.new_empty((count - 1) * whole + last if form.grad else max(whole, last))
+        whole, last = tokens * (heads + 4), tokens * heads + 4 * chosen
+        floats = torch.empty((count - 1) * whole + last if form.grad else max(whole, last))
         y = hidden.new_empty(chosen, width)
         sequences = (cu_seqlens, len(cu_seqlens) - 1, rows)
         draws = (CDraw * len(form.draws))(*form.draws)

@@ -19,36 +19,34 @@ INLINE Lanes pairs(const bfloat16* x) { return load((const float*)x); }
 INLINE Words rounded(const float* x) { return __builtin_convertvector((Halves)_mm512_cvtneps_pbh((__m512)load(x)), Words); }
 INLINE Words rounded(const bfloat16* x) { return widened((const uint16_t*)x); }
 
-// x, rows × columns → panels of x as a right factor, whose depth are the rows, filled up with zeros.
-template <class T>
-static void pack_panels(const T* x, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
-    const int64_t depth = tiled(rows);
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(static) nowait
-        for (int64_t top = 0; top < depth; top += TILE)
-            for (int64_t c = 0; c < columns; c += W) {
-                uint32_t* line = panels + (c * depth + top * W) / 2;
-                for (int64_t r = top; r < top + TILE; r += 2, line += W) {
-                    const T* even = x + r * columns + c;
-                    const Words low = r < rows ? rounded(even) : Words{}, high = r + 1 < rows ? rounded(even + columns) : Words{};
-                    store_line(line, woven(low, high));
-                }
-            }
-        lines_stored();
+// W columns of TILE rows of x, from (top, c) on, into panels of x as a right factor, whose depth are the rows, filled up with zeros.
+template <class T> INLINE void pack_rows(const T* x, int64_t rows, int64_t columns, int64_t top, int64_t c, uint32_t* panels) {
+    uint32_t* line = panels + (c * tiled(rows) + top * W) / 2;
+    for (int64_t r = top; r < top + TILE; r += 2, line += W) {
+        const T* even = x + r * columns + c;
+        const Words low = r < rows ? rounded(even) : Words{}, high = r + 1 < rows ? rounded(even + columns) : Words{};
+        store_line(line, woven(low, high));
     }
 }
 
-// The same of x transposed, which fills its tiles: the depth are its columns.
+// W rows of 2W columns into panels of the transpose, whose depth are the columns of x, which fills its tiles.
+template <class T> INLINE void pack_columns(const T* x, int64_t columns, int64_t top, int64_t c, uint32_t* panels) {
+    turn_square([&](int i) { return pairs(x + (top + i) * columns + c); },
+                [&](int i, Lanes line) { store_line(panels + (top * columns + c * W) / 2 + i * W, line); });
+}
+
+// x → panels of x (`plain`), of its transpose (`turned`), or of both, which then read memory once. A null pointer is not asked for.
 template <class T>
-static void pack_panels_transposed(const T* x, int64_t rows, int64_t columns, uint32_t* panels, int64_t threads) {
+static void pack_panels(const T* x, int64_t rows, int64_t columns, uint32_t* plain, uint32_t* turned, int64_t threads) {
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
-        for (int64_t top = 0; top < rows; top += W)
-            for (int64_t c = 0; c < columns; c += 2 * W)
-                turn_square([&](int i) { return pairs(x + (top + i) * columns + c); },
-                            [&](int i, Lanes line) { store_line(panels + (top * columns + c * W) / 2 + i * W, line); });
+        for (int64_t top = 0; top < rows; top += TILE)
+            for (int64_t c = 0; c < columns; c += TILE)
+                for (int half = 0; half < TILE; half += W) {
+                    if (plain) pack_rows(x, rows, columns, top, c + half, plain);
+                    if (turned) pack_columns(x, columns, top + half, c, turned);
+                }
         lines_stored();
     }
 }
@@ -117,31 +115,27 @@ template <class T> static std::unique_ptr<T, void (*)(void*)> buffer(int64_t cou
     return {(T*)aligned_alloc(64, (std::max(count, (int64_t)1) * sizeof(T) + 63) / 64 * 64), free};
 }
 
-// y = x · weightᵀ + bias; weight is outer × inner.
+// y = x · weightᵀ + bias; weight is outer × inner. Its panels for the backward pass go to `later`, inner · outer / 2, if asked for.
 template <class T>
-static void dense(const uint16_t* x, const T* weight, const float* bias, bfloat16* y, int64_t rows, int64_t inner, int64_t outer,
-                  int64_t threads) {
+static void dense(const uint16_t* x, const T* weight, const float* bias, bfloat16* y, uint32_t* later, int64_t rows, int64_t inner,
+                  int64_t outer, int64_t threads) {
     auto panels = buffer<uint32_t>(inner * outer / 2);
-    pack_panels_transposed(weight, outer, inner, panels.get(), threads);
+    pack_panels(weight, outer, inner, later, panels.get(), threads);
     tile_products(x, inner, panels.get(), bias, y, rows, inner, outer, threads);
 }
 
-// Its gradients, each unless it is null: dx = dy · weight, dweight = dyᵀ · x, dbias = the sums of dy's columns, which are made
-// together with dweight.
-template <class T>
-static void dense_backward(const uint16_t* dy, const uint16_t* x, const T* weight, bfloat16* dx, float* dweight, float* dbias,
+// Its gradients, each unless it is null: dx = dy · weight, whose `panels` `dense` has made, dweight = dyᵀ · x, and dbias = the sums of
+// dy's columns, which are made together with dweight.
+static void dense_backward(const uint16_t* dy, const uint16_t* x, const uint32_t* panels, bfloat16* dx, float* dweight, float* dbias,
                            int64_t rows, int64_t inner, int64_t outer, int64_t threads) {
     const int64_t deep = tiled(rows), apart = deep % 512 ? deep : deep + TILE;  // no large power of two from row to row
-    auto panels = buffer<uint32_t>(inner * std::max(outer, deep) / 2);
     if (dweight) {
+        auto factor = buffer<uint32_t>(inner * deep / 2);
         auto transposed = buffer<uint16_t>(outer * apart);
         transpose(dy, outer, transposed.get(), apart, dbias, rows, outer, threads);
-        pack_panels((const bfloat16*)x, rows, inner, panels.get(), threads);
-        tile_products(transposed.get(), apart, panels.get(), nullptr, dweight, outer, deep, inner, threads);
+        pack_panels((const bfloat16*)x, rows, inner, factor.get(), nullptr, threads);
+        tile_products(transposed.get(), apart, factor.get(), nullptr, dweight, outer, deep, inner, threads);
     }
-    if (dx) {
-        pack_panels(weight, outer, inner, panels.get(), threads);
-        tile_products(dy, outer, panels.get(), nullptr, dx, rows, outer, inner, threads);
-    }
+    if (dx) tile_products(dy, outer, panels, nullptr, dx, rows, outer, inner, threads);
 }
 #endif
