@@ -3,7 +3,8 @@
     python bench/fused_kernels.py [threads]
 
 Each row is the least of several runs, forward and backward together, in float32 at T = 4,096 tokens. Where the machine
-has bfloat16 units, a second table has what is done otherwise in bfloat16: medians of runs in turn.
+has bfloat16 units, a second table has what is done otherwise in bfloat16: medians of runs in turn; and a third what one
+native call for all layers saves, where there are tile registers for it.
 The last rows set one encoder layer against the matrix products in it: what is left between them is all the rest.
 """
 
@@ -15,16 +16,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright import native
+from bertwright.batching.batch import pack
 from bertwright.models import kernels
 from bertwright.models.attention import attention
+from bertwright.models.config import BertConfig
+from bertwright.models.encoder import Encoder, initialize
 from bertwright.models.kernels import AdamStep, Dropout, Norm, Tables
 from bertwright.training.device import multiplies_bfloat16
 
@@ -212,6 +218,20 @@ def layer_row(hidden: int) -> tuple[float, float]:
     return whole, products
 
 
+def at_once(hidden: int, length: int) -> tuple[float, float]:
+    """An encoder of six layers over 32 texts: all layers in one native call each way, and layer by layer."""
+    config = BertConfig(VOCABULARY, hidden, num_layers=6, num_heads=hidden // HEAD_SIZE, intermediate_size=4 * hidden)
+    encoder = Encoder(config, torch.bfloat16).train()
+    initialize(encoder, config.initializer_range, seed=1)
+    weights = list(encoder.layers.parameters())
+    batch = pack([np.arange(length)] * 32)
+
+    def run(states: Callable[[], Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(states().sum(), weights)
+
+    return both(run(lambda: encoder(batch)), run(lambda: encoder.hidden_states(batch)[-1]), runs=25)
+
+
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
     native.keep_freed_memory()
@@ -227,6 +247,11 @@ def main() -> None:
         for hidden in (256, 768):
             for what, ours, theirs in bfloat16_rows(hidden):
                 print(f"| {hidden} | {what} | {ours:.1f} | {theirs:.1f} | {theirs / ours:.1f}× |", flush=True)
+        print("\n| H | six layers in bfloat16, ms | at once | layer by layer | ratio |\n|---|---|---|---|---|")
+        for hidden, length in product((256, 768), (13, 128)):
+            whole, one_by_one = at_once(hidden, length)
+            row = f"32 × {length} tokens | {whole:.1f} | {one_by_one:.1f} | {one_by_one / whole:.2f}×"
+            print(f"| {hidden} | {row} |", flush=True)
     print("\n| H | encoder layer, ms | its matrix products, ms | share |\n|---|---|---|---|")
     for hidden in (256, 512, 768):
         whole, products = layer_row(hidden)

@@ -174,8 +174,15 @@ void dense_backward(int64_t type, const void* dy, const void* x, const void* wei
     dense_backward((const uint16_t*)dy, (const uint16_t*)x, panels.get(), (bfloat16*)dx, dweight, dbias, rows, inner, outer, threads);
 }
 
+// How many numbers in bfloat16 and in float32 `layers` works on, which `layers_backward` needs if there will be a backward pass.
+void layers_room(int64_t* room, int64_t count, int64_t backward, int64_t tokens, int64_t chosen, int64_t width, int64_t inner,
+                 int64_t heads, int64_t) {
+    const Shelf shelf{{{}, nullptr, tokens, chosen, width, inner, heads, false, false, bool(backward), 0}, count, nullptr, nullptr};
+    room[0] = shelf.room(Kept::halves);
+    room[1] = shelf.room(Kept::floats);
+}
+
 // `count` layers; of the parameters and of their gradients (which may be null) twelve pointers each, of the draws three.
-// `halves` and `floats` are as large as struct Kept says, for every layer if there will be a `backward` pass.
 void layers(const void* hidden, const float* const* parameters, void* halves, float* floats, void* y, const Draw* draws,
             int64_t count, int64_t backward, const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t tokens,
             int64_t chosen, int64_t width, int64_t inner, int64_t heads, int64_t causal, int64_t tanh, double eps, int64_t threads) {

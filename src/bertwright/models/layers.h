@@ -163,6 +163,10 @@ struct Shelf {
     int64_t count;
     bfloat16* halves;
     float* floats;
+    int64_t room(int64_t (*size)(const LayerShape&)) const {
+        const int64_t whole = size(shape.whole()), last = size(shape);
+        return shape.backward ? (count - 1) * whole + last : std::max(whole, last);
+    }
     LayerShape of(int64_t number) const { return number + 1 == count ? shape : shape.whole(); }
     Kept at(int64_t number) const {
         const int64_t before = shape.backward ? number : 0;

@@ -27,8 +27,8 @@ class Form(NamedTuple):
     config: BertConfig
     draws: list[CDraw]
     """Three a layer: of attention's weights, and of the outputs of both sub-layers."""
-    grad: bool
-    """Whether there will be a backward pass."""
+    trains: bool
+    """Whether there will be a backward pass, for which every layer keeps what it needs."""
 
 
 def runs_whole(hidden: Tensor, parameters: Sequence[Tensor], config: BertConfig) -> bool:
@@ -55,7 +55,8 @@ def whole_layers(
 
     `parameters`: each layer's twelve in the order of encoder.py; `draws`: three a layer.
     """
-    form = Form(config, draws, torch.is_grad_enabled())
+    trains = torch.is_grad_enabled() and any(given.requires_grad for given in (hidden, *parameters))
+    form = Form(config, draws, trains)
     return apply(WholeLayers, hidden.contiguous(), batch.cu_seqlens, rows, form, *parameters)
 
 
@@ -87,20 +88,16 @@ class WholeLayers(torch.autograd.Function):
         ctx.form = (int(config.causal), int(config.activation == "gelu_tanh"), config.layer_norm_eps)
         ctx.count = count
         ctx.draws = form.draws
-        # Sizes as in struct Kept: of a layer that keeps all tokens, and of the last one.
-        panels = 4 * width * width + 2 * width * inner if form.grad else 0
-        most = max(tokens, chosen)
-        sizes = [tokens * (9 * width + 2 * inner), (most + 4 * tokens + 4 * chosen) * width + 2 * chosen * inner]
-        whole, last = (size + panels for size in sizes)
-        halves = hidden.new_empty((count - 1) * whole + last if form.grad else max(whole, last))
-        whole, last = tokens * (heads + 4), tokens * heads + 4 * chosen
-        floats = torch.empty((count - 1) * whole + last if form.grad else max(whole, last))
+        room = torch.empty(2, dtype=torch.int64)
+        call("layers_room", room, count, int(form.trains), *ctx.shape)
+        size, float_size = room.tolist()
+        halves, floats = hidden.new_empty(size), torch.empty(float_size)
         y = hidden.new_empty(chosen, width)
         sequences = (cu_seqlens, len(cu_seqlens) - 1, rows)
         draws = (CDraw * len(form.draws))(*form.draws)
-        places = (halves, floats, y, draws, count, int(form.grad))
+        places = (halves, floats, y, draws, count, int(form.trains))
         call("layers", hidden, parameters, *places, *sequences, *ctx.shape, *ctx.form)
-        if form.grad:
+        if form.trains:
             ctx.save_for_backward(hidden, cu_seqlens, rows, halves, floats, *parameters)
         return y
 
