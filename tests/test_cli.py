@@ -44,10 +44,12 @@ class Ran(NamedTuple):
 
 def ran(command: str) -> Ran:
     """Carry out a command line in this process, on a terminal of 80 columns that is none."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(shlex.split(command))
-    return Ran(code, out.getvalue(), err.getvalue())
+    written, err = io.BytesIO(), io.StringIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(written, "utf-8", write_through=True)) as out:
+        with contextlib.redirect_stderr(err):
+            code = run(shlex.split(command))
+        out.flush()
+        return Ran(code, written.getvalue().decode(), err.getvalue())
 
 
 def well(command: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
 import resource
 import signal
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -74,6 +77,10 @@ def written(kind: str, count: int, seed: int) -> str:
             "".join(f"{word} {tag}\n" for word, tag in zip(text.split(), tags, strict=True)) for text, tags in rows
         )
     return squad(*((text, answer, text.index(answer)) for text, answer in rows))
+
+
+def pipe_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def squad(*rows: tuple[str, str, int]) -> str:
@@ -173,6 +180,42 @@ def test_tags_are_written_as_columns_and_answers_as_squad_has_them(at: Path) -> 
     well(f"predict question-answering --inputs dev.json --output found.json {HERE}")
     well(f"predict question-answering --inputs dev.json --output answers.jsonl {HERE}")
     assert read_json(at / "found.json") == {one["id"]: one["answer"] for one in lines(at / "answers.jsonl")}
+
+
+def test_texts_are_piped_in_and_predictions_out(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["the bear sees the forest", "", "the wolf\tsees", "tüte"]
+    (at / "table.tsv").write_text("\n".join(["text", *texts]).replace("\tsees", " sees") + "\n", encoding="utf-8")
+    well(f"predict classification --inputs table.tsv --output found.jsonl {HERE}")
+    for ends in ("\n", "\r\n"):
+        pipe_in(monkeypatch, ends.join(texts))
+        done = ran(f"predict classification --inputs - --output - {HERE}")
+        assert done.code == 0
+        assert done.out == (at / "found.jsonl").read_text(encoding="utf-8")
+        assert done.err.startswith("standard output: 4 predictions, ")
+
+    pipe_in(monkeypatch, "the bear sees\n\nthe wolf")
+    assert json.loads(ran(f"predict tagging --inputs - --output - {HERE}").out.split("\n")[1])["words"] == []
+    pipe_in(monkeypatch, "the bear\nthe wolf\n")
+    assert re.search(r"the bear +(dry|very wet 👍) .*\n +the wolf ", well(f"predict classification - {HERE}"))
+
+    with started(f"predict classification --inputs - --output - {HERE}", stdin=subprocess.PIPE) as process:
+        out, err = process.communicate("the bear\nthe wolf\n")
+    assert [set(json.loads(line)) >= {"label", "probability"} for line in out.splitlines()] == [True, True]
+    assert "standard output: 2 predictions" in err
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multiple-choice"])
+def test_columns_go_along_with_their_predictions(at: Path, kind: str) -> None:
+    _, suffix, *_ = KINDS[kind]
+    kept = {"classification": ["text"], "regression": ["second", "alike"], "multiple-choice": ["right", "prompt"]}[kind]
+    well(f"predict {kind} --inputs train{suffix} dev{suffix} --output plain.jsonl {HERE}")
+    well(f"predict {kind} --inputs train{suffix} dev{suffix} --output found.jsonl --keep {' '.join(kept)} {HERE}")
+    for before, one, (text, *about) in zip(
+        lines(at / "plain.jsonl"), lines(at / "found.jsonl"), [*sentences(24, 1), *sentences(12, 2)], strict=True
+    ):
+        right = KINDS[kind][-1](*about)
+        values = {"text": text, "prompt": text, "second": f"the {PLACES[0]}", "alike": str(right), "right": right}
+        assert list(one.items()) == [*((name, values[name]) for name in kept), *before.items()]
 
 
 @pytest.mark.parametrize(
@@ -422,7 +465,21 @@ MISUSE: dict[str, tuple[str, str]] = {
     "texts and files": ("predict classification a --inputs one.tsv --output found.tsv", "give either texts, or files"),
     "neither": ("predict classification", "give either texts, or files with --inputs"),
     "no place": ("predict classification --inputs one.tsv", "predictions of files need a place: --output"),
-    "place for texts": ("predict classification a --output found.tsv", "--output is for files"),
+    "place for texts": ("predict classification a --output found.tsv", "--output is for --inputs"),
+    "piped beside a file": ("predict classification --inputs - one.tsv --output found.tsv", "which is read alone"),
+    "piped pairs": ("predict regression --inputs - --output found.tsv", "one text a line, and this task takes more"),
+    "nothing piped": ("predict classification --inputs - --output found.tsv", "no text in standard input; pipe"),
+    "columns of texts": ("predict classification a --keep text", "--keep is for columns of tables"),
+    "columns of what is piped": ("predict classification --inputs - --output - --keep text", "--keep is for columns"),
+    "columns in SQuAD's form": ("predict question-answering --inputs dev.json --output found.json --keep id",
+        "--keep is for columns of tables, and for .jsonl"),
+    "columns of questions": ("predict question-answering --inputs dev.json --output found.jsonl --keep id",
+        "records of question-answering say themselves what they are about"),
+    "a column that is not there": ("predict classification --inputs one.tsv --output found.tsv --keep txet",
+        "one.tsv, line 1: no column 'txet'; did you mean"),
+    "a column twice": ("predict classification --inputs one.tsv --output found.tsv --keep text text", "'text' twice"),
+    "a column named as the answer": ("predict classification --inputs one.tsv --output found.tsv --keep label",
+        "--keep label: that is what a field of the prediction is called"),
     "no such form": ("predict classification --inputs one.tsv --output found.xls", "predictions are written as .jsonl"),
     "form of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is the form of tagging"),
     "form of answers": ("predict tagging --inputs all-o.conll --output found.json", ".json is the form of question"),
@@ -528,8 +585,9 @@ def bad(at: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MISUSE)
-def test_misuse(bad: Path, name: str) -> None:
+def test_misuse(bad: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command, message = MISUSE[name]
+    pipe_in(monkeypatch, "")
     before = files(bad)
     done = ran(command)
     assert message in done.err

@@ -32,7 +32,7 @@ tasks.task tasks.batches tasks.prediction tasks.classification tasks.multiple_ch
 tasks.squad tasks.question_answering tasks.kinds tasks.presets
 inference.masks inference.vectors inference.features inference.model
 runs.recipe runs.screen runs.folders runs.resuming runs.corpus runs.opening runs.pretrain runs.use
-runs.tuning runs.finetune runs.evaluate runs.trials runs.grid runs.submission runs.probing runs.probe
+runs.tuning runs.finetune runs.evaluate runs.predict runs.trials runs.grid runs.submission runs.probing runs.probe
 estimators
 cli __main__
 """.split()

@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from bertwright.inference.model import Bert, load
     from bertwright.pretraining.batches import DataSettings
     from bertwright.runs.corpus import LearnSettings, StoreSettings, SurveySettings, learn_vocabulary, prepare, survey
-    from bertwright.runs.evaluate import EvaluateSettings, PredictSettings, evaluate, predict
+    from bertwright.runs.evaluate import EvaluateSettings, evaluate
     from bertwright.runs.finetune import finetune
     from bertwright.runs.grid import grid
+    from bertwright.runs.predict import PredictSettings, predict
     from bertwright.runs.pretrain import pretrain
     from bertwright.runs.probe import ProbeSettings, probe
     from bertwright.runs.recipe import LongPhase, ModelSettings, PretrainSettings
@@ -110,14 +111,10 @@ HOMES = {
         "prepare",
         "survey",
     ),
-    "runs.evaluate": (
-        "EvaluateSettings",
-        "PredictSettings",
-        "evaluate",
-        "predict",
-    ),
+    "runs.evaluate": ("EvaluateSettings", "evaluate"),
     "runs.finetune": ("finetune",),
     "runs.grid": ("grid",),
+    "runs.predict": ("PredictSettings", "predict"),
     "runs.pretrain": ("pretrain",),
     "runs.probe": (
         "ProbeSettings",

@@ -31,7 +31,7 @@ class Verb(NamedTuple):
 
 
 CORPUS, PRETRAIN, USE = "bertwright.runs.corpus", "bertwright.runs.pretrain", "bertwright.runs.use"
-FINETUNE, EVALUATE = "bertwright.runs.finetune", "bertwright.runs.evaluate"
+FINETUNE, EVALUATE, PREDICT = "bertwright.runs.finetune", "bertwright.runs.evaluate", "bertwright.runs.predict"
 GRID, PROBE, SUBMISSION = "bertwright.runs.grid", "bertwright.runs.probe", "bertwright.runs.submission"
 VERBS = {
     "survey": Verb(CORPUS, "SurveySettings", "survey", "what a corpus is like, and what in it will hurt"),
@@ -41,7 +41,7 @@ VERBS = {
     "finetune": Verb(FINETUNE, "FinetuneSettings", "finetune", "train a BERT on a task, or go on training it"),
     "grid": Verb(GRID, "GridSettings", "grid", "fine-tune with many settings and seeds, and keep the best"),
     "evaluate": Verb(EVALUATE, "EvaluateSettings", "evaluate", "score a fine-tuned model on labelled files"),
-    "predict": Verb(EVALUATE, "PredictSettings", "predict", "let a fine-tuned model label texts or files"),
+    "predict": Verb(PREDICT, "PredictSettings", "predict", "let a fine-tuned model label texts or files"),
     "probe": Verb(PROBE, "ProbeSettings", "probe", "train a small head on a frozen BERT's features"),
     "glue-submission": Verb(SUBMISSION, "SubmissionSettings", "submission", "write what the GLUE server takes"),
     "fill-mask": Verb(USE, "FillMaskSettings", "fill_mask", "let a model fill [MASK] in a text"),

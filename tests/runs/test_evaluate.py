@@ -15,8 +15,9 @@ from bertwright.corpus.tables import Columns, read_rows
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
-from bertwright.runs import evaluate as runs
-from bertwright.runs.evaluate import EvaluateSettings, PredictSettings, evaluate, predict
+from bertwright.runs import evaluate as evaluating
+from bertwright.runs.evaluate import EvaluateSettings, evaluate
+from bertwright.runs.predict import PredictSettings, predict
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.kinds import AnyTask
@@ -115,7 +116,7 @@ def test_an_unknown_label_is_refused(tmp_path: Path, vocabulary_folder: Path, co
 def test_a_place_for_scores_is_tried_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
 ) -> None:
-    monkeypatch.setattr(runs, "load", lambda *_: pytest.fail("began before the place was tried"))
+    monkeypatch.setattr(evaluating, "load", lambda *_: pytest.fail("began before the place was tried"))
     (tmp_path / "s.json").touch()
     for place, message in ((Path("/sys/s.json"), "denied|Read-only"), (tmp_path / "s.json", "is there already")):
         with pytest.raises((OSError, ValueError), match=message):
@@ -211,7 +212,7 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
     for number, overrides in enumerate((Overrides(), Overrides(max_length=16))):
         evaluate(EvaluateSettings(model, (str(path),), overrides=overrides, device=CPU), console)
         output = tmp_path / f"{number}.jsonl"
-        predict(PredictSettings(model, (), (str(path),), output, overrides, CPU), console)
+        predict(PredictSettings(model, inputs=(str(path),), output=output, overrides=overrides, device=CPU), console)
         predict(PredictSettings(model, (long, "the bear", long), overrides=overrides, device=CPU), console)
         assert printed(console).count(told) == 3
 

@@ -21,6 +21,7 @@ BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of 
 ZSTD_WINDOW = 1 << 31  # bytes, as `zstd --long=31` of many public dumps has them; a small window takes less
 ZSTD_BLOCK = 1 << 14  # compressed bytes at a time: a block may grow a thousandfold, and must still fit into memory
 STANDARD_INPUT = "standard input"  # as messages show it
+PIPED = "-"  # in place of a text or a file: read what is piped in, as other commands have it
 BINARY_HEAD = 1 << 13  # a NUL this early means that the file was never text
 
 MAGIC = {  # what plain text never starts with: every one of these would be a puzzling UTF-8 error further on

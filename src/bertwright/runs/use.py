@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import nn
 from tyro.conf import Positional
 
-from bertwright.corpus.decoding import STANDARD_INPUT, OnBadBytes, standard_input
+from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, OnBadBytes, standard_input
 from bertwright.corpus.documents import Findings, read
 from bertwright.corpus.inputs import CorpusSettings, open_inputs
 from bertwright.corpus.tables import lines
@@ -37,7 +37,6 @@ from bertwright.training.device import DeviceSettings, placed
 from bertwright.training.journal import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-PIPED = "-"  # in place of a text or a file: read what is piped in, as other commands have it
 EMBED_AT_ONCE = 4_096  # texts between two writes: enough to group them by length, little enough to hold
 MASK_WIDTH = 26  # terminal columns of one [MASK] and its candidates
 TEXT_WIDTH, COSINE_WIDTH = 36, 8  # terminal columns

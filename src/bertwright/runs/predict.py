@@ -1,0 +1,352 @@
+"""What a fine-tuned model says about texts that nobody has labelled."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.text import Text
+from tyro.conf import Positional
+
+from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, Findings, standard_input
+from bertwright.corpus.tables import Columns, lines, read_rows
+from bertwright.files import whole_file
+from bertwright.inference.model import Bert
+from bertwright.models.heads import BertForTask
+from bertwright.runs.evaluate import opened
+from bertwright.runs.folders import refuse_existing
+from bertwright.runs.screen import Advance, columns, counting, heading, remark, say
+from bertwright.tasks.classification import Classification, Regression, TextExample
+from bertwright.tasks.conll import TagExample, column_text
+from bertwright.tasks.kinds import AnyTask
+from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
+from bertwright.tasks.prediction import losses, predicted
+from bertwright.tasks.presets import Overrides
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.squad import QaExample
+from bertwright.tasks.tagging import Tagged, Tagging
+from bertwright.training.device import DeviceSettings, placed
+
+STANDARD_OUTPUT = Path("-")  # as other commands have it
+OUTPUTS = (".jsonl", ".tsv", ".csv", ".json", ".conll")
+BREAK = re.compile("\r\n|[\t\r\n]")  # what a field without quotes cannot hold
+SHOWN_ANSWERS = 5  # of a question on the screen; files have them all
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """Let a fine-tuned model label a few texts on the screen, or files of any size, streamed to --output."""
+
+    model: Positional[str]
+    """Folder of a fine-tuned model, its run folder, or a hub name."""
+    texts: Positional[tuple[str, ...]] = ()
+    """Texts to label or tag, or one pair where the task is about pairs; for question answering a question and its
+    context; for multiple choice a prompt and its endings. - alone: standard input, one text a line."""
+    inputs: tuple[str, ...] = ()
+    """Files in the form of the training files; labels in them are not looked at. - alone: standard input, one text a
+    line, each of which gets its prediction."""
+    output: Path | None = None
+    """New file for the predictions, one record an example, in order: .jsonl, .tsv (without quotes) or .csv; .conll for
+    tags; .json for the official form of SQuAD answers. -: standard output, as .jsonl."""
+    keep: tuple[str, ...] = ()
+    """Columns of the inputs that go to the output, too, before the prediction: an id, the text. For tables."""
+    overrides: Overrides = field(default_factory=Overrides)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        if bool(self.texts) == bool(self.inputs):
+            raise ValueError(f"give either texts, or files with --inputs; {PIPED} stands for standard input")
+        if PIPED in self.inputs and len(self.inputs) > 1:
+            raise ValueError(f"{PIPED} stands for standard input, which is read alone; name the files, or pipe them in")
+        if self.inputs and self.output is None:
+            raise ValueError(
+                f"predictions of files need a place: --output predictions.jsonl, or {PIPED} for standard output"
+            )
+        if self.output is not None and self.texts:
+            raise ValueError("--output is for --inputs; predictions of texts are shown")
+        if self.output is not None and self.form not in OUTPUTS:
+            raise ValueError(f"{self.output}: predictions are written as {', '.join(OUTPUTS)}")
+        if self.keep and (self.inputs in ((), (PIPED,)) or self.form in (".json", ".conll")):
+            raise ValueError("--keep is for columns of tables, and for .jsonl, .tsv and .csv, which take them over")
+        if twice := [name for name in self.keep if self.keep.count(name) > 1]:
+            raise ValueError(f"--keep names {twice[0]!r} twice")
+
+    @property
+    def form(self) -> str:
+        """How the output is written."""
+        return ".jsonl" if self.output in (None, STANDARD_OUTPUT) else self.output.suffix
+
+
+def predict(settings: PredictSettings, console: Console | None = None) -> None:
+    """Show predictions of texts, or write those of files, in constant memory, whole or not at all.
+
+    Raises ValueError for a model without a task and, before anything is predicted, for what is wrong with the input.
+    """
+    piped_out = settings.output == STANDARD_OUTPUT
+    console = console or Console(stderr=piped_out)
+    if settings.output is not None and not piped_out:
+        refuse_existing(settings.output)
+    tally = _Tally()
+    with placed(settings.device) as place:
+        model, task, _ = opened(settings.model, settings.overrides, place)
+        if settings.output is None:
+            typed = list(_piped(task)) if settings.texts == (PIPED,) else _typed(task, settings.texts)
+            with counting(console, "predicting", len(typed)) as advance:
+                shown = list(_predictions(model, task, typed, tally, advance))
+            _show(console, task, shown)
+        else:
+            _check_form(settings, task)
+            number = None if settings.inputs == (PIPED,) else _read_through(settings, task)
+            started = time.perf_counter()
+            with counting(console, "predicting", number) as advance, _output(settings.output) as file:
+                pairs = _predictions(model, task, _examples(settings.inputs, task), tally, advance)
+                found = zip(pairs, _kept(settings, task), strict=bool(settings.keep))
+                _write(file, settings.form, task, found, tally)
+            rate = tally.examples / (time.perf_counter() - started)
+            name = "standard output" if piped_out else settings.output
+            say(console, f"{name}: {tally.examples:,} predictions, {rate:,.0f} a second")
+    for note in losses(task, tally.examples, tally.truncated, model.config.max_positions):
+        remark(console, note)
+    if tally.spaced:
+        remark(console, f"{tally.spaced:,} fields held tabs or line breaks, now spaces; .jsonl and .csv keep them")
+    for text in filter(os.path.isfile, settings.texts):  # which, unlike Path, takes a text of any length
+        remark(console, f"{text} is a file, but was read as a text; to label what it holds: --inputs {text}")
+
+
+@dataclass
+class _Tally:
+    """What is counted on the way from examples to predictions, and told at the end."""
+
+    examples: int = 0
+    truncated: int = 0
+    """Examples that lost tokens."""
+    spaced: int = 0
+    """Fields of a table that held what it cannot hold."""
+
+
+def _predictions(
+    model: Bert, task: AnyTask, examples: Iterable[Any], tally: _Tally, advance: Advance
+) -> Iterator[tuple[Any, Any]]:
+    """Examples with their predictions, in order; `tally` and `advance` are told of each chunk of them."""
+    assert isinstance(model.model, BertForTask)
+    for chunk in predicted(model.model, task, model.tokenizer, examples):
+        yield from zip(chunk.examples, chunk.predictions, strict=True)
+        tally.examples += len(chunk.examples)
+        tally.truncated += chunk.truncated
+        advance(len(chunk.examples))
+
+
+# --- files
+
+
+def _check_form(settings: PredictSettings, task: AnyTask) -> None:
+    """Some forms are for one kind of task alone, and so are columns to keep."""
+    for form, cls in ((".json", QuestionAnswering), (".conll", Tagging)):
+        if settings.form == form and not isinstance(task, cls):
+            raise ValueError(
+                f"{settings.output}: {form} is the form of {cls.kind}; for {task.kind} name a .jsonl or .tsv file"
+            )
+    if not settings.keep:
+        return
+    if not isinstance(task, Classification | Regression | MultipleChoice):
+        raise ValueError(f"--keep is for tables of texts; records of {task.kind} say themselves what they are about")
+    own = {"label", "probability", "score", "choice"} | {f"p({label})" for label in task.label_names}
+    if clash := [name for name in settings.keep if name in own]:
+        raise ValueError(f"--keep {clash[0]}: that is what a field of the prediction is called; rename the column")
+
+
+@contextmanager
+def _output(path: Path) -> Iterator[TextIO]:
+    """Where predictions go: a new file, whole or not at all, or standard output."""
+    if path == STANDARD_OUTPUT:
+        file = TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
+        yield file
+        file.flush()
+        file.detach()  # it is not ours to close
+    else:
+        with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+            yield file
+
+
+def _piped(task: AnyTask) -> Iterator[Any]:
+    """The lines of standard input as a task's examples, blank ones, too: one prediction belongs to each."""
+    if not isinstance(task, Classification | Regression | Tagging) or getattr(task, "pair", None) is not None:
+        raise ValueError(f"{STANDARD_INPUT} is read one text a line, and this task takes more than one; name a file")
+    number = 0
+    for number, line in lines(STANDARD_INPUT, standard_input("error", Findings())):
+        text = line.removesuffix("\r")
+        if isinstance(task, Tagging):
+            yield TagExample.from_text(text)
+        else:
+            yield TextExample(text, None, None, f"{STANDARD_INPUT}, line {number}")
+    if not number:
+        raise ValueError(f"no text in {STANDARD_INPUT}; pipe texts in, one a line")
+
+
+def _examples(inputs: Sequence[str], task: AnyTask) -> Iterator[Any]:
+    """Those of all files, in order; labels are not looked at."""
+    if inputs == (PIPED,):
+        return _piped(task)
+    return chain.from_iterable(task.read(path, labelled=False) for path in inputs)
+
+
+def _kept(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
+    """What is kept of each example: its row has the same place in the files. Without columns to keep, nothing."""
+    if not settings.keep:
+        return repeat({})
+    assert isinstance(task, Classification | Regression | MultipleChoice)
+    wanted = Columns((), settings.keep, task.header, task.quotes, "choose columns with --keep")
+    found = chain.from_iterable(read_rows(path, wanted) for path in settings.inputs)
+    return (dict(zip(settings.keep, values, strict=True)) for _, values in found)
+
+
+def _read_through(settings: PredictSettings, task: AnyTask) -> int:
+    """How many examples all files hold: read once beforehand, so that what is wrong shows before the work, not after.
+
+    Raises ValueError as `task.read` does, and for an example that does not go with the output or with those before it.
+    """
+    number, width = 0, 0
+    ids: set[str] = set()
+    for example, _ in zip(_examples(settings.inputs, task), _kept(settings, task), strict=bool(settings.keep)):
+        number += 1
+        if settings.form == ".conll":
+            column_text(example.words, example.words, example.place)
+        elif settings.form == ".json":
+            if example.id in ids:
+                raise ValueError(
+                    f'{example.place}: the id "{example.id}" is that of a question before; answer each file by '
+                    "itself, or name a .jsonl file"
+                )
+            ids.add(example.id)
+        elif isinstance(task, MultipleChoice):
+            found = len(example.endings)
+            width = width or found
+            if found != width:
+                raise ValueError(f"{example.place}: {width} endings expected, as in the file before, {found} found")
+    if not number:
+        raise ValueError(f"{settings.inputs[0]}: no examples in it")
+    return number
+
+
+def _write(
+    file: TextIO, form: str, task: AnyTask, found: Iterator[tuple[tuple[Any, Any], dict[str, Any]]], tally: _Tally
+) -> None:
+    """Write one record an example, what is kept of it first; `tally` is told of fields that were changed."""
+    if form == ".json":
+        json.dump({example.id: prediction.text for (example, prediction), _ in found}, file, ensure_ascii=False)
+        return
+    for number, ((example, prediction), kept) in enumerate(found):
+        if form == ".conll":
+            file.write(column_text(prediction.words, prediction.tags, example.place))
+            continue
+        record = kept | task.record(example, prediction)
+        if form == ".jsonl":
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            continue
+        if number == 0:
+            _write_row(file, form, record, tally)
+        _write_row(file, form, record.values(), tally)
+
+
+def _write_row(file: TextIO, suffix: str, values: Iterable[Any], tally: _Tally) -> None:
+    """One line of a table. Quotes enclose what needs them in .csv; in .tsv they are plain characters, as when read."""
+    cells = [_cell(value) for value in values]
+    if suffix == ".csv":
+        csv.writer(file, lineterminator="\n").writerow(cells)
+        return
+    found = [BREAK.subn(" ", str(cell)) for cell in cells]
+    tally.spaced += sum(breaks > 0 for _, breaks in found)
+    file.write("\t".join(text for text, _ in found) + "\n")
+
+
+def _cell(value: Any) -> Any:
+    """A value in one field of a table: numbers short, lists as JSON.
+
+    >>> _cell(0.123456789), _cell(["B-PER", "O"])
+    (0.123457, '["B-PER", "O"]')
+    """
+    if isinstance(value, float):
+        return round(value, 6)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | tuple) else value
+
+
+# --- the screen
+
+
+def _typed(task: AnyTask, texts: Sequence[str]) -> list[Any]:
+    """What the texts of a command line are to a task: its examples."""
+    if isinstance(task, QuestionAnswering):
+        if len(texts) != 2:
+            raise ValueError("question answering takes two texts: the question, then the context")
+        return [QaExample("1", texts[0], texts[1])]
+    if isinstance(task, MultipleChoice):
+        if len(texts) < 3:
+            raise ValueError("multiple choice takes a prompt and two endings or more")
+        return [ChoiceExample(texts[0], tuple(texts[1:]), None, "choice")]
+    if isinstance(task, Tagging):
+        return [TagExample.from_text(text) for text in texts]
+    assert isinstance(task, Classification | Regression)
+    if task.pair is None:
+        return [TextExample(text, None, None, "text") for text in texts]
+    if len(texts) != 2:
+        raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
+    return [TextExample(texts[0], texts[1], None, "pair")]
+
+
+def _show(console: Console, task: AnyTask, found: Sequence[tuple[Any, Any]]) -> None:
+    """Texts given on the command line with their predictions, as its kind of task shows them."""
+    if isinstance(task, QuestionAnswering):
+        _, answer = found[0]
+        table = columns("answer", "characters", "probability")
+        for candidate in answer.candidates[:SHOWN_ANSWERS]:
+            place = f"{candidate.start}-{candidate.end}" if candidate.text else ""
+            table.add_row(Text(candidate.text or "(no answer)"), place, f"{candidate.probability:.1%}")
+        heading(console, answer.text or "(no answer)")
+        console.print(table)
+    elif isinstance(task, MultipleChoice):
+        example, chosen = found[0]
+        table = columns("ending", "probability")
+        for ending, probability in zip(example.endings, chosen.probabilities, strict=True):
+            table.add_row(Text(ending), f"{probability:.1%}")
+        heading(console, example.endings[chosen.choice])
+        console.print(table)
+    elif isinstance(task, Tagging):
+        for example, tagged in found:
+            _show_tagged(console, task, example, tagged)
+    else:
+        numbers = isinstance(task, Regression)
+        table = columns("text", "score") if numbers else columns("text", "label", "probability")
+        for (text, pair, *_), one in found:
+            told = (f"{one:.3f}",) if numbers else (Text(one.label), f"{one.probabilities[one.label]:.1%}")
+            table.add_row(Text(text if pair is None else f"{text} / {pair}"), *told)
+        console.print(table)
+
+
+def _show_tagged(console: Console, task: Tagging, example: TagExample, tagged: Tagged) -> None:
+    """One text: its entities or, where tags are plain classes, all of its words."""
+    heading(console, (example.text or "").strip() or "(no text)")
+    rows: list[tuple[str, str, int, int, float]]
+    if task.scheme == "none":
+        each = zip(tagged.words, tagged.tags, example.offsets, tagged.probabilities, strict=True)
+        rows = [(word, tag, *place, probability) for word, tag, place, probability in each]
+    else:
+        rows = [(one.text, one.label, one.start, one.end, one.probability) for one in tagged.entities]
+    if not rows:
+        say(console, "no words" if task.scheme == "none" else "no entities")
+        return
+    table = columns("text", "label", "characters", "probability")
+    for text, label, start, end, probability in rows:
+        table.add_row(Text(text), Text(label), f"{start}-{end}", f"{probability:.1%}")
+    console.print(table)
