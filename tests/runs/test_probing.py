@@ -110,11 +110,12 @@ def test_every_representation_is_learned_from(make: Make) -> None:
     assert all(row.dev.mean > 0.9 and row.test and row.test.mean > 0.9 for row in rows)  # nothing but O scores 0
     assert len(results(settings.run)) == 6
     assert rows[3][2:] == rows[5][2:]  # of a model with four layers, the last four are all
-    for row, way in zip(rows, REPRESENTATIONS.values(), strict=True):
+    for row in rows:
         (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{row.representation} "))
         assert row.test
         scores = [f"{100 * found.mean:.2f}" for found in (row.dev, row.test)]
-        assert line.split()[1:] == ["0.03", "1", *scores, f"{100 * way.paper:.1f}"]
+        assert line.split()[1:] == ["0.03", "1", *scores]
+    assert "paper" not in printed
     assert read_json(settings.run / "report.json") == {
         "metric": "f1",
         "rows": json.loads(json.dumps([row.plain() for row in rows])),
@@ -242,6 +243,17 @@ def test_a_sentence_without_words_is_passed_over(make: Make, tmp_path: Path) -> 
         path.write_text(path.read_text(encoding="utf-8") + '{"words": [], "tags": []}\n', encoding="utf-8")
     rows, _ = carried_out(make(seeds=(0,)))
     assert rows[0].dev.mean > 0.9
+
+
+def test_the_papers_figures_stand_beside_the_entities_they_are_of(make: Make, tmp_path: Path) -> None:
+    for path in tmp_path.glob("*.jsonl"):
+        lines = path.read_text(encoding="utf-8").replace("-ANI", "-PER")
+        path.write_text(lines + '{"words": ["a", "b"], "tags": ["B-ORG", "B-MISC"]}\n', encoding="utf-8")
+    _, printed = carried_out(make(representations=("last", "embeddings"), seeds=(0,), epochs=1))
+    for name in ("last", "embeddings"):
+        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{name} "))
+        assert line.split()[-1] == f"{100 * REPRESENTATIONS[name].paper:.1f}"
+    assert "paper: BERT BASE on the dev set of CoNLL-2003" in printed
 
 
 def test_a_text_is_told_by_a_linear_layer_on_its_first_state(make: Make, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ class ProbeSettings:
 
 
 # May differ between a run and its resumption: they add heads, or say where and not what is computed.
+CONLL_2003 = {"LOC", "MISC", "ORG", "PER"}  # the entities of table 7
 FREE = ("run", "resume", "representations", "features", "seeds", "learning_rates", "device")
 
 
@@ -322,7 +323,8 @@ class _Run:
 
     def report(self, rows: Sequence[Row]) -> None:
         """Print the table, beside the paper's where it is of the same kind, and write it as JSON."""
-        comparable = self.task.head.kind == "token" and self.task.metric == "f1"
+        types = {name.partition("-")[2] for name in self.task.label_names} - {""}
+        comparable = self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
         metric = self.task.metric.replace("_", " ")
         heading(self.console, f"{metric} on the frozen states, percent, mean ± deviation over the seeds")
         paper = ("paper",) if comparable else ()
