@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import os
@@ -216,6 +217,25 @@ def test_columns_go_along_with_their_predictions(at: Path, kind: str) -> None:
         right = KINDS[kind][-1](*about)
         values = {"text": text, "prompt": text, "second": f"the {PLACES[0]}", "alike": str(right), "right": right}
         assert list(one.items()) == [*((name, values[name]) for name in kept), *before.items()]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv"])
+def test_what_goes_along_is_not_changed(at: Path, suffix: str) -> None:
+    columns = {
+        "text": ["the bear", "", "the wolf"],
+        "day": [datetime.date(2026, 11, 22), None, datetime.date(1999, 1, 2)],
+        "number": [0.123456789012, float("nan"), 1e-9],
+    }
+    polars.DataFrame(columns).write_parquet(at / "a.parquet")
+    well(f"predict classification --inputs a.parquet --output found{suffix} --keep number day {HERE}")
+    if suffix == ".jsonl":
+        kept = [(one["number"], one["day"]) for one in lines(at / "found.jsonl")]
+        assert kept == [(0.123456789012, "2026-11-22"), (None, None), (1e-9, "1999-01-02")]
+    else:
+        with (at / f"found{suffix}").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="," if suffix == ".csv" else "\t"))
+        kept = [(one["number"], one["day"]) for one in rows]
+        assert kept == [("0.123456789012", "2026-11-22"), ("", ""), ("1e-09", "1999-01-02")]
 
 
 @pytest.mark.parametrize(
@@ -478,6 +498,8 @@ MISUSE: dict[str, tuple[str, str]] = {
     "a column that is not there": ("predict classification --inputs one.tsv --output found.tsv --keep txet",
         "one.tsv, line 1: no column 'txet'; did you mean"),
     "a column twice": ("predict classification --inputs one.tsv --output found.tsv --keep text text", "'text' twice"),
+    "bytes to keep": ("predict classification --inputs bytes.parquet --output found.tsv --keep raw",
+        "bytes.parquet, row 1: --keep raw: bytes values cannot be written"),
     "a column named as the answer": ("predict classification --inputs one.tsv --output found.tsv --keep label",
         "--keep label: that is what a field of the prediction is called"),
     "no such form": ("predict classification --inputs one.tsv --output found.xls", "predictions are written as .jsonl"),
@@ -573,6 +595,7 @@ def bad(at: Path) -> Path:
         (at / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     for column, values in {"label": ["dry", None], "number": [1.0, float("nan")]}.items():
         polars.DataFrame({"text": ["the bear", "the wolf"], "label": values}).write_parquet(at / f"{column}.parquet")
+    polars.DataFrame({"text": ["the bear"], "raw": [b"a"]}).write_parquet(at / "bytes.parquet")
     (at / "folder.tsv").mkdir()
     (at / "folder.conll").mkdir()
     for name, kind in {"unfitted": "tagging", "crossed": "question-answering", "unknown": "classification"}.items():

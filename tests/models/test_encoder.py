@@ -207,12 +207,12 @@ def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monke
         torch.testing.assert_close(some_gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
 
 
-ROWS = (None, [0, 7, 8, 3, 19, 15, 60], [])
+ROWS = (None, [0, 7, 8, 3, 19, 15, 60], [*range(63, -1, -1)], [])
 
 
 @needs_tiles
-@pytest.mark.parametrize("frozen", [(), ("embeddings", "layers.0"), ("layers.1",)], ids=str)
-@pytest.mark.parametrize("rows", ROWS, ids=["all", "some", "none"])
+@pytest.mark.parametrize("frozen", [(), ("embeddings", "layers.0", "layers.1"), ("layers.1",)], ids=str)
+@pytest.mark.parametrize("rows", ROWS, ids=["all", "some", "reversed", "none"])
 @pytest.mark.parametrize(
     ("causal", "activation", "rate"), [(False, "gelu", 0.3), (True, "gelu_tanh", 0.3), (False, "gelu", 0.0)]
 )

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bertwright import native
 from bertwright.models import kernels, products, twins
+from bertwright.models.binding import runs_native
 from bertwright.models.dropout import kept
 from bertwright.models.kernels import AdamStep, Dropout, Norm, Tables
 
@@ -471,6 +472,19 @@ def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
     torch.testing.assert_close(parameter.detach(), twin[0], rtol=1e-6, atol=1e-6)
     if corrected:
         torch.testing.assert_close(parameter, reference, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("native_one", [True, False])
+def test_adamw_of_nothing_does_nothing(native_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native_one:
+        monkeypatch.setattr("bertwright.native.library", lambda name: None)
+    kernels.adamw_([], [], [], [], AdamStep(0.1, 0.9, 0.999, 1e-6, 0.01))
+
+
+def test_what_is_not_on_a_cpu_compiles_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertwright.native.library", lambda name: pytest.fail("asked for"))
+    assert not runs_native(torch.empty(2, device="meta"))
+    assert not runs_native(torch.empty(2, dtype=torch.float64))
 
 
 def test_gradient_norm_is_the_norm_of_all_together() -> None:

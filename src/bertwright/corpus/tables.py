@@ -46,6 +46,8 @@ class Columns:
     codes: bool = False
     """Do whole numbers stay what they are where a Parquet file has names for them, as the hub's files have for labels?
     If not, the names take their place."""
+    nulls: bool = False
+    """May there be no value (null)? If not, that is refused, for in data every row counts."""
     short_rows: int = 0
     """How many rows with too few columns may be left out, since a published file is known to have them."""
 
@@ -75,7 +77,7 @@ def read_rows(path: str, columns: Columns, findings: Findings | None = None) -> 
         unit = "row" if file.format == ".parquet" else "line"
         for number, values in rows(file, columns, "mend", findings):
             place = f"{file.path}, {unit} {number}"
-            if None in values:
+            if None in values and not columns.nulls:
                 raise ValueError(f"{place}: no value (null) in {columns.names[values.index(None)]!r}; fill it in")
             yield place, values
     if not number:

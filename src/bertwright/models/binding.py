@@ -101,4 +101,4 @@ def row_address(matrix: Tensor) -> ctypes.c_void_p:
 
 def runs_native(*tensors: Tensor) -> bool:
     """Whether native kernels serve these tensors, else their twins do."""
-    return native.library("kernels") is not None and all(x.is_cpu and x.dtype in TYPES for x in tensors)
+    return all(x.is_cpu and x.dtype in TYPES for x in tensors) and native.library("kernels") is not None

@@ -19,7 +19,7 @@ from bertwright.models.attention import attention
 from bertwright.models.binding import CDraw, drawn_at
 from bertwright.models.config import BertConfig
 from bertwright.models.kernels import Dropout, Norm, Tables, add_dropout_norm, bias_gelu, embed_norm, linear
-from bertwright.models.layers import runs_whole, whole_layers
+from bertwright.models.layers import alike, runs_whole, whole_layers
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
 
@@ -121,16 +121,18 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
 
     def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
-        """The last layer's states, T × H; with `rows` (R int64), those of these tokens alone, R × H.
+        """The last layer's states, T × H; with `rows` (R int64, distinct), those of these tokens alone, R × H.
 
+        On tile registers all layers are one native call, and `Layer.forward` is not called.
         A state that nobody reads costs most of a layer. In pre-training one in six is read.
         """
         hidden = self.embed(batch)
         *layers, last = cast(list[Layer], list(self.layers))
-        parameters = [parameter for layer in self.layers for parameter in cast(Layer, layer).in_order()]
-        if runs_whole(hidden, parameters, self.config):
-            draws = [draw for layer in layers for draw in layer.draws(batch, None)] + last.draws(batch, rows)
-            return whole_layers(hidden, batch, rows, self.config, draws, parameters)
+        if runs_whole(hidden, self.config):
+            parameters = [parameter for layer in (*layers, last) for parameter in layer.in_order()]
+            if alike(parameters):
+                draws = [draw for layer in layers for draw in layer.draws(batch, None)] + last.draws(batch, rows)
+                return whole_layers(hidden, batch, rows, self.config, draws, parameters)
         for layer in layers:
             hidden = layer(hidden, batch)
         return cast(Tensor, last(hidden, batch, rows))

@@ -1,4 +1,4 @@
-// The C interface of kernels.py: tensors as pointers, whole numbers as int64, others as double, the threads last.
+// The C interface of the Python files beside it: tensors as pointers, whole numbers as int64, others as double, the threads last.
 #include "attention.h"
 #include "embedding.h"
 #include "gelu.h"
@@ -174,32 +174,37 @@ void dense_backward(int64_t type, const void* dy, const void* x, const void* wei
     dense_backward((const uint16_t*)dy, (const uint16_t*)x, panels.get(), (bfloat16*)dx, dweight, dbias, rows, inner, outer, threads);
 }
 
-// How many numbers in bfloat16 and in float32 `layers` works on, which `layers_backward` needs if there will be a backward pass.
-void layers_room(int64_t* room, int64_t count, int64_t backward, int64_t tokens, int64_t chosen, int64_t width, int64_t inner,
-                 int64_t heads, int64_t) {
-    const Shelf shelf{{{}, nullptr, tokens, chosen, width, inner, heads, false, false, bool(backward), 0}, count, nullptr, nullptr};
+// How many numbers in bfloat16 and in float32 `count` layers work on; `layers_backward` needs those from layer `first` on.
+// `some`: whether the last layer has `chosen` rows.
+void layers_room(int64_t* room, int64_t count, int64_t first, int64_t some, int64_t tokens, int64_t chosen, int64_t width,
+                 int64_t inner, int64_t heads, int64_t) {
+    const LayerShape shape{{}, nullptr, tokens, chosen, width, inner, heads, bool(some), false, false, 0, true};
+    const Shelf shelf{shape, count, first, nullptr, nullptr};
     room[0] = shelf.room(Kept::halves);
     room[1] = shelf.room(Kept::floats);
 }
 
-// `count` layers; of the parameters and of their gradients (which may be null) twelve pointers each, of the draws three.
+// Of the parameters and of their gradients (which may be null) twelve pointers a layer each, of the draws three.
 void layers(const void* hidden, const float* const* parameters, void* halves, float* floats, void* y, const Draw* draws,
-            int64_t count, int64_t backward, const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t tokens,
-            int64_t chosen, int64_t width, int64_t inner, int64_t heads, int64_t causal, int64_t tanh, double eps, int64_t threads) {
-    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(causal), bool(tanh), bool(backward), (float)eps};
-    const Shelf shelf{shape, count, (bfloat16*)halves, floats};
+            const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t count, int64_t first, int64_t some,
+            int64_t tokens, int64_t chosen, int64_t width, int64_t inner, int64_t heads, int64_t causal, int64_t tanh, double eps,
+            int64_t threads) {
+    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(some), bool(causal), bool(tanh),
+                           (float)eps, true};
+    const Shelf shelf{shape, count, first, (bfloat16*)halves, floats};
     layers((const bfloat16*)hidden, (const Parameters<const float>*)parameters, shelf, (const Draws*)draws, threads);
     memcpy(y, shelf.at(count - 1).y, chosen * width * sizeof(bfloat16));
 }
 
 void layers_backward(const void* dy, const void* hidden, const float* const* parameters, void* halves, float* floats,
-                     void* dhidden, float* const* gradients, int64_t lowest, const Draw* draws, int64_t count,
-                     const int32_t* starts, int64_t sequences, const int64_t* rows, int64_t tokens, int64_t chosen, int64_t width,
+                     void* dhidden, float* const* gradients, const Draw* draws, const int32_t* starts, int64_t sequences,
+                     const int64_t* rows, int64_t count, int64_t first, int64_t some, int64_t tokens, int64_t chosen, int64_t width,
                      int64_t inner, int64_t heads, int64_t causal, int64_t tanh, double eps, int64_t threads) {
-    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(causal), bool(tanh), true, (float)eps};
-    const Shelf shelf{shape, count, (bfloat16*)halves, floats};
+    const LayerShape shape{{starts, sequences}, rows, tokens, chosen, width, inner, heads, bool(some), bool(causal), bool(tanh),
+                           (float)eps, true};
+    const Shelf shelf{shape, count, first, (bfloat16*)halves, floats};
     layers_backward((const bfloat16*)dy, (const bfloat16*)hidden, (const Parameters<const float>*)parameters, shelf,
-                    (bfloat16*)dhidden, (const Parameters<float>*)gradients, lowest, (const Draws*)draws, threads);
+                    (bfloat16*)dhidden, (const Parameters<float>*)gradients, (const Draws*)draws, threads);
 }
 #endif
 

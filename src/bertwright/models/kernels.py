@@ -385,6 +385,8 @@ def adamw_(
 
     The gradients may be used up.
     """
+    if not parameters:
+        return None
     if not runs_native(*parameters):
         return twins.adamw_(list(parameters), list(gradients), list(exp_avg), list(exp_avg_sq), step)
     kinds = parameters, gradients, exp_avg, exp_avg_sq

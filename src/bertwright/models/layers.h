@@ -15,15 +15,10 @@ struct LayerShape {
     Sequences sequences;
     const int64_t* rows;
     int64_t tokens, kept, width, inner, heads;
-    bool causal, tanh, backward;
+    bool some;  // whether there are `rows`, whose pointer may be null if they are none
+    bool causal, tanh;
     float eps;
-    bool some() const { return rows || kept < tokens; }  // no row at all may be a null pointer
-    LayerShape whole() const {
-        LayerShape shape = *this;
-        shape.rows = nullptr;
-        shape.kept = tokens;
-        return shape;
-    }
+    bool backward;  // whether there will be a backward pass
 };
 
 // A layer's parameters or their gradients, in the order of encoder.py.
@@ -42,8 +37,8 @@ struct Kept {
     float* lse;
     Moments *mix_moments, *outer_moments;
     static int64_t halves(const LayerShape& shape) {
-        return (std::max(shape.tokens, shape.kept) + 4 * shape.tokens + 4 * shape.kept) * shape.width + 2 * shape.kept * shape.inner +
-               (shape.backward ? 4 * shape.width * shape.width + 2 * shape.width * shape.inner : 0);
+        return (std::max(shape.tokens, shape.kept) + 4 * shape.tokens + (3 + shape.some) * shape.kept) * shape.width +
+               2 * shape.kept * shape.inner + (shape.backward ? 4 * shape.width * shape.width + 2 * shape.width * shape.inner : 0);
     }
     static int64_t floats(const LayerShape& shape) { return shape.tokens * shape.heads + 4 * shape.kept; }
     Kept(const LayerShape& shape, bfloat16* halves, float* floats) {
@@ -52,13 +47,12 @@ struct Kept {
         y = take(halves, std::max(all, some));
         qkv = take(halves, 3 * all);
         context = take(halves, all);
-        chosen = take(halves, some);
+        chosen = shape.some ? take(halves, some) : context;
         mix_sum = take(halves, some);
         attended = take(halves, some);
         outer_sum = take(halves, some);
         inner = take(halves, shape.kept * shape.inner);
         active = take(halves, shape.kept * shape.inner);
-        if (!shape.some()) chosen = context;
         const auto take_panels = [&](int64_t outer, int64_t inner) {
             return shape.backward ? (uint32_t*)take(halves, outer * inner) : nullptr;
         };
@@ -80,11 +74,11 @@ template <class F> INLINE void with_form(bool tanh, F f) { if (tanh) f(std::true
 static void layer(const bfloat16* hidden, const Parameters<const float>& given, const Kept& kept, const LayerShape& shape,
                   const Draws& draws, int64_t threads) {
     const int64_t R = shape.kept, H = shape.width, F = shape.inner;
-    auto product = buffer<bfloat16>(R * H), chosen = buffer<bfloat16>(shape.some() ? R * H : 0);
+    auto product = buffer<bfloat16>(R * H), chosen = buffer<bfloat16>(shape.some ? R * H : 0);
     const bfloat16* residual = hidden;
     dense(bits(hidden), given.qkv, given.qkv_bias, kept.qkv, kept.qkv_panels, shape.tokens, H, 3 * H, threads);
     attention(kept.qkv, shape.sequences, {shape.heads, H / shape.heads}, shape.causal, draws.weights, kept.context, kept.lse, threads);
-    if (shape.some()) {
+    if (shape.some) {
         for (int64_t r = 0; r < R; r++) {
             memcpy(kept.chosen + r * H, kept.context + shape.rows[r] * H, H * sizeof *hidden);
             memcpy(chosen.get() + r * H, hidden + shape.rows[r] * H, H * sizeof *hidden);
@@ -143,9 +137,9 @@ static void layer_backward(const bfloat16* dy, const bfloat16* hidden, const Par
     auto residual = buffer<bfloat16>(R * H);
     norm_backward(kept.mix_sum, kept.mix_moments, given.mix_norm, attended.get(), draws.mixed, from_norm.get(), residual.get(),
                   gradients.mix_bias, gradients.mix_norm, gradients.mix_norm_bias, R, H, threads);
-    bfloat16* of_chosen = shape.some() ? product.get() : context.get();
+    bfloat16* of_chosen = shape.some ? product.get() : context.get();
     dense_backward(bits(from_norm.get()), bits(kept.chosen), kept.mix_panels, of_chosen, gradients.mix, nullptr, R, H, H, threads);
-    if (shape.some()) {
+    if (shape.some) {
         memset(context.get(), 0, T * H * sizeof *hidden);
         for (int64_t r = 0; r < R; r++) add_to(context.get() + shape.rows[r] * H, of_chosen + r * H, 1, H, 1);
     }
@@ -153,25 +147,32 @@ static void layer_backward(const bfloat16* dy, const bfloat16* hidden, const Par
                        draws.weights, qkv.get(), threads);
     dense_backward(bits(qkv.get()), bits(hidden), kept.qkv_panels, dhidden, gradients.qkv, gradients.qkv_bias, T, H, 3 * H, threads);
     if (!dhidden) return;
-    if (!shape.some()) return add_to(dhidden, residual.get(), R, H, threads);
+    if (!shape.some) return add_to(dhidden, residual.get(), R, H, threads);
     for (int64_t r = 0; r < R; r++) add_to(dhidden + shape.rows[r] * H, residual.get() + r * H, 1, H, 1);
 }
 
-// Where layer after layer keeps its numbers; or all at the same place, when there will be no backward pass.
+// Where the layers keep their numbers: those that the backward pass will not reach, below `first`, all at one place.
 struct Shelf {
-    LayerShape shape;
-    int64_t count;
+    LayerShape shape;  // the last layer's
+    int64_t count, first;
     bfloat16* halves;
     float* floats;
+    LayerShape of(int64_t number) const {
+        LayerShape own = shape;
+        if (number + 1 < count) own.rows = nullptr, own.some = false, own.kept = shape.tokens;
+        own.backward = number >= first;
+        return own;
+    }
+    int64_t before(int64_t number, int64_t (*size)(const LayerShape&)) const {
+        if (number < first) return 0;
+        int64_t total = first ? std::max(size(of(0)), size(of(first - 1))) : 0;
+        for (int64_t kept = first; kept < number; kept++) total += size(of(kept));
+        return total;
+    }
     int64_t room(int64_t (*size)(const LayerShape&)) const {
-        const int64_t whole = size(shape.whole()), last = size(shape);
-        return shape.backward ? (count - 1) * whole + last : std::max(whole, last);
+        return first == count ? std::max(size(of(0)), size(of(count - 1))) : before(count, size);
     }
-    LayerShape of(int64_t number) const { return number + 1 == count ? shape : shape.whole(); }
-    Kept at(int64_t number) const {
-        const int64_t before = shape.backward ? number : 0;
-        return {of(number), halves + before * Kept::halves(shape.whole()), floats + before * Kept::floats(shape.whole())};
-    }
+    Kept at(int64_t number) const { return {of(number), halves + before(number, Kept::halves), floats + before(number, Kept::floats)}; }
 };
 
 // hidden, T H, through all layers; the last one's output, R H, is `at(count - 1).y`.
@@ -184,14 +185,13 @@ static void layers(const bfloat16* hidden, const Parameters<const float>* given,
     }
 }
 
-// From the last layer down to `lowest`, whose input's gradient goes to `dhidden` unless that is null.
+// From the last layer down to the first that keeps, whose input's gradient goes to `dhidden` unless that is null.
 static void layers_backward(const bfloat16* dy, const bfloat16* hidden, const Parameters<const float>* given, const Shelf& shelf,
-                            bfloat16* dhidden, const Parameters<float>* gradients, int64_t lowest, const Draws* draws,
-                            int64_t threads) {
+                            bfloat16* dhidden, const Parameters<float>* gradients, const Draws* draws, int64_t threads) {
     const int64_t size = shelf.shape.tokens * shelf.shape.width;
     auto between = buffer<bfloat16>(2 * size);
-    for (int64_t number = shelf.count - 1; number >= lowest; number--) {
-        bfloat16* dx = number == lowest ? dhidden : between.get() + number % 2 * size;
+    for (int64_t number = shelf.count - 1; number >= shelf.first; number--) {
+        bfloat16* dx = number == shelf.first ? dhidden : between.get() + number % 2 * size;
         layer_backward(dy, number ? shelf.at(number - 1).y : hidden, given[number], shelf.at(number), dx, gradients[number],
                        shelf.of(number), draws[number], threads);
         dy = dx;

@@ -22,25 +22,29 @@ PER_LAYER = 12  # parameters; `struct Parameters` of layers.h
 
 
 class Form(NamedTuple):
-    """What all layers share."""
+    """What is no tensor."""
 
     config: BertConfig
     draws: list[CDraw]
     """Three a layer: of attention's weights, and of the outputs of both sub-layers."""
-    trains: bool
-    """Whether there will be a backward pass, for which every layer keeps what it needs."""
+    first: int
+    """The lowest layer that the backward pass will reach, and so keeps what it needs; without one, their number."""
 
 
-def runs_whole(hidden: Tensor, parameters: Sequence[Tensor], config: BertConfig) -> bool:
-    """Whether `whole_layers` serves; each layer's parameters must be all trained or all frozen."""
+def runs_whole(hidden: Tensor, config: BertConfig) -> bool:
+    """Whether this machine and these widths can do with `whole_layers`."""
     widths = config.hidden_size, config.intermediate_size
-    if not (is_halves(hidden) and tile_registers()) or any(width % TILE for width in widths) or config.head_size % 8:
-        return False
-    if not all(parameter.dtype == torch.float32 and parameter.is_contiguous() for parameter in parameters):
-        return False
+    fits = not any(width % TILE for width in widths) and config.head_size % 8 == 0
+    return fits and is_halves(hidden) and tile_registers()
+
+
+def alike(parameters: Sequence[Tensor]) -> bool:
+    """Whether these are float32, and each layer's all trained or all frozen, as `whole_layers` has them."""
     trained = [parameter.requires_grad for parameter in parameters]
     firsts = range(0, len(trained), PER_LAYER)
-    return all(len(set(trained[first : first + PER_LAYER])) == 1 for first in firsts)
+    return all(parameter.dtype == torch.float32 and parameter.is_contiguous() for parameter in parameters) and all(
+        len(set(trained[first : first + PER_LAYER])) == 1 for first in firsts
+    )
 
 
 def whole_layers(
@@ -53,15 +57,19 @@ def whole_layers(
 ) -> Tensor:
     """T H through every layer → T H, or R H with `rows`: what `Encoder.forward` says, with the same bits.
 
-    `parameters`: each layer's twelve in the order of encoder.py; `draws`: three a layer.
+    `parameters`: each layer's twelve in the order of encoder.py, `alike`; `draws`: three a layer.
     """
-    trains = torch.is_grad_enabled() and any(given.requires_grad for given in (hidden, *parameters))
-    form = Form(config, draws, trains)
+    rows = None if rows is None else rows.contiguous()
+    trained = [hidden.requires_grad, *(parameter.requires_grad for parameter in parameters)]
+    first = config.num_layers
+    if torch.is_grad_enabled() and any(trained):
+        first = max(trained.index(True) - 1, 0) // PER_LAYER
+    form = Form(config, draws, first)
     return apply(WholeLayers, hidden.contiguous(), batch.cu_seqlens, rows, form, *parameters)
 
 
 class WholeLayers(torch.autograd.Function):
-    """Keeps what its kernels would have kept one by one, in two blocks of memory."""
+    """Keeps the states that its kernels would have kept one by one, until the end of the backward pass."""
 
     @staticmethod
     def forward(
@@ -84,20 +92,18 @@ class WholeLayers(torch.autograd.Function):
             low, high = torch.aminmax(rows)
             assert 0 <= low <= high < tokens, (low, high, tokens)
 
-        ctx.shape = (tokens, chosen, width, inner, heads)
-        ctx.form = (int(config.causal), int(config.activation == "gelu_tanh"), config.layer_norm_eps)
-        ctx.count = count
         ctx.draws = form.draws
+        ctx.shape = (count, form.first, int(rows is not None), tokens, chosen, width, inner, heads)
+        ctx.form = (int(config.causal), int(config.activation == "gelu_tanh"), config.layer_norm_eps)
         room = torch.empty(2, dtype=torch.int64)
-        call("layers_room", room, count, int(form.trains), *ctx.shape)
+        call("layers_room", room, *ctx.shape)
         size, float_size = room.tolist()
         halves, floats = hidden.new_empty(size), torch.empty(float_size)
         y = hidden.new_empty(chosen, width)
         sequences = (cu_seqlens, len(cu_seqlens) - 1, rows)
         draws = (CDraw * len(form.draws))(*form.draws)
-        places = (halves, floats, y, draws, count, int(form.trains))
-        call("layers", hidden, parameters, *places, *sequences, *ctx.shape, *ctx.form)
-        if form.trains:
+        call("layers", hidden, parameters, halves, floats, y, draws, *sequences, *ctx.shape, *ctx.form)
+        if form.first < count:
             ctx.save_for_backward(hidden, cu_seqlens, rows, halves, floats, *parameters)
         return y
 
@@ -110,9 +116,8 @@ class WholeLayers(torch.autograd.Function):
         gradients = [
             torch.empty_like(parameter) if asked else None for parameter, asked in zip(parameters, trained, strict=True)
         ]
-        lowest = 0 if for_hidden else trained.index(True) // PER_LAYER
         draws = (CDraw * len(ctx.draws))(*ctx.draws)
-        given = (dy.contiguous(), hidden, parameters, halves, floats, dhidden, gradients, lowest, draws, ctx.count)
+        given = (dy.contiguous(), hidden, parameters, halves, floats, dhidden, gradients, draws)
         sequences = (cu_seqlens, len(cu_seqlens) - 1, rows)
         call("layers_backward", *given, *sequences, *ctx.shape, *ctx.form)
         return dhidden, None, None, None, *gradients

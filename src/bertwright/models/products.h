@@ -124,7 +124,7 @@ static void dense(const uint16_t* x, const T* weight, const float* bias, bfloat1
     tile_products(x, inner, panels.get(), bias, y, rows, inner, outer, threads);
 }
 
-// Its gradients, each unless it is null: dx = dy · weight, whose `panels` `dense` has made, dweight = dyᵀ · x, and dbias = the sums of
+// Its gradients, each unless it is null: dx = dy · weight, of whose plain `panels` it is made, dweight = dyᵀ · x, and dbias = the sums of
 // dy's columns, which are made together with dweight.
 static void dense_backward(const uint16_t* dy, const uint16_t* x, const uint32_t* panels, bfloat16* dx, float* dweight, float* dbias,
                            int64_t rows, int64_t inner, int64_t outer, int64_t threads) {

@@ -1,8 +1,8 @@
 // Products of bfloat16 matrices, summed in float32, on the tile registers of Intel's AMX, where the machine has them.
 //
 // A tile is 16 rows of 64 bytes. The left factor is read as it lies, 16 rows × 32 of its columns; of the right factor a tile
-// holds 32 rows × 16 columns, two rows woven into one: panels[columns / 16][rows / 2][16 words]. All sizes are padded to
-// TILE with zeros, so that two by two tiles of the result are made at once.
+// holds 32 rows × 16 columns, two rows woven into one: panels[columns / 16][rows / 2][16 words]. Sizes are padded with
+// zeros, to TILE where they are a product's depth, so that two by two tiles of the result are made at once.
 #pragma once
 #include "squares.h"
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
+from datetime import time as time_of_day
 from io import TextIOWrapper
 from itertools import chain, repeat
 from pathlib import Path
@@ -39,7 +41,7 @@ from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
 from bertwright.training.device import DeviceSettings, placed
 
-STANDARD_OUTPUT = Path("-")  # as other commands have it
+STANDARD_OUTPUT = Path(PIPED)
 OUTPUTS = (".jsonl", ".tsv", ".csv", ".json", ".conll")
 BREAK = re.compile("\r\n|[\t\r\n]")  # what a field without quotes cannot hold
 SHOWN_ANSWERS = 5  # of a question on the screen; files have them all
@@ -93,6 +95,7 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     """Show predictions of texts, or write those of files, in constant memory, whole or not at all.
 
     Raises ValueError for a model without a task and, before anything is predicted, for what is wrong with the input.
+    Standard input cannot be read twice, and standard output not taken back: there, errors come late.
     """
     piped_out = settings.output == STANDARD_OUTPUT
     console = console or Console(stderr=piped_out)
@@ -162,8 +165,12 @@ def _check_form(settings: PredictSettings, task: AnyTask) -> None:
         return
     if not isinstance(task, Classification | Regression | MultipleChoice):
         raise ValueError(f"--keep is for tables of texts; records of {task.kind} say themselves what they are about")
-    own = {"label", "probability", "score", "choice"} | {f"p({label})" for label in task.label_names}
-    if clash := [name for name in settings.keep if name in own]:
+    own = {
+        Classification: "label|probability|p\\(.*\\)",
+        Regression: "score",
+        MultipleChoice: "choice|probability|p\\(.*\\)",
+    }
+    if clash := [name for name in settings.keep if re.fullmatch(own[type(task)], name)]:
         raise ValueError(f"--keep {clash[0]}: that is what a field of the prediction is called; rename the column")
 
 
@@ -171,10 +178,13 @@ def _check_form(settings: PredictSettings, task: AnyTask) -> None:
 def _output(path: Path) -> Iterator[TextIO]:
     """Where predictions go: a new file, whole or not at all, or standard output."""
     if path == STANDARD_OUTPUT:
+        if sys.stdout is None:
+            raise ValueError("standard output is closed; name a new file with --output")
         file = TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
-        yield file
-        file.flush()
-        file.detach()  # it is not ours to close
+        try:
+            yield file
+        finally:
+            file.detach()  # writes what it holds; to close it is not for us
     else:
         with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
             yield file
@@ -185,10 +195,10 @@ def _piped(task: AnyTask) -> Iterator[Any]:
     if not isinstance(task, Classification | Regression | Tagging) or getattr(task, "pair", None) is not None:
         raise ValueError(f"{STANDARD_INPUT} is read one text a line, and this task takes more than one; name a file")
     number = 0
-    for number, line in lines(STANDARD_INPUT, standard_input("error", Findings())):
+    for number, line in lines(STANDARD_INPUT, standard_input("mend", Findings())):
         text = line.removesuffix("\r")
         if isinstance(task, Tagging):
-            yield TagExample.from_text(text)
+            yield TagExample.from_text(text, f"{STANDARD_INPUT}, line {number}")
         else:
             yield TextExample(text, None, None, f"{STANDARD_INPUT}, line {number}")
     if not number:
@@ -207,9 +217,27 @@ def _kept(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
     if not settings.keep:
         return repeat({})
     assert isinstance(task, Classification | Regression | MultipleChoice)
-    wanted = Columns((), settings.keep, task.header, task.quotes, "choose columns with --keep")
+    wanted = Columns((), settings.keep, task.header, task.quotes, "choose columns with --keep", nulls=True)
     found = chain.from_iterable(read_rows(path, wanted) for path in settings.inputs)
-    return (dict(zip(settings.keep, values, strict=True)) for _, values in found)
+    return (
+        {name: _taken(value, name, place) for name, value in zip(settings.keep, values, strict=True)}
+        for place, values in found
+    )
+
+
+def _taken(value: Any, name: str, place: str) -> Any:
+    """A value that goes to the output as it is. Raises ValueError for one that JSON has no form for."""
+    if isinstance(value, date | time_of_day):
+        return value.isoformat()
+    if value != value:  # NaN, which is how pandas writes a missing number
+        return None
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        raise ValueError(
+            f"{place}: --keep {name}: {type(value).__name__} values cannot be written; leave it out"
+        ) from error
+    return value
 
 
 def _read_through(settings: PredictSettings, task: AnyTask) -> int:
@@ -251,13 +279,14 @@ def _write(
         if form == ".conll":
             file.write(column_text(prediction.words, prediction.tags, example.place))
             continue
-        record = kept | task.record(example, prediction)
+        record = task.record(example, prediction)
         if form == ".jsonl":
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write(json.dumps(kept | record, ensure_ascii=False) + "\n")
             continue
         if number == 0:
-            _write_row(file, form, record, tally)
-        _write_row(file, form, record.values(), tally)
+            _write_row(file, form, [*kept, *record], tally)
+        rounded = [round(value, 6) if isinstance(value, float) else value for value in record.values()]
+        _write_row(file, form, [*kept.values(), *rounded], tally)
 
 
 def _write_row(file: TextIO, suffix: str, values: Iterable[Any], tally: _Tally) -> None:
@@ -272,13 +301,13 @@ def _write_row(file: TextIO, suffix: str, values: Iterable[Any], tally: _Tally) 
 
 
 def _cell(value: Any) -> Any:
-    """A value in one field of a table: numbers short, lists as JSON.
+    """A value in one field of a table: lists as JSON, what is missing as nothing.
 
-    >>> _cell(0.123456789), _cell(["B-PER", "O"])
-    (0.123457, '["B-PER", "O"]')
+    >>> _cell(0.123456), _cell(["B-PER", "O"])
+    (0.123456, '["B-PER", "O"]')
     """
-    if isinstance(value, float):
-        return round(value, 6)
+    if value is None:
+        return ""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | tuple) else value
 
 

@@ -98,8 +98,8 @@ class ProbeSettings:
         )
 
 
-# May differ between a run and its resumption: they add heads, or say where and not what is computed.
 CONLL_2003 = {"LOC", "MISC", "ORG", "PER"}  # the entities of table 7
+# May differ between a run and its resumption: they add heads, or say where and not what is computed.
 FREE = ("run", "resume", "representations", "features", "seeds", "learning_rates", "device")
 
 
