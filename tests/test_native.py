@@ -116,7 +116,7 @@ def test_one_openmp_serves_torch_and_us() -> None:
         pytest.skip("/proc/self/maps is Linux's")
     program = (
         "from bertwright.models import binding; from bertwright import native; import torch\n"
-        "assert native.library('attention'); torch.ones(9).exp()\n"
+        "assert native.library('kernels'); torch.ones(9).exp()\n"
         "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'omp' in line}, sep='\\n')"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
