@@ -1,7 +1,33 @@
-"""What holds for all tests."""
+"""What all tests share."""
 
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
 from hypothesis import settings
+
+from bertwright import native
+from bertwright.models import products
 
 # No test asserts a time: on a busy machine any example may take long.
 settings.register_profile("bertwright", deadline=None)
 settings.load_profile("bertwright")
+
+
+@pytest.fixture
+def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes | None], None]:
+    """Makes a text, or any bytes, standard input; None closes it."""
+
+    def pipe(content: str | bytes | None) -> None:
+        given = content.encode() if isinstance(content, str) else content
+        monkeypatch.setattr(sys, "stdin", None if given is None else io.TextIOWrapper(io.BytesIO(given)))
+
+    return pipe
+
+
+@pytest.fixture
+def tile_registers() -> None:
+    """Tests of what runs on tile registers alone are skipped elsewhere."""
+    if native.library("kernels") is None or not products.tile_registers():
+        pytest.skip("a processor without tile registers, or no C++ compiler")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import datetime
-import io
 import json
 import os
 import re
 import resource
 import signal
 import subprocess
-import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,10 +76,6 @@ def written(kind: str, count: int, seed: int) -> str:
             "".join(f"{word} {tag}\n" for word, tag in zip(text.split(), tags, strict=True)) for text, tags in rows
         )
     return squad(*((text, answer, text.index(answer)) for text, answer in rows))
-
-
-def pipe_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def squad(*rows: tuple[str, str, int]) -> str:
@@ -183,20 +177,20 @@ def test_tags_are_written_as_columns_and_answers_as_squad_has_them(at: Path) -> 
     assert read_json(at / "found.json") == {one["id"]: one["answer"] for one in lines(at / "answers.jsonl")}
 
 
-def test_texts_are_piped_in_and_predictions_out(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_piped_in_and_predictions_out(at: Path, pipe_in: Callable[[str | bytes | None], None]) -> None:
     texts = ["the bear sees the forest", "", "the wolf\tsees", "tüte"]
     (at / "table.tsv").write_text("\n".join(["text", *texts]).replace("\tsees", " sees") + "\n", encoding="utf-8")
     well(f"predict classification --inputs table.tsv --output found.jsonl {HERE}")
     for ends in ("\n", "\r\n"):
-        pipe_in(monkeypatch, ends.join(texts))
+        pipe_in(ends.join(texts))
         done = ran(f"predict classification --inputs - --output - {HERE}")
         assert done.code == 0
         assert done.out == (at / "found.jsonl").read_text(encoding="utf-8")
         assert done.err.startswith("standard output: 4 predictions, ")
 
-    pipe_in(monkeypatch, "the bear sees\n\nthe wolf")
+    pipe_in("the bear sees\n\nthe wolf")
     assert json.loads(ran(f"predict tagging --inputs - --output - {HERE}").out.split("\n")[1])["words"] == []
-    pipe_in(monkeypatch, "the bear\nthe wolf\n")
+    pipe_in("the bear\nthe wolf\n")
     assert re.search(r"the bear +(dry|very wet 👍) .*\n +the wolf ", well(f"predict classification - {HERE}"))
 
     with started(f"predict classification --inputs - --output - {HERE}", stdin=subprocess.PIPE) as process:
@@ -608,9 +602,9 @@ def bad(at: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MISUSE)
-def test_misuse(bad: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misuse(bad: Path, name: str, pipe_in: Callable[[str | bytes | None], None]) -> None:
     command, message = MISUSE[name]
-    pipe_in(monkeypatch, "")
+    pipe_in("")
     before = files(bad)
     done = ran(command)
     assert message in done.err

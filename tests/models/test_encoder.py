@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertwright import native
 from bertwright.batching.batch import Batch, pack
 from bertwright.models import encoder as encoder_module
-from bertwright.models import products
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, Layer, initialize
 from bertwright.models.kernels import Dropout
@@ -25,9 +23,6 @@ CONFIG = BertConfig(
     vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32,
     hidden_dropout=0.3, attention_dropout=0.3,
 )  # fmt: skip
-needs_tiles = pytest.mark.skipif(
-    native.library("kernels") is None or not products.tile_registers(), reason="a processor without tile registers"
-)
 LENGTHS = st.lists(st.integers(1, 32), min_size=1, max_size=6)
 
 
@@ -210,7 +205,7 @@ def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monke
 ROWS = (None, [0, 7, 8, 3, 19, 15, 60], [*range(63, -1, -1)], [])
 
 
-@needs_tiles
+@pytest.mark.usefixtures("tile_registers")
 @pytest.mark.parametrize("frozen", [(), ("embeddings", "layers.0", "layers.1"), ("layers.1",)], ids=str)
 @pytest.mark.parametrize("rows", ROWS, ids=["all", "some", "reversed", "none"])
 @pytest.mark.parametrize(
@@ -252,7 +247,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, 
             assert torch.equal(gradient, expected), name
 
 
-@needs_tiles
+@pytest.mark.usefixtures("tile_registers")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(threads):
     model = Encoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
@@ -272,7 +267,7 @@ def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(thread
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-@needs_tiles
+@pytest.mark.usefixtures("tile_registers")
 def test_what_does_not_fit_goes_layer_by_layer(monkeypatch):
     monkeypatch.setattr(encoder_module, "whole_layers", None)  # not called
     batch = pack(texts([7, 12])[0])

@@ -244,12 +244,7 @@ def test_linear_in_bfloat16_is_torchs(
         assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
 
 
-needs_tiles = pytest.mark.skipif(
-    native.library("kernels") is None or not products.tile_registers(), reason="a processor without tile registers"
-)
-
-
-@needs_tiles
+@pytest.mark.usefixtures("tile_registers")
 @given(
     rows=st.integers(0, 520),
     widths=st.tuples(*[st.integers(1, 9).map(lambda tiles: 32 * tiles)] * 2),
@@ -279,7 +274,7 @@ def test_products_on_tiles_are_exact(
         assert got is None if not wanted else got is not None and torch.equal(got, expected)
 
 
-@needs_tiles
+@pytest.mark.usefixtures("tile_registers")
 def test_tiles_need_no_preparation() -> None:
     """Linux kills a process that uses the registers without having asked."""
     program = "import torch; from bertwright.models.products import dense; x = torch.ones(32, 32); "
@@ -288,7 +283,7 @@ def test_tiles_need_no_preparation() -> None:
     assert (done.returncode, done.stdout) == (0, "32768.0\n"), done.stderr
 
 
-@needs_tiles
+@pytest.mark.usefixtures("tile_registers")
 def test_what_is_not_finite_stays_in_its_row() -> None:
     x, weight = torch.ones(65, 64).bfloat16(), torch.ones(32, 64)
     x[3, 5], x[64, 0] = torch.inf, torch.nan
@@ -298,7 +293,7 @@ def test_what_is_not_finite_stays_in_its_row() -> None:
     assert (y[4:64] == 64).all()
 
 
-@needs_tiles
+@pytest.mark.usefixtures("tile_registers")
 @given(first=st.integers(0, 150), rows=st.integers(1, 150), threads=st.integers(1, 3))
 @settings(deadline=None, max_examples=40)
 def test_a_row_on_tiles_does_not_depend_on_the_others(first: int, rows: int, threads: int) -> None:
@@ -310,7 +305,7 @@ def test_a_row_on_tiles_does_not_depend_on_the_others(first: int, rows: int, thr
     assert torch.equal(products.dense(x[part], weight, None), products.dense(x, weight, None)[part])
 
 
-@needs_tiles
+@pytest.mark.usefixtures("tile_registers")
 def test_gradients_of_float32_weights_are_not_rounded() -> None:
     x, weight = torch.randn(200, 64).bfloat16(), torch.randn(96, 64, requires_grad=True)
     upstream = torch.randn(200, 96).bfloat16()
@@ -472,13 +467,6 @@ def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
     torch.testing.assert_close(parameter.detach(), twin[0], rtol=1e-6, atol=1e-6)
     if corrected:
         torch.testing.assert_close(parameter, reference, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("native_one", [True, False])
-def test_adamw_of_nothing_does_nothing(native_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not native_one:
-        monkeypatch.setattr("bertwright.native.library", lambda name: None)
-    kernels.adamw_([], [], [], [], AdamStep(0.1, 0.9, 0.999, 1e-6, 0.01))
 
 
 def test_what_is_not_on_a_cpu_compiles_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from io import BytesIO, StringIO, TextIOWrapper
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -92,31 +93,29 @@ def test_vectors_on_disk_are_those_in_memory(
     assert shown(console) == f"{tmp_path}/new/v.npy: 10 vectors of 16 numbers\n"
 
 
-def piped(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(content)))
-
-
 def test_vectors_of_piped_texts_are_those_of_a_file(
-    tmp_path: Path, folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folder: Path, console: Console, pipe_in: Callable[[str | bytes | None], None]
 ) -> None:
     content = "\ufeffThe bear .\r\n\n  \nThe deer sees the bear .\nThe fish é".encode()
     (tmp_path / "texts.txt").write_bytes(content)
     file = EmbedSettings(str(folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "file.npy", device=HERE)
     use.embed(file, console)
-    piped(content, monkeypatch)
+    pipe_in(content)
     use.embed(replace(file, inputs=("-",), output=tmp_path / "inputs.npy"), console)
-    piped(content, monkeypatch)
+    pipe_in(content)
     use.embed(replace(file, inputs=(), texts=("-",), output=tmp_path / "texts.npy"), console)
     written = (tmp_path / "file.npy").read_bytes()
     assert np.load(tmp_path / "file.npy").shape == (3, 16)
     assert written == (tmp_path / "inputs.npy").read_bytes() == (tmp_path / "texts.npy").read_bytes()
 
 
-def test_piped_texts_are_compared(folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    piped(b"The bear .\nThe deer .\n", monkeypatch)
+def test_piped_texts_are_compared(
+    folder: Path, console: Console, pipe_in: Callable[[str | bytes | None], None]
+) -> None:
+    pipe_in(b"The bear .\nThe deer .\n")
     use.embed(EmbedSettings(str(folder), ("-",), device=HERE), console)
     assert "Cosines of 2 texts" in shown(console)
-    piped(b"The bear .\n", monkeypatch)
+    pipe_in(b"The bear .\n")
     with pytest.raises(ValueError, match="one text has nothing to compare with"):
         use.embed(EmbedSettings(str(folder), ("-",), device=HERE), console)
 
@@ -135,14 +134,11 @@ def test_pipes_without_text(
     tmp_path: Path,
     folder: Path,
     console: Console,
-    monkeypatch: pytest.MonkeyPatch,
+    pipe_in: Callable[[str | bytes | None], None],
     content: bytes | None,
     message: str,
 ) -> None:
-    if content is None:
-        monkeypatch.setattr(sys, "stdin", None)
-    else:
-        piped(content, monkeypatch)
+    pipe_in(content)
     with pytest.raises(ValueError, match=message):
         use.embed(EmbedSettings(str(folder), inputs=("-",), output=tmp_path / "v.npy", device=HERE), console)
     assert not [path for path in tmp_path.iterdir() if "npy" in path.name]

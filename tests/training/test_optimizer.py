@@ -105,12 +105,19 @@ def test_clipping_scales_all_gradients_by_the_global_norm() -> None:
         torch.testing.assert_close(clipped[name], scaled[name])
 
 
-def test_a_parameter_without_a_gradient_stays_and_does_not_decay() -> None:
+@pytest.mark.parametrize(("still", "moving"), [("weight", "bias"), ("bias", "weight")])
+@pytest.mark.parametrize("compiler", [True, False])
+def test_a_parameter_without_a_gradient_stays_and_does_not_decay(
+    still: str, moving: str, compiler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiler:
+        monkeypatch.setattr("bertwright.native.library", lambda name: None)
     named = parameters()
-    before = named["weight"].detach().clone()
-    named["bias"].grad = torch.ones(5)
+    before = {name: parameter.detach().clone() for name, parameter in named.items()}
+    named[moving].grad = torch.ones_like(named[moving])
     AdamW(named, SETTINGS).step(0.01, 1.0)
-    assert torch.equal(named["weight"], before)
+    assert torch.equal(named[still], before[still])
+    assert not torch.equal(named[moving], before[moving])
 
 
 def test_state_comes_back_to_the_bit_and_another_model_s_is_refused() -> None:

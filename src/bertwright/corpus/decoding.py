@@ -7,7 +7,7 @@ import codecs
 import gzip
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,6 +80,12 @@ def decoded(
     U+FFFD and counts them.
     """
     return _texts(file.path, _blocks(file, start, end), on_bad_bytes, findings, start)
+
+
+def refuse_beside_piped(inputs: Sequence[str]) -> None:
+    """Raise ValueError where standard input is named beside files."""
+    if PIPED in inputs and len(inputs) > 1:
+        raise ValueError(f"{PIPED} stands for standard input, which is read alone; name the files, or pipe them in")
 
 
 def standard_input(on_bad_bytes: OnBadBytes, findings: Findings) -> Iterator[str]:

@@ -25,12 +25,25 @@ def attention(
     The weights of the softmax are dropped out, keyed by (token, head, place of the key in its sequence), so that a mask
     depends neither on micro-batches nor on ranks; on CUDA alone the masks are torch's own.
     """
-    vectors = qkv.shape[-1] % 8 == 0  # which is what the kernels read
+    vectors = in_vectors(qkv.shape[-1])
     if vectors and qkv.device.type == "cuda" and _kernels_take(qkv):
         return cuda_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
     if vectors and runs_native(qkv):
         return apply(PackedAttention, qkv, cu_seqlens, causal, drawn_at(dropout, site))
     return twins.attention(qkv, cu_seqlens, max_seqlen, dropout and dropout.at(site), causal)
+
+
+def in_vectors(head_size: int) -> bool:
+    """Whether heads of this size consist of whole vectors, which is what the kernels read."""
+    return head_size % 8 == 0
+
+
+def check_sequences(cu_seqlens: Tensor, tokens: int) -> None:
+    """Native code would read outside its tensors."""
+    assert cu_seqlens.dtype == torch.int32, cu_seqlens.dtype
+    boundaries = cu_seqlens.tolist()
+    assert (boundaries[0], boundaries[-1]) == (0, tokens), (cu_seqlens, tokens)
+    assert boundaries == sorted(boundaries), cu_seqlens
 
 
 class PackedAttention(torch.autograd.Function):
@@ -40,13 +53,9 @@ class PackedAttention(torch.autograd.Function):
     def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, drawn: CDraw) -> Tensor:
         tokens, three, heads, size = qkv.shape
         assert three == 3, qkv.shape
-        assert cu_seqlens.dtype == torch.int32, cu_seqlens.dtype
-        lengths = cu_seqlens.diff()
-        assert lengths.min() >= 0, cu_seqlens
-        assert cu_seqlens[0] == 0, cu_seqlens
-        assert cu_seqlens[-1] == tokens, (cu_seqlens, tokens)
+        check_sequences(cu_seqlens, tokens)
         out, lse = qkv.new_empty(tokens, heads, size), torch.empty(tokens, heads)
-        shape = (cu_seqlens, len(lengths), heads, size, int(causal))
+        shape = (cu_seqlens, len(cu_seqlens) - 1, heads, size, int(causal))
         call("attention", TYPES[qkv.dtype], qkv, *shape, drawn, out, lse)
         ctx.save_for_backward(qkv, out, lse, cu_seqlens)
         ctx.shape, ctx.drawn = shape[1:], drawn

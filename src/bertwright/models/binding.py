@@ -40,17 +40,7 @@ def drawn_at(dropout: Dropout | None, site: int) -> CDraw:
     return drawn
 
 
-Argument = (
-    Tensor
-    | CDraw
-    | ctypes.c_void_p
-    | int
-    | float
-    | None
-    | ctypes.Array[Any]
-    | Sequence[Tensor]
-    | Sequence[Tensor | None]
-)
+Argument = Tensor | CDraw | ctypes.c_void_p | int | float | None | ctypes.Array[Any] | Sequence[Tensor | None]
 
 
 def call(function: str, *values: Argument) -> None:

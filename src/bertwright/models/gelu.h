@@ -75,6 +75,9 @@ INLINE Gelu gelu_tanh(Lanes z) {
 }
 }  // namespace rough
 
+// f is called with the form as a type.
+template <class F> INLINE void with_form(bool tanh, F f) { if (tanh) f(std::true_type{}); else f(std::false_type{}); }
+
 template <class T, bool TANH> INLINE Gelu gelu(Lanes z) {
     if constexpr (std::is_same_v<T, bfloat16>) return TANH ? rough::gelu_tanh(z) : rough::gelu_erf(z);
     else return TANH ? gelu_tanh(z) : gelu_erf(z);

@@ -14,7 +14,7 @@ template <class F> static void with_type(int64_t type, F f) {
     if (type == FLOAT32) f((float*)nullptr); else f((bfloat16*)nullptr);
 }
 template <class F> static void with_type_and_form(int64_t type, int64_t tanh, F f) {
-    with_type(type, [&](auto* t) { if (tanh) f(t, std::true_type{}); else f(t, std::false_type{}); });
+    with_type(type, [&](auto* t) { with_form(tanh, [&](auto form) { f(t, form); }); });
 }
 #define ELEMENT(t) std::remove_pointer_t<decltype(t)>
 
@@ -180,8 +180,8 @@ void layers_room(int64_t* room, int64_t count, int64_t first, int64_t some, int6
                  int64_t inner, int64_t heads, int64_t) {
     const LayerShape shape{{}, nullptr, tokens, chosen, width, inner, heads, bool(some), false, false, 0, true};
     const Shelf shelf{shape, count, first, nullptr, nullptr};
-    room[0] = shelf.room(Kept::halves);
-    room[1] = shelf.room(Kept::floats);
+    room[0] = shelf.before(count, Kept::halves);
+    room[1] = shelf.before(count, Kept::floats);
 }
 
 // Of the parameters and of their gradients (which may be null) twelve pointers a layer each, of the draws three.

@@ -77,18 +77,8 @@ class BiasGelu(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, bias = ctx.saved_tensors
         dx, dbias = torch.empty_like(x), torch.empty(bias.shape)
-        shape = rows_columns(x)
-        call(
-            "bias_gelu_backward",
-            TYPES[x.dtype],
-            ctx.tanh,
-            x,
-            bias.float(),
-            dy.contiguous(),
-            dx,
-            dbias,
-            *shape,
-        )
+        given = (x, bias.float(), dy.contiguous(), dx, dbias)
+        call("bias_gelu_backward", TYPES[x.dtype], ctx.tanh, *given, *rows_columns(x))
         return dx, dbias.to(bias.dtype), None
 
 

@@ -68,8 +68,6 @@ struct Kept {
 
 INLINE const uint16_t* bits(const bfloat16* x) { return (const uint16_t*)x; }
 
-template <class F> INLINE void with_form(bool tanh, F f) { if (tanh) f(std::true_type{}); else f(std::false_type{}); }
-
 // The output goes to kept.y, which may be `hidden` itself.
 static void layer(const bfloat16* hidden, const Parameters<const float>& given, const Kept& kept, const LayerShape& shape,
                   const Draws& draws, int64_t threads) {
@@ -163,14 +161,12 @@ struct Shelf {
         own.backward = number >= first;
         return own;
     }
+    // How many numbers lie before a layer's own; before `count`, that is all of them.
     int64_t before(int64_t number, int64_t (*size)(const LayerShape&)) const {
         if (number < first) return 0;
         int64_t total = first ? std::max(size(of(0)), size(of(first - 1))) : 0;
         for (int64_t kept = first; kept < number; kept++) total += size(of(kept));
         return total;
-    }
-    int64_t room(int64_t (*size)(const LayerShape&)) const {
-        return first == count ? std::max(size(of(0)), size(of(count - 1))) : before(count, size);
     }
     Kept at(int64_t number) const { return {of(number), halves + before(number, Kept::halves), floats + before(number, Kept::floats)}; }
 };

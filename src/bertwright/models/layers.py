@@ -13,9 +13,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.batching.batch import Batch
+from bertwright.models.attention import check_sequences, in_vectors
 from bertwright.models.binding import CDraw, apply, call
 from bertwright.models.config import BertConfig
-from bertwright.models.products import TILE, tile_registers
+from bertwright.models.kernels import check_range
+from bertwright.models.products import fill_tiles
 from bertwright.models.products import halves as is_halves
 
 PER_LAYER = 12  # parameters; `struct Parameters` of layers.h
@@ -34,8 +36,7 @@ class Form(NamedTuple):
 def runs_whole(hidden: Tensor, config: BertConfig) -> bool:
     """Whether this machine and these widths can do with `whole_layers`."""
     widths = config.hidden_size, config.intermediate_size
-    fits = not any(width % TILE for width in widths) and config.head_size % 8 == 0
-    return fits and is_halves(hidden) and tile_registers()
+    return in_vectors(config.head_size) and is_halves(hidden) and fill_tiles(*widths)
 
 
 def alike(parameters: Sequence[Tensor]) -> bool:
@@ -83,14 +84,10 @@ class WholeLayers(torch.autograd.Function):
         expected = count * (4 * width * width + 2 * width * inner + 9 * width + inner)
         assert sum(map(Tensor.numel, parameters)) == expected, [parameter.shape for parameter in parameters]
         assert hidden.shape == (tokens, width), hidden.shape
-        assert cu_seqlens.dtype == torch.int32, cu_seqlens.dtype
-        boundaries = cu_seqlens.tolist()
-        assert (boundaries[0], boundaries[-1]) == (0, tokens), (cu_seqlens, tokens)
-        assert boundaries == sorted(boundaries), cu_seqlens
-        assert rows is None or rows.dtype == torch.int64, rows
-        if chosen and rows is not None:
-            low, high = torch.aminmax(rows)
-            assert 0 <= low <= high < tokens, (low, high, tokens)
+        check_sequences(cu_seqlens, tokens)
+        if rows is not None:
+            assert rows.dtype == torch.int64, rows.dtype
+            check_range(rows, tokens)
 
         ctx.draws = form.draws
         ctx.shape = (count, form.first, int(rows is not None), tokens, chosen, width, inner, heads)

@@ -33,10 +33,14 @@ def tile_registers() -> bool:
     return bool(has)
 
 
+def fill_tiles(*widths: int) -> bool:
+    """Whether products of layers of these widths run on tile registers: they must be multiples of their size."""
+    return all(width > 0 and width % TILE == 0 for width in widths) and tile_registers()
+
+
 def fills_tiles(weight: Tensor) -> bool:
-    """Whether a layer's products run on tile registers: both its widths must be multiples of their size."""
-    fits = all(width > 0 and width % TILE == 0 for width in weight.shape)
-    return fits and weight.dtype in TYPES and weight.is_contiguous() and tile_registers()
+    """Whether a layer's products run on tile registers."""
+    return weight.dtype in TYPES and weight.is_contiguous() and fill_tiles(*weight.shape)
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

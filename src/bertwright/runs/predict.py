@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional
 
-from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, Findings, standard_input
+from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, Findings, refuse_beside_piped, standard_input
 from bertwright.corpus.tables import Columns, lines, read_rows
 from bertwright.files import whole_file
 from bertwright.inference.model import Bert
@@ -70,8 +70,7 @@ class PredictSettings:
     def __post_init__(self) -> None:
         if bool(self.texts) == bool(self.inputs):
             raise ValueError(f"give either texts, or files with --inputs; {PIPED} stands for standard input")
-        if PIPED in self.inputs and len(self.inputs) > 1:
-            raise ValueError(f"{PIPED} stands for standard input, which is read alone; name the files, or pipe them in")
+        refuse_beside_piped(self.inputs)
         if self.inputs and self.output is None:
             raise ValueError(
                 f"predictions of files need a place: --output predictions.jsonl, or {PIPED} for standard output"

@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import nn
 from tyro.conf import Positional
 
-from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, OnBadBytes, standard_input
+from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, OnBadBytes, refuse_beside_piped, standard_input
 from bertwright.corpus.documents import Findings, read
 from bertwright.corpus.inputs import CorpusSettings, open_inputs
 from bertwright.corpus.tables import lines
@@ -92,8 +92,7 @@ class EmbedSettings:
             raise ValueError("give either texts, or files with --inputs")
         if self.inputs and self.output is None:
             raise ValueError("vectors of files need a place: --output vectors.npy")
-        if PIPED in self.inputs and len(self.inputs) > 1:
-            raise ValueError(f"{PIPED} stands for standard input, which is read alone; name the files, or pipe them in")
+        refuse_beside_piped(self.inputs)
         if self.texts != (PIPED,):
             self.refuse_one(len(self.texts))
         if blank := [number for number, text in enumerate(self.texts, 1) if not text.strip()]:
