@@ -411,7 +411,9 @@ def test_fit_is_quiet_unless_told_and_leaves_nothing_behind(
     assert not printed.out
     assert not printed.err
     classifier.set_params(verbose=True, dev_share=0.25).fit(TRAIN.texts, TRAIN.good)
-    assert "dev after step" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "dev after step" in told
+    assert str(tmp_path) not in told  # a folder that is gone
     assert not list(tmp_path.iterdir())
 
 

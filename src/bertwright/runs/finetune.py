@@ -58,7 +58,10 @@ def finetune(
         run = Run(**vars(opened), settings=settings, place=place, console=console)
         if place.leads:
             begin(settings)
-        return run.carry_out()
+        folder = run.carry_out()
+        if place.leads and examples is None:  # whoever hands examples over has a use for the folder already
+            run.tell_what_is_left()
+        return folder
 
 
 @dataclass
@@ -246,11 +249,15 @@ class Run(Tuned):
         if results:
             heading(self.console, f"Scores after step {best_step:,}")
             self.console.print(score_table(results, self.task.metric))
-        left = {"model": folder, "plot": run / "scores.png", "all figures": run / METRICS}
-        for name, path in left.items():
-            say(self.console, f"{name:<12} {path}")
-        say(self.console, f"try it       bertwright predict {shlex.quote(str(folder))} --inputs FILE --output FILE")
         return folder
+
+    def tell_what_is_left(self) -> None:
+        """Where to find what came out, and what to do with it."""
+        run = self.settings.run
+        for name, path in {"model": run / "model", "plot": run / "scores.png", "all figures": run / METRICS}.items():
+            say(self.console, f"{name:<12} {path}")
+        model = shlex.quote(str(run / "model"))
+        say(self.console, f"try it       bertwright predict {model} --inputs FILE --output FILE")
 
     def score(self, part: Part) -> Scored:
         with counting(self.console, f"scoring {part.name}", part.encoded.items) as advance:

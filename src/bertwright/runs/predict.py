@@ -160,17 +160,8 @@ def _check_form(settings: PredictSettings, task: AnyTask) -> None:
             raise ValueError(
                 f"{settings.output}: {form} is the form of {cls.kind}; for {task.kind} name a .jsonl or .tsv file"
             )
-    if not settings.keep:
-        return
-    if not isinstance(task, Classification | Regression | MultipleChoice):
+    if settings.keep and not isinstance(task, Classification | Regression | MultipleChoice):
         raise ValueError(f"--keep is for tables of texts; records of {task.kind} say themselves what they are about")
-    own = {
-        Classification: "label|probability|p\\(.*\\)",
-        Regression: "score",
-        MultipleChoice: "choice|probability|p\\(.*\\)",
-    }
-    if clash := [name for name in settings.keep if re.fullmatch(own[type(task)], name)]:
-        raise ValueError(f"--keep {clash[0]}: that is what a field of the prediction is called; rename the column")
 
 
 @contextmanager
@@ -279,6 +270,8 @@ def _write(
             file.write(column_text(prediction.words, prediction.tags, example.place))
             continue
         record = task.record(example, prediction)
+        if clash := [name for name in kept if name in record]:
+            raise ValueError(f"--keep {clash[0]}: that is what a field of the prediction is called; rename the column")
         if form == ".jsonl":
             file.write(json.dumps(kept | record, ensure_ascii=False) + "\n")
             continue
