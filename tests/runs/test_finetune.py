@@ -341,6 +341,27 @@ def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_f
     assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3, 3e-3, 2e-3, 1e-3])
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "epochs", "evaluate_every", "due"),
+    [
+        (48, 3.0, None, [7, 14, 20]),
+        (32, 2.0, None, [10, 20]),
+        (320, 3.0, None, [1, 2, 3]),
+        (500, 4.0, None, [1, 2, 3]),
+        (32, 1.5, None, [10, 15]),
+        (32, 0.5, None, [5]),
+        (32, 1.0, 4, [4, 8, 10]),
+    ],
+)
+def test_dev_is_scored_where_an_epoch_ends(
+    tmp_path: Path, make_tuning: Make, batch_size: int, epochs: float, evaluate_every: int | None, due: list[int]
+) -> None:
+    settings = make_tuning(tmp_path / "run", batch_size=batch_size, epochs=epochs, evaluate_every=evaluate_every)
+    with opened(settings) as (run, _):
+        assert run.train.encoded.items == 320
+        assert [step for step in range(1, run.steps + 1) if run.is_due(step)] == due
+
+
 def test_labels_are_smoothed_by_the_share_that_is_asked_for(tmp_path: Path, make_tuning: Make) -> None:
     with opened(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
         run.model.eval()
@@ -387,6 +408,31 @@ def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) 
         finetune(make_tuning(tmp_path / "other", task=task, dev_share=0.1))
 
 
+@pytest.mark.parametrize(("copies", "others", "dev"), [(900, 100, 100), (50, 50, 10), (30, 2, 2), (3, 1, 1)])
+def test_a_large_group_does_not_become_the_dev_part(
+    tmp_path: Path, make_tuning: Make, copies: int, others: int, dev: int
+) -> None:
+    """One text stands there many times; a tenth is to be set aside."""
+    texts = ["the lynx"] * copies + [f"the {number}" for number in range(others)]
+    path = tmp_path / "copies.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{place % 2}\n" for place, text in enumerate(texts)))
+    task = TaskSettings("classification", train=(str(path),))
+    with opened(make_tuning(tmp_path / "run", task=task, dev_share=0.1)) as (run, _):
+        assert run.dev is not None
+        assert (len(run.train.examples), len(run.dev.examples)) == (copies + others - dev, dev)
+
+
+def test_a_dev_part_far_from_its_share_is_told_of(tmp_path: Path, make_tuning: Make) -> None:
+    path = tmp_path / "copies.tsv"
+    path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
+    task = TaskSettings("classification", train=(str(path),))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.1))
+    assert "20 of 40 examples (50.0%) are set aside as dev" in printed
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nthe bear sees\tbad\n")
+    named = replace(task, dev=(str(tmp_path / "dev.tsv"),))
+    assert "set aside" not in carried_out(make_tuning(tmp_path / "other", task=named, epochs=0.2, dev_share=0.1))
+
+
 def written_out(thing: int, copy: int, kind: str) -> str:
     """A thing in the form of a kind's files; its copies differ in label, question or place."""
     label, words = copy % 2, ["the", str(thing)]
@@ -423,7 +469,7 @@ def test_copies_are_never_parted(tmp_path: Path, make_tuning: Make, form: str) -
     with opened(make_tuning(tmp_path / "run", task=task, dev_share=0.25)) as (run, _):
         parts = [part.examples for part in (run.train, run.dev) if part]
     train, dev = ([tuple(getattr(example, name) for name in seen.split()) for example in part] for part in parts)
-    assert len(train) == 2 * len(dev)  # the least number of things, each of four copies, that is a quarter of all
+    assert 2 * len(train) == 7 * len(dev)  # as near to a quarter as the copies of nine things come
     assert not set(train) & set(dev)
 
 

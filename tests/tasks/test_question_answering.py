@@ -476,7 +476,7 @@ def test_a_task_comes_back_from_its_folder(tmp_path: Path) -> None:
         ({"n_best": -1}, "n_best is -1"),
         ({"max_question": 0}, "max_question is 0"),
         ({"max_length": 67}, "max_length is 67: max_question 64 .* at least 68 is needed"),
-        ({"metric": "accuracy"}, 'no metric "accuracy" for question-answering; f1 or exact_match'),
+        ({"metric": "accuracy"}, "metric = 'accuracy': known: exact_match, f1"),
         ({"threshold": float("nan")}, "threshold is nan; a finite number"),
     ],
 )

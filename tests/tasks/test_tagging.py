@@ -379,12 +379,34 @@ def test_training_tags_that_make_no_task_are_refused(task, sequences, message):
 
 
 def test_a_tag_that_training_did_not_have_is_refused_with_its_place():
-    message = "a.conll, line 6: tag 'I-LOC' of 'w1' is unknown; those of training are O, B-LOC, B-PER, I-PER"
+    message = "a.conll, line 6: tag 'I-ORG' of 'w1' is unknown; those of training are O, B-LOC, B-PER, I-PER"
     with pytest.raises(ValueError, match=re.escape(message)):
-        TASK.encode([labelled("O", "O"), labelled("B-LOC", "I-LOC")], TOKENIZER)
+        TASK.encode([labelled("O", "O"), labelled("B-LOC", "I-ORG")], TOKENIZER)
     with pytest.raises(ValueError, match=re.escape(message)):
-        TASK.check([labelled("O", "O"), labelled("B-LOC", "I-LOC")])
-    TASK.check([labelled("O", "O"), labelled("O", "B-LOC")])
+        TASK.check([labelled("O", "O"), labelled("B-LOC", "I-ORG")])
+    with pytest.raises(ValueError, match="tag 'S-LOC' of 'w0' is unknown"):  # of another scheme
+        TASK.check([labelled("S-LOC", "O")])
+    with pytest.raises(ValueError, match="tag 'X' of 'w1' is unknown"):
+        Tagging(scheme="none", labels=("N", "V")).check([labelled("N", "X")])
+
+
+def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
+    """As I-LST in CoNLL-2000, of which training has B-LST alone."""
+    sentences = [labelled("B-LOC", "I-LOC"), labelled("O", "I-LOC"), labelled("B-PER", "O")]
+    TASK.check(sentences)
+    assert TASK.unseen(sentences) == ["1 word has a tag that training never showed (I-LOC): scored, and never found"]
+    assert not TASK.unseen(sentences[2:])
+    encoded = TASK.encode(sentences, TOKENIZER)
+    logits = torch.randn(len(encoded.rows), len(TASK.labels))
+    known = [number for number, target in enumerate(encoded.targets) if target >= 0]
+    assert len(known) == 5
+    batch = take(encoded, np.arange(3))
+    expected = torch.nn.functional.cross_entropy(logits[known], batch.targets[known], reduction="sum")
+    torch.testing.assert_close(TASK.loss(logits, batch), expected)
+    found = [Tagged(one.words, tags, (1.0,) * 2, ()) for one, tags in
+             zip(sentences, [("B-LOC", "O"), ("O", "B-LOC"), ("B-PER", "O")], strict=True)]  # fmt: skip
+    scores = TASK.score(sentences, found)
+    assert (scores["precision"], scores["recall"], scores["accuracy"]) == (2 / 3, 2 / 3, 5 / 6)
 
 
 def test_what_is_not_known_yet_cannot_be_asked_for():
@@ -399,8 +421,8 @@ def test_what_is_not_known_yet_cannot_be_asked_for():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"metric": "f2"}, "metric is 'f2'; known are f1, accuracy"),
-        ({"scheme": "iob"}, "scheme is 'iob'; known are iob1, iob2, bioes, none"),
+        ({"metric": "f2"}, "metric = 'f2': known: accuracy, f1"),
+        ({"scheme": "iob"}, "scheme = 'iob': did you mean \"iob2\""),
         ({"max_length": 2}, r"max_length is 2; \[CLS\], \[SEP\] and one token need 3"),
     ],
 )

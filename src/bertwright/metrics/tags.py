@@ -18,6 +18,7 @@ none: tags are plain classes, such as parts of speech."""
 OUTSIDE = "O"
 IOB_TAG = re.compile(r"O|[BI]-.+")
 TAG = {"iob1": IOB_TAG, "iob2": IOB_TAG, "bioes": re.compile(r"O|[BIESLU]-.+")}
+PREFIXES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # of tags as `normalized` gives them
 BILOU = {"L-": "E-", "U-": "S-"}
 
 

@@ -69,8 +69,8 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
         if part is not None:
             part.write_text(json.dumps(found.scores, indent=2) + "\n", encoding="utf-8")
     heading(console, f"{settings.model} on {len(examples):,} examples")
-    left_out = [note for path in settings.inputs for note in task.left_out(path)]
-    for note in left_out + losses(task, len(examples), encoded.truncated, model.config.max_positions):
+    notes = [note for path in settings.inputs for note in task.left_out(path)] + task.unseen(examples)
+    for note in notes + losses(task, len(examples), encoded.truncated, model.config.max_positions):
         remark(console, note)
     console.print(score_table({"score": found.scores}, task.metric))
     for table in _details(task, examples, found.predictions):

@@ -77,9 +77,14 @@ class Run(Tuned):
         """Optimizer steps in all."""
         return max(1, math.ceil(self.settings.epochs * self.train.encoded.items / self.settings.batch_size))
 
-    @property
-    def evaluate_every(self) -> int:
-        return self.settings.evaluate_every or max(1, math.ceil(self.train.encoded.items / self.settings.batch_size))
+    def is_due(self, step: int) -> bool:
+        """Whether an evaluation follows this step: the last one, and the first that completes another epoch."""
+        if step == self.steps:
+            return True
+        if every := self.settings.evaluate_every:
+            return step % every == 0
+        batch, items = self.settings.batch_size, self.train.encoded.items
+        return step * batch // items > (step - 1) * batch // items
 
     def carry_out(self) -> Path:
         """The remaining steps, with everything around them."""
@@ -108,7 +113,7 @@ class Run(Tuned):
         spoken = time.perf_counter()
         for report in self.reports(received):
             step, last = report.step, report.step == self.steps
-            due = last or step % self.evaluate_every == 0
+            due = self.is_due(step)
             saving = step % settings.save_every == 0 if settings.save_every else due
             window.append(report)
             if last or saving or step % settings.log_every == 0:
@@ -172,8 +177,14 @@ class Run(Tuned):
         for note in left_out + self.task.notes(self.train.examples):
             remark(self.console, note)
         for part in parts:
-            for note in losses(self.task, len(part.examples), part.encoded.truncated, config.max_positions):
+            notes = losses(self.task, len(part.examples), part.encoded.truncated, config.max_positions)
+            for note in notes + self.task.unseen(part.examples):
                 remark(self.console, f"{part.name}: {note}")
+        if self.dev and self.settings.dev_share and not files("dev"):
+            dev, both = len(self.dev.examples), len(self.dev.examples) + len(self.train.examples)
+            if not 0.5 < dev / both / self.settings.dev_share < 2:
+                found = f"{dev:,} of {both:,} examples ({dev / both:.1%}) are set aside as dev"
+                remark(self.console, f"{found}: what belongs together, such as equal texts, is not parted")
         if self.dev is None:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
         if shared := {*files("train")}.intersection(files("dev") + files("test")):

@@ -264,7 +264,7 @@ def measured(settings: GridSettings, trials: Sequence[Trial], console: Console) 
             if run.settings.batch_size not in a_step:
                 a_step[run.settings.batch_size] = _step_seconds(run)
             steps += run.steps
-            evaluations = -(-run.steps // run.evaluate_every) + 1  # and once more with the best weights
+            evaluations = sum(map(run.is_due, range(1, run.steps + 1)))
             seconds += opening + run.steps * a_step[run.settings.batch_size] + evaluations * dev + test
     return Plan(steps, seconds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from bertwright.seeding import key
 from bertwright.tasks.classification import Regression
 from bertwright.tasks.kinds import AnyTask, read_task
 from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.task import Encoded
+from bertwright.tasks.task import Encoded, refuse_unfit
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, Place
 from bertwright.training.optimizer import AdamW, OptimizerSettings
@@ -138,6 +138,8 @@ def open_run(
     parts = {
         name: Part(name, part, task.encode(part, tokenizer, labelled=name == "train")) for name, part in read.items()
     }
+    for part in parts.values():
+        refuse_unfit(part.encoded, model.config)
     if not len(parts["train"].encoded.targets):
         raise ValueError(f"{read['train'][0].place}: neither this nor any other training example can be learned from")
     settle(model, place)
@@ -186,10 +188,16 @@ def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[li
     for place, kin in enumerate(task.kin(examples)):
         found.setdefault(kin, []).append(place)
     groups = list(found.values())
+    wanted = share * len(examples)
     chosen: set[int] = set()
-    for group in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
-        if len(chosen) < share * len(examples):
-            chosen.update(groups[group])
+    for number in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
+        if abs(len(chosen) + len(groups[number]) - wanted) < abs(
+            len(chosen) - wanted
+        ):  # which a large group may not be
+            chosen.update(groups[number])
+    if not chosen:
+        smallest = min(groups, key=len)
+        chosen.update(smallest)
     if len(chosen) in (0, len(examples)):
         raise ValueError(
             f"dev_share = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "
@@ -218,7 +226,7 @@ def within_positions(task: AnyTask, asked: int | None, positions: int) -> AnyTas
     """The task for a model of so many positions: a default length gives way to them, one asked for does not."""
     if asked is not None and asked > positions:
         raise ValueError(f"max_length = {asked}: the model has {positions} positions; ask for that or less")
-    return replace(task, max_length=min(task.max_length, positions))  # type: ignore[type-var]
+    return task.shortened(positions)
 
 
 def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[str, float]:

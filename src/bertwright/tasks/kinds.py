@@ -58,8 +58,7 @@ def inferred(described: HeadRecord, max_positions: int) -> AnyTask:
         metric = "accuracy" if scheme == "none" else "f1"
         return Tagging(max_length=max_positions, scheme=scheme, metric=metric, labels=labels)
     if described.head.kind == "span":
-        longest = min(QuestionAnswering.max_length, max_positions)
-        return QuestionAnswering(max_length=longest, max_question=min(QuestionAnswering.max_question, longest // 4))
+        return QuestionAnswering().shortened(max_positions)
     if described.regression:
         return Regression(max_length=max_positions)
     return Classification(max_length=max_positions, labels=described.labels)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from bertwright.models.heads import BertForTask
-from bertwright.tasks.task import Encoded, Outputs, Task, gather, take
+from bertwright.tasks.task import Encoded, Outputs, Task, gather, refuse_unfit, take
 from bertwright.training.loop import DivergedError
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -122,6 +122,7 @@ def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None]
     Longest sequences first: memory runs out at once or never, and a backend that pads has little to pad. Raises
     DivergedError for outputs that are not finite: no answer follows from those.
     """
+    refuse_unfit(encoded, model.encoder.config)
     device = next(model.parameters()).device
     training = model.training
     model.eval()

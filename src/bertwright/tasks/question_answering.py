@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from bertwright.batching.batch import places, starts
 from bertwright.metrics.answers import best_threshold, scores
 from bertwright.models.heads import Head
 from bertwright.tasks.squad import QaExample, placement, read_questions
-from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, gather
+from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, check_metric, gather
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 CONTEXTS_AT_ONCE = 512  # a call of the tokenizer, whose encodings are large and so should not all live at once
@@ -81,7 +82,7 @@ class EncodedQuestions(Encoded):
     offsets: npt.NDArray[np.int32]
     """M × 2, first character of each token in its context, and one past its last."""
 
-    @property
+    @cached_property
     def content(self) -> Ints:
         """S, context tokens of each window."""
         return self.lengths - self.context_at - 1
@@ -121,14 +122,19 @@ class QuestionAnswering(Task[QaExample, Answer]):
                 f"max_length is {self.max_length}: max_question {self.max_question} and [CLS], [SEP], [SEP] leave no "
                 f"room for the context; at least {self.max_question + ADDED + 1} is needed, or a lower max_question"
             )
-        if self.metric not in ("f1", "exact_match"):
-            raise ValueError(f'no metric "{self.metric}" for {self.kind}; f1 or exact_match')
+        check_metric(self.metric, ("f1", "exact_match"))
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold is {self.threshold}; a finite number is needed")
 
     @property
     def head(self) -> Head:
         return Head("span", 2)
+
+    def shortened(self, positions: int) -> Self:
+        """Where a question could fill the whole window, a quarter of it is left to questions."""
+        longest = min(self.max_length, positions)
+        fits = self.max_question + ADDED < longest
+        return replace(self, max_length=longest, max_question=self.max_question if fits else max(longest // 4, 1))
 
     def read(self, path: str, labelled: bool = True) -> Iterator[QaExample]:
         """The questions of SQuAD .json, .jsonl or .parquet; see `tasks.squad`."""

@@ -12,6 +12,7 @@ W words with those around them, S windows, R words to tag, C tags.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -25,6 +26,7 @@ from torch import Tensor
 from bertwright.batching.batch import starts
 from bertwright.metrics.tags import (
     OUTSIDE,
+    PREFIXES,
     Scheme,
     SpanScores,
     accuracy,
@@ -35,12 +37,14 @@ from bertwright.metrics.tags import (
     spans,
 )
 from bertwright.models.heads import Head
+from bertwright.settings import nearest
 from bertwright.tasks.conll import TagExample, read_sentences, surrounded
-from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, gather
+from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, check_metric, gather
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 SPECIALS = 2  # [CLS] and [SEP] around every window
 METRICS = ("f1", "accuracy")
+UNSEEN = -100  # target of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
 
 
 class Entity(NamedTuple):
@@ -93,12 +97,9 @@ class Tagging(Task[TagExample, Tagged]):
     """The tags, found in training."""
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("metric", self.metric, METRICS),
-            ("scheme", self.scheme or "none", get_args(Scheme)),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} is {value!r}; known are {', '.join(known)}")
+        check_metric(self.metric, METRICS)
+        if self.scheme not in (None, *get_args(Scheme)):
+            raise ValueError(f"scheme = {self.scheme!r}: {nearest(str(self.scheme), get_args(Scheme))}")
         if self.max_length <= SPECIALS:
             raise ValueError(f"max_length is {self.max_length}; [CLS], [SEP] and one token need {SPECIALS + 1}")
 
@@ -143,6 +144,15 @@ class Tagging(Task[TagExample, Tagged]):
 
     def check(self, examples: Sequence[TagExample]) -> None:
         self._targets(examples)
+
+    def unseen(self, examples: Sequence[TagExample]) -> list[str]:
+        counts = Counter(tag for example in examples for tag in normalized(_tags(example), self._scheme))
+        odd = {tag: count for tag, count in counts.items() if tag not in self.labels}
+        if not odd:
+            return []
+        number = sum(odd.values())
+        words = "1 word has a tag" if number == 1 else f"{number:,} words have tags"
+        return [f"{words} that training never showed ({', '.join(sorted(odd))}): scored, and never found"]
 
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
         room = self.max_length - SPECIALS
@@ -211,6 +221,11 @@ class Tagging(Task[TagExample, Tagged]):
 
     def _targets(self, examples: Sequence[TagExample]) -> Ints:
         numbers = {tag: number for number, tag in enumerate(self.labels)}
+        if self._scheme != "none":
+            # Of a type that training had, some spelling may be missing there, as I-LST in CoNLL-2000: it can be scored.
+            types = {tag[2:] for tag in self.labels if tag != OUTSIDE}
+            spellings = [f"{prefix}-{name}" for prefix in PREFIXES[self._scheme] for name in types]
+            numbers = dict.fromkeys([OUTSIDE, *spellings], UNSEEN) | numbers
         meant = [normalized(_tags(example), self._scheme) for example in examples]
         try:
             return np.array([numbers[tag] for tags in meant for tag in tags], dtype=np.int64)

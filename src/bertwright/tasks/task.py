@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bertwright.batching.batch import Batch, from_flat, places, starts
 from bertwright.files import write_text
+from bertwright.models.config import BertConfig
 from bertwright.models.heads import Head
 from bertwright.settings import nearest
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -109,6 +110,15 @@ class TaskBatch:
         )
 
 
+def refuse_unfit(encoded: Encoded, config: BertConfig) -> None:
+    """Raise ValueError for sequences of two segments where a model knows but one."""
+    if encoded.token_type_ids.max(initial=0) >= config.type_vocab_size:
+        raise ValueError(
+            f"pairs have two kinds of segments, and this model knows one alone (type_vocab_size = "
+            f"{config.type_vocab_size}); take another model"
+        )
+
+
 def take(encoded: Encoded, items: Ints, count: int | None = None) -> TaskBatch:
     """These items as one packed batch; `count` as in `TaskBatch`, by default the number of their own targets."""
     sequences = encoded.sequences(items)
@@ -183,6 +193,10 @@ class Task(ABC, Generic[E, P]):
         """What a user should know of labelled examples before training, one sentence each: what is odd or left out."""
         return []
 
+    def unseen(self, examples: Sequence[E]) -> list[str]:
+        """What labelled examples ask for that training has never shown, and no model can say, one sentence each."""
+        return []
+
     def reported(self, examples: Sequence[E]) -> dict[str, Any]:
         """Of labelled examples that were trained on, what `notes` has no room for: plain values for a run's report."""
         return {}
@@ -214,6 +228,10 @@ class Task(ABC, Generic[E, P]):
     def tuned(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
         """This task with what the dev examples can tell (a threshold); most kinds have nothing of the sort."""
         return self
+
+    def shortened(self, positions: int) -> Self:
+        """This task for a model of so many positions; lengths that depend on one another stay possible."""
+        return replace(self, max_length=min(self.max_length, positions))  # type: ignore[type-var]
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal, get_args, get_type_hints
 
 import torch
@@ -101,7 +102,10 @@ def placed(settings: DeviceSettings) -> Iterator[Place]:
     place = Place(device, torch.bfloat16 if fast else torch.float32, threads, rank, ranks)
     with _computing_alike_each_time() if on_gpu else nullcontext():
         if ranks > 1:
-            dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+            # One rank scores while the others wait, which may take longer than torch would; a rank that is dead is
+            # noticed by torchrun.
+            backend, patience = "nccl" if on_gpu else "gloo", timedelta(days=7)
+            dist.init_process_group(backend, timeout=patience, device_id=device if on_gpu else None)
         try:
             yield place
         finally:
