@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -435,18 +436,30 @@ def test_an_interrupted_fit_leaves_nothing_behind(
     assert not list(tmp_path.iterdir())
 
 
-def test_no_checkpoint_is_written_that_nobody_could_resume(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_that_nobody_could_resume_or_look_at(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[str] = []
 
-    def watched(settings: FinetuneSettings, *rest: Any) -> Path:
-        model = finetuning.finetune(settings, *rest)
+    def watched(settings: FinetuneSettings, *rest: Any, **flags: Any) -> Path:
+        model = finetuning.finetune(settings, *rest, **flags)
         left.extend(path.name for path in (settings.run / "checkpoints").iterdir())
+        left.extend(path.name for path in settings.run.glob("*.png"))
         assert read_json(settings.run / "report.json")["steps"] == 16
         return model
 
     monkeypatch.setattr(estimators, "finetune", watched)
     BertClassifier(bert, **QUICK | {"epochs": 2.0}).fit(TRAIN.texts, TRAIN.good)
     assert not left
+
+
+def test_texts_that_are_not_read_whole_are_warned_of(bert: str) -> None:
+    texts = ["a fine film " * 20, "dull", "fine", "a dull film"]
+    with pytest.warns(UserWarning, match="train: 1 of 4 examples .* lose tokens: max_length is 8; raise max_length"):
+        classifier = BertClassifier(bert, **QUICK | {"epochs": 1.0, "max_length": 8}).fit(texts, [1, 0, 1, 0])
+    with pytest.warns(UserWarning, match="1 of 2 examples .* lose tokens"):
+        classifier.predict(texts[:2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classifier.predict(texts[1:])
 
 
 def test_bertwright_alone_imports_neither_torch_nor_scikit_learn() -> None:
@@ -567,7 +580,7 @@ def test_prediction_refuses_what_fit_would(classifier: BertClassifier, tagger: B
 def test_settings_reach_the_run(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[FinetuneSettings] = []
 
-    def watched(settings: FinetuneSettings, *_: Any) -> Path:
+    def watched(settings: FinetuneSettings, *_: Any, **__: Any) -> Path:
         seen.append(settings)
         raise ValueError("seen")
 

@@ -4,7 +4,8 @@
     classifier.predict(["A joy from start to end."])
 
 `fit` is `runs.finetune` in a folder that is deleted afterwards; whoever wants its scores, plots and checkpoints calls
-that. A fitted estimator is pickled as the files of its Hugging Face folder, never as Python objects of torch.
+that. What it would remark, such as texts that are cut, it warns of. A fitted estimator is pickled as the files of its
+Hugging Face folder, never as Python objects of torch.
 """
 # ruff: noqa: N803 - X and y are what scikit-learn calls them, and what it passes them as
 
@@ -149,7 +150,8 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         with TemporaryDirectory(prefix="bertwright-") as folder, _threads_kept():
             settings = from_table(FinetuneSettings, self._settings(folder, pairs), type(self).__name__)
             try:
-                return load(finetune(settings, Console(quiet=not self.verbose), {"train": examples}), "cpu")
+                console = Console(quiet=not self.verbose)
+                return load(finetune(settings, console, {"train": examples}, passing=True), "cpu")
             except KeyboardInterrupt:  # its advice to resume is about the folder that goes away here
                 raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted, nothing is kept") from None
 

@@ -98,12 +98,10 @@ def test_a_column_is_a_list_of_texts():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: BERT.embed("the cat"), r"takes a list of texts, not one text: embed\(\[text\]\)"),
         (lambda: BERT.embed(["a", None]), "text 1: a text expected, 'None' found"),
         (lambda: BERT.embed([("a", "b")]), "text 0: a text expected"),
-        (lambda: BERT.fill_mask(["a [MASK]"]), "text 0: a text expected"),
-        (lambda: BERT.features("the cat"), r"takes a list of texts, not one: features\(\[text\]\)"),
-        (lambda: BERT.features(("the", "cat")), "takes a list of texts"),
+        (lambda: BERT.fill_mask(["a [MASK]", None]), "text 1: a text expected"),
+        (lambda: BERT.fill_mask(["a [MASK]", "the cat sat."]), r"no \[MASK\] in 'the cat sat.'"),
         (lambda: BERT.embed(["a"], pooling="sum"), "pooling = 'sum': 'mean', 'cls' or 'max'"),
         (lambda: BERT.embed(["a"], max_length=17), "max_length = 17: from 3 to the model's 16"),
         (lambda: BERT.embed(["a"], max_length=2), "max_length = 2: from 3"),
@@ -150,6 +148,37 @@ def test_in_a_long_text_the_window_around_the_mask_is_read(place):
     assert [c.token for c in whole.masks[0]] == [c.token for c in window.masks[0]]
     assert [c.probability for c in whole.masks[0]] == pytest.approx([c.probability for c in window.masks[0]], rel=1e-4)
     assert len(whole.text.split()) in (39, 40)  # the whole text is given back; a continuation joins its neighbour
+
+
+def test_a_list_is_answered_by_a_list_each_text_as_by_itself(monkeypatch):
+    """Short and long texts, one mask and several, in batches of whatever size."""
+    texts = ["the [MASK]", "[MASK] " + "cat " * 30 + "[MASK] the [MASK].", "[MASK] [MASK] sat.", "a [MASK]"]
+    alone = [BERT.fill_mask(text, 3) for text in texts]
+    assert [len(one.masks) for one in alone] == [1, 3, 2, 1]
+    for at_once in (1, 20, 8_192):
+        monkeypatch.setattr(masks, "AT_ONCE", at_once)
+        for found, expected in zip(BERT.fill_mask(np.array(texts), 3), alone, strict=True):
+            assert found.text == expected.text
+            for candidates, same in zip(found.masks, expected.masks, strict=True):
+                assert [one.token for one in candidates] == [one.token for one in same]
+                assert [one.probability for one in candidates] == pytest.approx(
+                    [one.probability for one in same], rel=1e-4
+                )
+    assert BERT.fill_mask([]) == []
+
+
+def test_a_batch_of_masks_has_a_bounded_number_of_tokens(monkeypatch):
+    monkeypatch.setattr(masks, "AT_ONCE", 40)
+    given = [masks.Window(np.arange(length), [0, length - 1]) for length in (16, 16, 9, 30, 50, 1)]
+    asked = list(masks.questions(iter(given)))
+    assert [one.batch.num_tokens for one in asked] == [32, 39, 50, 1]
+    assert [one.positions for one in asked] == [[0, 15, 16, 31], [0, 8, 9, 38], [0, 49], [0, 0]]
+
+
+def test_one_text_is_one_vector():
+    np.testing.assert_array_equal(BERT.embed("the cat"), BERT.embed(["the cat"])[0])
+    np.testing.assert_array_equal(BERT.features("the cat"), BERT.features(["the cat"])[0])
+    assert BERT.features(("the", "cat"), layers=(0, -1)).shape == (2, 2, 24)
 
 
 def test_each_mask_of_a_long_text_is_answered():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -132,6 +133,11 @@ CALLS = {
     "classify": CLASSIFIER.classify,
     "regression": REGRESSION.classify,
     "tag": TAGGER.tag,
+    "choose": lambda texts: (
+        CHOOSER.choose("the cat", ["sat.", texts])
+        if isinstance(texts, str)
+        else CHOOSER.choose(["the cat"] * len(texts), [["sat.", text] for text in texts])
+    ),
     "answer": lambda texts: (
         ANSWERER.answer("the cat", texts)
         if isinstance(texts, str)
@@ -189,7 +195,27 @@ def test_questions_about_a_long_text_are_not_held_all_at_once():
 
 
 def test_nothing_is_answered_by_nothing():
-    assert CLASSIFIER.classify([]) == TAGGER.tag([]) == ANSWERER.answer([], []) == []
+    assert CLASSIFIER.classify([]) == TAGGER.tag([]) == ANSWERER.answer([], []) == CHOOSER.choose([], []) == []
+
+
+def test_several_questions_are_answered_from_one_context():
+    asked, context = ["the cat?", "who sat"], "The cat sat. " * 5
+    assert ANSWERER.answer(asked, context) == ANSWERER.answer(asked, [context] * 2)
+
+
+def test_what_is_not_read_is_warned_of():
+    with pytest.warns(UserWarning, match=r"1 of 2 examples \(50.0%\) lose tokens: max_length is 16; raise max_length"):
+        CLASSIFIER.classify(["the cat", "a " * 40])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CLASSIFIER.classify(["the cat", "sat."])
+        ANSWERER.answer("the cat?", "the cat sat. " * 90)  # all of which is read, in windows
+
+
+def test_pairs_are_refused_by_a_model_of_one_segment():
+    one = small(PAIRS.task, type_vocab_size=1)
+    with pytest.raises(ValueError, match="pairs have two kinds of segments, and this model knows one alone"):
+        one.classify([("the cat", "sat.")])
     assert TAGGER.tag(["", ()]) == [((), (), (), ())] * 2
 
 
@@ -316,14 +342,19 @@ FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
         (lambda: CLASSIFIER.classify(("a", "b", "c")), "text 0: a text or a pair of texts"),
         (lambda: CLASSIFIER.classify(["a", ("a", "b")]), "text 1: one text expected by this task, a pair found"),
         (lambda: PAIRS.classify(["a"]), "text 0: a pair of texts expected by this task, one text found"),
-        (lambda: CHOOSER.choose("a", "bc"), "two endings or more are needed, in a list; 'bc' given"),
+        (lambda: CHOOSER.choose("a", "bc"), "this choice: two endings or more are needed, in a list; 'bc' given"),
         (lambda: CHOOSER.choose("a", ["b"]), "two endings or more are needed"),
-        (lambda: CHOOSER.choose(None, ["b", "c"]), "a prompt and its endings are texts; 'None' found"),
+        (lambda: CHOOSER.choose(None, ["b", "c"]), "one prompt and its endings, or a list of each, equally long"),
+        (lambda: CHOOSER.choose(["a"], "bc"), "one prompt and its endings, or a list of each"),
+        (lambda: CHOOSER.choose(["a", "d"], [["b", "c"]]), "equally long"),
+        (lambda: CHOOSER.choose(["a", 5], [["b", "c"], ["b", "c"]]), "choice 1: a prompt and its endings are texts"),
+        (lambda: CHOOSER.choose(["a", "d"], [["b", "c"], ["b"]]), "choice 1: two endings or more are needed"),
+        (lambda: CHOOSER.choose(["a", "d"], [["b", "c"], ["b", "c", "d"]]), "choice 1: 2 endings expected"),
         (lambda: CHOOSER.choose("a", ["b", 5]), "a prompt and its endings are texts; '5' found"),
         (lambda: ANSWERER.answer(["a"], [None]), "text 0: a text expected, 'None' found"),
         (lambda: TAGGER.tag([5]), "text 0: a text or a list of its words expected, '5' found"),
         (lambda: TAGGER.tag([["a", ""]]), "text 0: a text or a list of its words expected"),
-        (lambda: ANSWERER.answer(["a"], "b"), "one question and its context, or a list of each, equally long"),
+        (lambda: ANSWERER.answer("a", ["b"]), "one question and its context, or a list of each, equally long"),
         (lambda: ANSWERER.answer(["a"], ["b", "c"]), "equally long"),
         (lambda: Bert(TAGGER.model, TOKENIZER), "a task's model needs its task"),
         (lambda: Bert(PRETRAINED.model, TOKENIZER, task=TAGGER.task), "they do not belong together"),

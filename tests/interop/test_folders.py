@@ -48,10 +48,12 @@ def test_names_that_are_no_folder(tmp_path, monkeypatch):
 def test_a_hub_name_is_downloaded_without_pickles(tmp_path, monkeypatch):
     asked = {}
 
-    def download(name, allow_patterns):
-        asked[name] = allow_patterns
+    def download(name, revision, allow_patterns):
+        asked[name, revision] = allow_patterns
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert model_folder("hf://org/name") == tmp_path
-    assert not any(pattern.endswith(".bin") or pattern == "*" for pattern in asked["org/name"])
+    assert model_folder("org/name@v1.0") == model_folder("hf://org/other@refs/pr/3") == tmp_path
+    assert [*asked] == [("org/name", None), ("org/name", "v1.0"), ("org/other", "refs/pr/3")]
+    assert not any(pattern.endswith(".bin") or pattern == "*" for pattern in asked["org/name", None])

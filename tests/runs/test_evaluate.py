@@ -208,7 +208,7 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
     _, model = small(vocabulary_folder, Classification(labels=("bad", "good"), max_length=6), tmp_path / "model")
     long, path = "the bear sees the wolf in the forest", tmp_path / "a.tsv"
     path.write_text(f"text\tlabel\n{long}\tgood\nthe bear\tbad\n{long}\tgood\n")
-    told = "! 2 of 3 examples (66.7%) lose tokens: max_length is 6; raise --max-length to keep them whole"
+    told = "! 2 of 3 examples (66.7%) lose tokens: max_length is 6; raise max_length to keep them whole"
     for number, overrides in enumerate((Overrides(), Overrides(max_length=16))):
         evaluate(EvaluateSettings(model, (str(path),), overrides=overrides, device=CPU), console)
         output = tmp_path / f"{number}.jsonl"
@@ -220,7 +220,7 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
 def test_the_model_s_positions_are_no_setting_to_be_raised() -> None:
     (sentence,) = prediction.losses(QuestionAnswering(max_question=8), 2_000, 1_000, 512)
     assert sentence == (
-        "1,000 of 2,000 examples (50.0%) lose tokens: max_question is 8; raise --max-question to keep them whole"
+        "1,000 of 2,000 examples (50.0%) lose tokens: max_question is 8; raise max_question to keep them whole"
     )
     assert prediction.losses(CLASSES, 2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
 

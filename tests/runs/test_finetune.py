@@ -491,7 +491,7 @@ def test_examples_that_lose_tokens_are_told_of_by_part(tmp_path: Path, make_tuni
 
     full = "lose tokens: max_length is 64; the model has no more positions"
     assert told() == [f"! dev: 1 of 2 examples (50.0%) {full}", f"! test: 3 of 3 examples (100.0%) {full}"]
-    short = "lose tokens: max_length is 32; raise --max-length to keep them whole"
+    short = "lose tokens: max_length is 32; raise max_length to keep them whole"
     assert told(train=files["test"], test=(), overrides=Overrides(max_length=32)) == [
         f"! train: 3 of 3 examples (100.0%) {short}",
         f"! dev: 1 of 2 examples (50.0%) {short}",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from bertwright.batching.batch import Batch, pack
+from bertwright.batching.batch import Batch, pack, starts
 from bertwright.vocabulary.tokenizer import Encoding, Ids
 from bertwright.vocabulary.tokenizer_files import CONTINUATION
+
+AT_ONCE = 8_192  # tokens: bounds memory, and changes no answer
 
 
 class TokenCandidate(NamedTuple):
@@ -28,28 +30,53 @@ class Filled(NamedTuple):
     """For each [MASK], in the text's order, its candidates, likeliest first."""
 
 
+class Window(NamedTuple):
+    """What the model reads at once, and which of it is asked for."""
+
+    ids: Ids
+    masks: list[int]  # places of the [MASK]s to answer
+
+
 class Questions(NamedTuple):
     """What the model is asked: a batch, and where its [MASK]s are."""
 
     batch: Batch
-    positions: list[int]  # one for each [MASK] of the text, into the batch's tokens
+    positions: list[int]  # one for each [MASK] to answer, in order, into the batch's tokens
 
 
-def questions(encoding: Encoding, places: Sequence[int], max_positions: int) -> Questions:
+def windows(encoding: Encoding, masks: Sequence[int], max_positions: int) -> Iterator[Window]:
     """The whole text where it fits; else, for each [MASK] of its own, the window with that [MASK] in the middle.
 
-    `places` are the [MASK]s' places in the encoding. Other [MASK]s in a window stay masked, as in training.
+    `masks` are the [MASK]s' places in the encoding. Other [MASK]s in a window stay masked, as in training.
     """
     if len(encoding) <= max_positions:
-        return Questions(pack([encoding.ids]), list(places))
+        yield Window(encoding.ids, list(masks))
+        return
     room = max_positions - 2
-    pieces: list[Ids] = []
-    positions: list[int] = []
-    for place in places:
+    for place in masks:
         first = min(max(place - room // 2, 1), len(encoding) - 1 - room)
-        positions.append(len(pieces) * max_positions + place - first + 1)
-        pieces.append(np.concatenate([encoding.ids[:1], encoding.ids[first : first + room], encoding.ids[-1:]]))
-    return Questions(pack(pieces), positions)
+        ids = np.concatenate([encoding.ids[:1], encoding.ids[first : first + room], encoding.ids[-1:]])
+        yield Window(ids, [place - first + 1])
+
+
+def questions(read: Iterable[Window]) -> Iterator[Questions]:
+    """Windows in batches, in order, of at most AT_ONCE tokens or of one window."""
+    held: list[Window] = []
+    size = 0
+    for window in read:
+        if held and size + len(window.ids) > AT_ONCE:
+            yield _asked(held)
+            held, size = [], 0
+        held.append(window)
+        size += len(window.ids)
+    if held:
+        yield _asked(held)
+
+
+def _asked(held: Sequence[Window]) -> Questions:
+    begins = starts(np.array([len(window.ids) for window in held]))
+    positions = [int(begin) + place for begin, window in zip(begins, held, strict=False) for place in window.masks]
+    return Questions(pack([window.ids for window in held]), positions)
 
 
 def fill(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> str:

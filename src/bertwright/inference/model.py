@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -21,7 +23,7 @@ from bertwright.tasks.classification import Classification, Regression, TextExam
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
 from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
-from bertwright.tasks.prediction import chunks, predict
+from bertwright.tasks.prediction import chunks, losses, predicted
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
@@ -85,14 +87,20 @@ class Bert:
     def device(self) -> torch.device:
         return self.model.encoder.embeddings.word.weight.device
 
+    @overload
+    def fill_mask(self, texts: str, top_k: int = 5) -> Filled: ...  # type: ignore[overload-overlap]
+    @overload
+    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[Filled]: ...
     @torch.inference_mode()
-    def fill_mask(self, text: str, top_k: int = 5) -> Filled:
+    def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> Filled | list[Filled]:
         """What the model reads into each [MASK] of a text: the `top_k` likeliest tokens, with their probabilities.
 
         Several [MASK]s are answered at once, each on its own. In a text longer than the model's positions, each [MASK]
         is read in the window around it. Raises ValueError for a text without [MASK], and for a model that cannot
         answer: one of a task, one without masked-token head, or a left-to-right one.
         """
+        if isinstance(texts, str):
+            return self.fill_mask([texts], top_k)[0]
         model = self.model
         if isinstance(model, BertForTask):
             raise ValueError(f"{self._purpose()}; fill_mask needs a pre-training checkpoint")
@@ -102,31 +110,39 @@ class Bert:
             raise ValueError("a left-to-right model never sees what follows a [MASK]; fill_mask needs a masked-LM one")
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise ValueError(f"top_k = {top_k}: from 1 to the vocabulary's {self.tokenizer.vocab_size} is possible")
-        encoding = self.tokenizer.encode(text)
-        places = np.flatnonzero(encoding.ids == self.tokenizer.mask_id).tolist()
-        if not places:
-            raise ValueError(f"no [MASK] in {text[:60]!r}; write [MASK] in place of the word in question")
-        asked = masks.questions(encoding, places, self.config.max_positions)
-        predicted = model(asked.batch.to(self.device), torch.tensor(asked.positions, device=self.device))
-        # A model may have more rows than tokens (rounded up for speed); those mean nothing.
-        best = predicted.tokens[:, : self.tokenizer.vocab_size].softmax(-1).topk(top_k)
-        answers = tuple(
-            tuple(TokenCandidate(self.tokenizer.token(number), share) for number, share in zip(*row, strict=True))
-            for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        )
-        spans = [(int(first), int(last)) for first, last in encoding.offsets[places]]
-        return Filled(masks.fill(text, spans, [answer[0].token for answer in answers]), answers)
+        encodings = self.tokenizer.encode_batch(list(texts))
+        places = [np.flatnonzero(encoding.ids == self.tokenizer.mask_id).tolist() for encoding in encodings]
+        if missing := [text for text, found in zip(texts, places, strict=True) if not found]:
+            raise ValueError(f"no [MASK] in {missing[0][:60]!r}; write [MASK] in place of the word in question")
+        answers: list[tuple[TokenCandidate, ...]] = []  # of all [MASK]s, in order
+        longest = self.config.max_positions
+        read = (masks.windows(encoding, found, longest) for encoding, found in zip(encodings, places, strict=True))
+        for asked in masks.questions(chain.from_iterable(read)):
+            predicted = model(asked.batch.to(self.device), torch.tensor(asked.positions, device=self.device))
+            # A model may have more rows than tokens (rounded up for speed); those mean nothing.
+            best = predicted.tokens[:, : self.tokenizer.vocab_size].softmax(-1).topk(top_k)
+            answers += [
+                tuple(TokenCandidate(self.tokenizer.token(number), share) for number, share in zip(*row, strict=True))
+                for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            ]
+        filled = []
+        in_turn = iter(answers)
+        for text, encoding, found in zip(texts, encodings, places, strict=True):
+            own = tuple(islice(in_turn, len(found)))
+            spans = [(int(first), int(last)) for first, last in encoding.offsets[found]]
+            filled.append(Filled(masks.fill(text, spans, [answer[0].token for answer in own]), own))
+        return filled
 
     @torch.inference_mode()
     def embed(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         pooling: Pooling = "mean",
         normalize: bool = True,
         batch_tokens: int = 8192,
         max_length: int | None = None,
     ) -> Vectors:
-        """One vector a text, N × H float32, in the order of the texts.
+        """One vector a text, N × H float32, in the order of the texts; of a text that is no list, H float32.
 
         `pooling`: mean or maximum over all tokens of the text, [CLS] and [SEP] included, or the state of [CLS].
         `normalize`: scale to Euclidean length 1, so that a dot product is the cosine. `batch_tokens`: tokens computed
@@ -134,7 +150,8 @@ class Bert:
         positions) is read in equal windows of at most that, and pooled over all of them; [CLS] states are averaged.
         """
         if isinstance(texts, str):
-            raise ValueError("embed takes a list of texts, not one text: embed([text])")
+            one: Vectors = self.embed([texts], pooling, normalize, batch_tokens, max_length)[0]
+            return one
         if pooling not in ("mean", "cls", "max"):
             raise ValueError(f"pooling = {pooling!r}: 'mean', 'cls' or 'max' is needed")
         longest = self.config.max_positions if max_length is None else max_length
@@ -172,14 +189,25 @@ class Bert:
             task = replace(task, pair="pair")  # type: ignore[type-var]
         return self._predict(task, examples)
 
-    def choose(self, prompt: str, endings: Sequence[str]) -> Chosen:
-        """Which of several endings follows the prompt. Raises ValueError for fewer than two, and as `classify`."""
+    @overload
+    def choose(self, prompt: str, endings: Sequence[str]) -> Chosen: ...  # type: ignore[overload-overlap]
+    @overload
+    def choose(self, prompt: Sequence[str], endings: Sequence[Sequence[str]]) -> list[Chosen]: ...
+    def choose(
+        self, prompt: str | Sequence[str], endings: Sequence[str] | Sequence[Sequence[str]]
+    ) -> Chosen | list[Chosen]:
+        """Which of several endings follows a prompt; or of each of two equally long lists, of as many endings each.
+
+        A text that begins every ending (`--start`, SWAG's sent2) belongs to the endings: each is given whole. Raises
+        ValueError for fewer than two endings, and as `classify`.
+        """
         task = self._task_of("choose", MultipleChoice)
-        if isinstance(endings, str) or len(endings) < 2:
-            raise ValueError(f"two endings or more are needed, in a list; {endings!r} given")
-        if odd := [text for text in (prompt, *endings) if not isinstance(text, str)]:
-            raise ValueError(f"a prompt and its endings are texts; {str(odd[0])[:60]!r} found")
-        return self._predict(task, [ChoiceExample(prompt, tuple(endings), None, "this choice")])[0]
+        if isinstance(prompt, str):
+            return self._predict(task, [_choice_example(prompt, endings, "this choice")])[0]
+        if not isinstance(prompt, Iterable) or isinstance(endings, str) or len(prompt) != len(endings):
+            raise ValueError("choose takes one prompt and its endings, or a list of each, equally long")
+        pairs = enumerate(zip(prompt, endings, strict=True))
+        return self._predict(task, [_choice_example(*pair, f"choice {number}") for number, pair in pairs])
 
     @overload
     def tag(self, texts: str | tuple[str, ...]) -> Tagged: ...  # type: ignore[overload-overlap]
@@ -198,23 +226,30 @@ class Bert:
     @overload
     def answer(self, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]
     @overload
-    def answer(self, question: Sequence[str], context: Sequence[str]) -> list[Answer]: ...
+    def answer(self, question: Sequence[str], context: str | Sequence[str]) -> list[Answer]: ...
     def answer(self, question: str | Sequence[str], context: str | Sequence[str]) -> Answer | list[Answer]:
-        """The span of a context that answers a question; or of each of two equally long lists.
+        """The span of a context that answers a question; of a list of questions each from the same context, or from its
+        own in an equally long list.
 
         A context of any length is read in windows. Raises ValueError for lists of unequal length, and as `classify`.
         """
         task = self._task_of("answer", QuestionAnswering)
         if isinstance(question, str) and isinstance(context, str):
             return self.answer([question], [context])[0]
-        if isinstance(question, str) or isinstance(context, str) or len(question) != len(context):
+        if isinstance(context, str):
+            context = [context] * len(question)
+        if isinstance(question, str) or len(question) != len(context):
             raise ValueError("answer takes one question and its context, or a list of each, equally long")
         pairs = enumerate(zip(question, context, strict=True))
         return self._predict(
             task, [QaExample(f"{n}", asked, given, place=f"question {n}") for n, (asked, given) in pairs]
         )
 
-    def features(self, texts: Sequence[Words], layers: Sequence[int] = (-1,)) -> list[Vectors]:
+    @overload
+    def features(self, texts: str | tuple[str, ...], layers: Sequence[int] = (-1,)) -> Vectors: ...  # type: ignore[overload-overlap]
+    @overload
+    def features(self, texts: Sequence[Words], layers: Sequence[int] = (-1,)) -> list[Vectors]: ...
+    def features(self, texts: Words | Sequence[Words], layers: Sequence[int] = (-1,)) -> Vectors | list[Vectors]:
         """Vectors of words, the encoder as it is (section 5.3): for each text W × K × H float32, K layers of W words.
 
         A word's vector is the state of its first token. Layer 0 are the embeddings, L the last layer, and -1 the last
@@ -222,7 +257,7 @@ class Bert:
         Raises ValueError for a layer that the model does not have.
         """
         if isinstance(texts, str | tuple):
-            raise ValueError("features takes a list of texts, not one: features([text])")
+            return self.features([texts], layers)[0]
         depth = self.config.num_layers
         if odd := [layer for layer in layers if not -depth - 1 <= layer <= depth]:
             raise ValueError(f"layer {odd[0]}: this model has {depth}, and 0 for the embeddings")
@@ -259,8 +294,16 @@ class Bert:
         return f"this model is for {self.task.kind}: call {USES[self.task.kind]}"
 
     def _predict(self, task: Task[E, P], examples: Sequence[E]) -> list[P]:
+        """One prediction an example; warns of examples that are longer than the task reads."""
         assert isinstance(self.model, BertForTask)
-        return predict(self.model, task, self.tokenizer, examples)
+        found: list[P] = []
+        truncated = 0
+        for chunk in predicted(self.model, task, self.tokenizer, examples):
+            found += chunk.predictions
+            truncated += chunk.truncated
+        for note in losses(task, len(examples), truncated, self.config.max_positions):
+            warnings.warn(note, stacklevel=3)
+        return found
 
 
 def _text_example(given: Any, place: str) -> TextExample[Any]:
@@ -270,6 +313,14 @@ def _text_example(given: Any, place: str) -> TextExample[Any]:
     if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise ValueError(f"{place}: a text or a pair of texts (a, b) expected, {str(given)[:60]!r} found")
     return TextExample(*pair, None, place)
+
+
+def _choice_example(prompt: Any, endings: Any, place: str) -> ChoiceExample:
+    if isinstance(endings, str) or not isinstance(endings, Iterable) or len(endings := tuple(endings)) < 2:
+        raise ValueError(f"{place}: two endings or more are needed, in a list; {str(endings)[:60]!r} given")
+    if odd := [text for text in (prompt, *endings) if not isinstance(text, str)]:
+        raise ValueError(f"{place}: a prompt and its endings are texts; {str(odd[0])[:60]!r} found")
+    return ChoiceExample(prompt, endings, None, place)
 
 
 def _tag_example(given: Any, place: str) -> TagExample:

@@ -36,8 +36,9 @@ def model_folder(name: str | Path) -> Path:
     """The folder of a model, by what a user may call it.
 
     A model folder is itself. A run stands for its finished model, or for its newest checkpoint; a grid for the model
-    that it chose. `org/name` and `hf://org/name` are downloaded into the Hugging Face cache, or found there. Raises
-    ValueError for a run that has no checkpoint yet, and where neither folder nor hub has the name.
+    that it chose. `org/name` and `hf://org/name`, with `@revision` if need be, are downloaded into the Hugging Face
+    cache, or found there. Raises ValueError for a run that has no checkpoint yet, and where neither folder nor hub has
+    the name.
     """
     folder = Path(name)
     if (folder / "settings.toml").is_file() and (folder / "model").is_dir():
@@ -57,13 +58,13 @@ def _of_run(run: Path) -> Path:
 
 
 def _downloaded(name: str) -> Path:
-    on_hub = name.removeprefix("hf://").strip("/")
+    on_hub, _, revision = name.removeprefix("hf://").strip("/").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", on_hub):
         raise ValueError(f"{name}: no such folder; give a model folder, or a hub name such as hf://org/name")
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(on_hub, allow_patterns=DOWNLOADED))
+        return Path(snapshot_download(on_hub, revision=revision or None, allow_patterns=DOWNLOADED))
     except Exception as error:  # the hub client raises its own errors, those of its HTTP library, and OSError
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(

@@ -42,10 +42,12 @@ def finetune(
     settings: FinetuneSettings,
     console: Console | None = None,
     examples: Mapping[str, Sequence[Any]] | None = None,
+    passing: bool = False,
 ) -> Path:
     """Run or resume fine-tuning; returns the finished model's folder (on ranks but the first, the run's).
 
     `examples`: those of "train" and, if there are any, "dev" and "test", in place of the files that the settings name.
+    `passing`: the run's folder will go away, so nothing is plotted there and nobody is pointed to it.
     Ctrl-C and SIGTERM finish the step in hand and save it before they raise KeyboardInterrupt. Raises ValueError
     for settings, files and checkpoints that do not fit, DivergedError for a loss that is not finite, and OSError for
     a disk that fails; the newest checkpoint is whole in every case.
@@ -55,11 +57,11 @@ def finetune(
         if finished := finished_model(settings, place, console):
             return finished
         opened = open_run(settings, place, console, examples)
-        run = Run(**vars(opened), settings=settings, place=place, console=console)
+        run = Run(**vars(opened), settings=settings, place=place, console=console, passing=passing)
         if place.leads:
             begin(settings)
         folder = run.carry_out()
-        if place.leads and examples is None:  # whoever hands examples over has a use for the folder already
+        if place.leads and not passing:
             run.tell_what_is_left()
         return folder
 
@@ -71,6 +73,7 @@ class Run(Tuned):
     settings: FinetuneSettings
     place: Place
     console: Console
+    passing: bool = False
 
     @property
     def steps(self) -> int:
@@ -185,7 +188,7 @@ class Run(Tuned):
             if not 0.5 < dev / both / self.settings.dev_share < 2:
                 found = f"{dev:,} of {both:,} examples ({dev / both:.1%}) are set aside as dev"
                 remark(self.console, f"{found}: what belongs together, such as equal texts, is not parted")
-        if self.dev is None:
+        if self.dev is None and not self.passing:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
         if shared := {*files("train")}.intersection(files("dev") + files("test")):
             remark(self.console, f"{sorted(shared)[0]}: trained on and scored; such a score says little about others")
@@ -245,7 +248,8 @@ class Run(Tuned):
             results["dev"] = {name: value for name, value in record.items() if name not in ("kind", "step")}
         if self.test is not None:
             results["test"] = self.score(self.test).scores
-        plot_metrics(run, run / "scores.png", (("loss", "training loss"), (self.task.metric, self.task.metric)))
+        if not self.passing:
+            plot_metrics(run, run / "scores.png", (("loss", "training loss"), (self.task.metric, self.task.metric)))
         outcome = {
             "task": self.settings.task.task,
             "metric": self.task.metric,

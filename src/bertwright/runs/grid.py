@@ -7,6 +7,7 @@ RUN/report.json     what came out, in numbers      RUN/model/          the chose
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import shutil
@@ -276,7 +277,7 @@ def _opened(settings: FinetuneSettings, place: Place, console: Console) -> tuple
     seconds = time.perf_counter() - started
     if seconds < QUICK:
         started = time.perf_counter()
-        open_run(settings, place, Console(quiet=True))
+        open_run(settings, place, Console(file=io.StringIO()))  # which has said already what there is to say
         seconds = time.perf_counter() - started
     return Run(**vars(opened), settings=settings, place=place, console=console), seconds
 

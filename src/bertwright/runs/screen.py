@@ -5,6 +5,7 @@ A user's texts and paths are never read as markup, and a path or a command is ne
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -36,7 +37,10 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 
 def remark(console: Console, text: str) -> None:
-    """What the user should know, hung from a mark so that several stay apart."""
+    """What the user should know, hung from a mark so that several stay apart; a quiet console's user is warned."""
+    if console.quiet:
+        warnings.warn(text, stacklevel=2)
+        return
     hung = Table.grid(padding=(0, 1))
     hung.add_row(Text("!", "bold yellow"), Text(text, "yellow"))
     console.print(hung)

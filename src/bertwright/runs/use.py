@@ -133,7 +133,7 @@ def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> lis
     texts = _given(settings.texts, "mend")
     with placed(settings.device) as place:
         model = load(model_folder(settings.model), place.device, place.dtype)
-        answers = [model.fill_mask(text, settings.top_k) for text in texts]
+        answers = model.fill_mask(texts, settings.top_k)
     for filled in answers:
         heading(console, filled.text)
         for table in _candidates(filled, side_by_side=max(1, console.width // MASK_WIDTH)):

@@ -83,7 +83,7 @@ def losses(task: Task[Any, Any], examples: int, truncated: int, positions: int) 
     if not truncated:
         return []
     limit, length = task.limit, getattr(task, task.limit)
-    way_out = f"raise --{limit.replace('_', '-')} to keep them whole"
+    way_out = f"raise {limit} to keep them whole"
     if length == positions:
         way_out = "the model has no more positions"
     share = f"{truncated:,} of {examples:,} examples ({truncated / examples:.1%})"
