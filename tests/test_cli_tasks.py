@@ -25,6 +25,7 @@ from bertwright.files import folder_lock, read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
+from bertwright.runs import predict as predicting
 from bertwright.runs.finetune import Run
 from bertwright.tasks.conll import read_sentences
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -398,6 +399,12 @@ MISUSE: dict[str, tuple[str, str]] = {
     "the same in one word": (f"{CLASSIFY} train.tsv --run=", "--run has an empty value; is a variable"),
     "named twice": (f"{CLASSIFY} one.tsv one.tsv", "one.tsv: named twice with --train; its examples would count"),
     "named twice to evaluate": ("evaluate sentences one.tsv one.tsv", "one.tsv: named twice; its examples would"),
+    "named twice, otherwise spelled": (f"{CLASSIFY} train.tsv ./train.tsv", "./train.tsv: named twice with --train"),
+    "a file and its glob to evaluate": ("evaluate sentences one.tsv on?.tsv", "on?.tsv: named twice; its examples"),
+    "below every seed": (f"{CLASSIFY} train.tsv --seed -1", "seed must be at least 0, not -1"),
+    "a pipe": ("predict classification --inputs pipe.tsv --output found.tsv", "pipe.tsv: a pipe or a device, which"),
+    "a pipe of words": ("predict tagging --inputs pipe.conll --output found.tsv", "pipe.conll: a pipe or a device"),
+    "a link to nothing": ("predict classification --inputs dev.tsv --output nowhere.tsv", "nowhere.tsv: is there alre"),
     "text that is a number": (f"{CLASSIFY} number.jsonl", "number.jsonl, line 2: a string expected in 'text', int"),
     "label that is a list": (f"{CLASSIFY} list.jsonl", "list.jsonl, line 1: a string or a number expected in 'label'"),
     "a row that is a list": (f"{CLASSIFY} array.jsonl", "array.jsonl, line 1: a JSON object expected, list found"),
@@ -590,6 +597,9 @@ def bad(at: Path) -> Path:
     for column, values in {"label": ["dry", None], "number": [1.0, float("nan")]}.items():
         polars.DataFrame({"text": ["the bear", "the wolf"], "label": values}).write_parquet(at / f"{column}.parquet")
     polars.DataFrame({"text": ["the bear"], "raw": [b"a"]}).write_parquet(at / "bytes.parquet")
+    os.mkfifo(at / "pipe.tsv")
+    os.mkfifo(at / "pipe.conll")
+    (at / "nowhere.tsv").symlink_to("gone")
     (at / "folder.tsv").mkdir()
     (at / "folder.conll").mkdir()
     for name, kind in {"unfitted": "tagging", "crossed": "question-answering", "unknown": "classification"}.items():
@@ -710,6 +720,45 @@ def test_other_files_than_before_are_noticed(at: Path, monkeypatch: pytest.Monke
     done = ran("finetune --run new --resume")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "mine.tsv: not what the run began with; give the file its content back, or start anew" in done.err
+
+
+def test_a_result_that_somebody_else_has_written_meanwhile_stays(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, theirs = predicting._write, "theirs"
+
+    def slow(*arguments: Any) -> None:
+        write(*arguments)
+        (at / "found.jsonl").write_text(theirs)
+
+    monkeypatch.setattr(predicting, "_write", slow)
+    done = ran(f"predict classification --inputs dev.tsv --output found.jsonl {HERE}")
+    kept = f"found-{os.getpid()}.jsonl"
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"found.jsonl: was written by another process meanwhile; the result of this one is {kept}" in done.err
+    assert (at / "found.jsonl").read_text() == theirs
+    assert len(lines(at / kept)) == 12
+
+
+def test_what_is_kept_is_json_whatever_the_numbers(at: Path) -> None:
+    (at / "n.jsonl").write_text('{"text": "a", "x": 1e999, "y": [NaN, 1.5], "z": {"a": -1e999}}\n')
+    well(f"predict classification --inputs n.jsonl --output found.jsonl --keep x y z {HERE}")
+    (found,) = lines(at / "found.jsonl")
+    assert (found["x"], found["y"], found["z"]) == (None, [None, 1.5], {"a": None})
+
+
+def test_ctrl_c_while_libraries_load_is_one_line(at: Path) -> None:
+    """An exception in the middle of importing C extensions would end in a traceback, or worse."""
+    for part in ("numpy", "torch", "tokenizers"):
+        with started(f"predict classification a {HERE}", env=os.environ | {"PYTHONVERBOSE": "1"}) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if f"import '{part}" in line or f"/{part}/" in line:
+                    break
+            process.send_signal(signal.SIGINT)
+            rest = process.stderr.read().splitlines()
+            process.wait(timeout=60)
+        assert process.returncode == 130
+        assert "bertwright: interrupted" in rest
+        assert not any(line.startswith("Traceback") for line in rest)
 
 
 def test_ctrl_c_while_predicting_leaves_nothing(at: Path) -> None:

@@ -13,6 +13,9 @@ import shutil
 import signal
 import sys
 import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
@@ -142,13 +145,33 @@ def obey(arguments: list[str]) -> int:
             raise ValueError(f"{argument!r}: not UTF-8; rename the file, or name its folder or a glob")
     if name not in VERBS:
         raise ValueError(f'no verb "{name}"; {nearest(name, VERBS)}')
-    module = importlib.import_module(VERBS[name].module)
+    with _leaving_at_once():
+        module = importlib.import_module(VERBS[name].module)
     try:
         settings = read_settings(getattr(module, VERBS[name].settings), name, rest)
     except SystemExit as ended:  # tyro has shown its help (0), or what is wrong with the arguments (2)
         return int(ended.code or 0)
     getattr(module, VERBS[name].function)(settings)
     return 0
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process on the spot: libraries that are being loaded do not survive an exception."""
+
+    def leave(*_: object) -> None:
+        os.write(2, b"bertwright: interrupted\n")
+        os._exit(130)
+
+    if threading.current_thread() is not threading.main_thread():  # signals do not come here
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def usage() -> str:

@@ -64,7 +64,7 @@ def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
             value, kind, place = table[field.name], kinds[field.name], f"{where}: {field.name}"
             if dataclasses.is_dataclass(kind):
                 value = _completed(_checked_table(value, place), field)
-            given[field.name] = _convert(value, kind, place)
+            given[field.name] = converted(value, kind, place)
     return cls(**given)
 
 
@@ -81,7 +81,7 @@ def unfinished(cls: type[S], table: dict[str, Any], where: str, missing: Any) ->
             inner = _completed(_checked_table(table.get(field.name, {}), place), field)
             value = unfinished(typing.cast(type[Any], kind), inner, place, missing)
         elif field.name in table:
-            value = _convert(table[field.name], kind, place)
+            value = converted(table[field.name], kind, place)
         else:
             value = missing if field.default is dataclasses.MISSING else field.default
         object.__setattr__(record, field.name, value)
@@ -113,14 +113,16 @@ def _checked_table(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _convert(value: Any, kind: Any, where: str) -> Any:
-    """One TOML value as the field's type."""
+def converted(value: Any, kind: Any, where: str) -> Any:
+    """One value of TOML or JSON as a field's type. Raises ValueError for one of another."""
     if dataclasses.is_dataclass(kind):
         return from_table(typing.cast(type[Any], kind), _checked_table(value, where), where)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:  # which JSON has
+            return None
         inner = next(argument for argument in arguments if argument is not type(None))
-        return _convert(value, inner, where)
+        return converted(value, inner, where)
     if origin is typing.Literal:
         if value not in arguments:
             raise ValueError(f"{where}: one of {', '.join(map(repr, arguments))} is expected, {value!r} found")
@@ -137,7 +139,9 @@ def _convert_tuple(value: Any, kinds: tuple[Any, ...], where: str) -> tuple[Any,
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
         raise ValueError(f"{where}: {len(kinds)} values are expected, {len(value)} found")
-    return tuple(_convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
+    return tuple(
+        converted(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
+    )
 
 
 def _convert_plain(value: Any, kind: Any, where: str) -> Any:

@@ -126,7 +126,7 @@ def test_a_compressed_file_and_the_files_of_a_glob(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [("1", "1"), (" a", " a"), (1, "1"), (0.5, "0.5"), (2.0, "2.0"), (True, "true"), (False, "false")],
+    [("1", "1"), (" a", " a"), (1, "1"), (0.5, "0.5"), (2.0, "2"), (True, "true"), (False, "false")],
 )
 def test_labels_become_text(value: Any, text: str) -> None:
     assert plain(value, "label", "a.jsonl, line 1") == text

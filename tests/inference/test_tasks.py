@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars
 import pytest
 import torch
 import transformers
@@ -344,8 +345,16 @@ FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
         (lambda: PAIRS.classify(["a"]), "text 0: a pair of texts expected by this task, one text found"),
         (lambda: CHOOSER.choose("a", "bc"), "this choice: two endings or more are needed, in a list; 'bc' given"),
         (lambda: CHOOSER.choose("a", ["b"]), "two endings or more are needed"),
-        (lambda: CHOOSER.choose(None, ["b", "c"]), "one prompt and its endings, or a list of each, equally long"),
-        (lambda: CHOOSER.choose(["a"], "bc"), "one prompt and its endings, or a list of each"),
+        (lambda: CHOOSER.choose(None, ["b", "c"]), "prompt: one NoneType; a list, an array or a column is expected"),
+        (lambda: CHOOSER.choose(["a"], "bc"), "endings: one str; a list"),
+        (lambda: CLASSIFIER.classify(polars.DataFrame({"text": ["a"]})), "texts: a DataFrame; give one of its columns"),
+        (lambda: TAGGER.tag({"text": ["a"]}), "texts: a dict; give its values as a list"),
+        (lambda: PRETRAINED.embed({"a", "b"}), "texts: a set; give its values as a list"),
+        (lambda: PRETRAINED.embed([b"a"]), "text 0: a text expected"),
+        (lambda: PRETRAINED.fill_mask(b"[MASK]"), "texts: one bytes; a list"),
+        (lambda: PAIRS.classify([{"text": "x", "pair": "y"}]), "text 0: a text or a pair of texts"),
+        (lambda: ANSWERER.answer(None, None), "question: one NoneType; a list"),
+        (lambda: TAGGER.tag(5), "texts: one int; a list"),
         (lambda: CHOOSER.choose(["a", "d"], [["b", "c"]]), "equally long"),
         (lambda: CHOOSER.choose(["a", 5], [["b", "c"], ["b", "c"]]), "choice 1: a prompt and its endings are texts"),
         (lambda: CHOOSER.choose(["a", "d"], [["b", "c"], ["b"]]), "choice 1: two endings or more are needed"),
@@ -354,7 +363,7 @@ FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
         (lambda: ANSWERER.answer(["a"], [None]), "text 0: a text expected, 'None' found"),
         (lambda: TAGGER.tag([5]), "text 0: a text or a list of its words expected, '5' found"),
         (lambda: TAGGER.tag([["a", ""]]), "text 0: a text or a list of its words expected"),
-        (lambda: ANSWERER.answer("a", ["b"]), "one question and its context, or a list of each, equally long"),
+        (lambda: ANSWERER.answer("a", ["b"]), "question: one str; a list"),
         (lambda: ANSWERER.answer(["a"], ["b", "c"]), "equally long"),
         (lambda: Bert(TAGGER.model, TOKENIZER), "a task's model needs its task"),
         (lambda: Bert(PRETRAINED.model, TOKENIZER, task=TAGGER.task), "they do not belong together"),

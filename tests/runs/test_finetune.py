@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -258,16 +259,58 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, make_tuning: Make) 
             assert two["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-3)
 
 
-def test_other_training_data_is_refused(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
-    train = tmp_path / "train.tsv"
+@pytest.mark.parametrize("spelled", ["train.tsv", "d[1]/train.tsv", "d[1]", "*.tsv", "d[[]1]/*.tsv", "~/train.tsv"])
+def test_other_training_data_is_refused(
+    tmp_path: Path, make_tuning: Make, review_files: Path, spelled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the file is named: a folder's own name may look like a glob."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    train = tmp_path / ("d[1]/train.tsv" if "1]" in spelled else "train.tsv")
+    train.parent.mkdir(exist_ok=True)
     train.write_text((review_files / "train.tsv").read_text())
-    task = TaskSettings("classification", train=(str(train),), dev=(str(review_files / "dev.tsv"),))
+    place = spelled if spelled[0] == "~" else str(tmp_path / spelled)
+    task = TaskSettings("classification", train=(place,), dev=(str(review_files / "dev.tsv"),))
     settings = make_tuning(tmp_path / "run", task=task, epochs=0.2)
     carried_out(settings)
     (settings.run / "model").rename(tmp_path / "gone")
     train.write_text(train.read_text() + "the bear\tbad\n")
-    with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
+    with pytest.raises(ValueError, match=rf"{re.escape(place)}: not what the run began with"):
         finetune(replace(settings, resume=True))
+
+
+def test_best_weights_that_are_gone_or_unknown_are_refused(tmp_path: Path, make_tuning: Make) -> None:
+    """The last weights must not pass for the best ones, nor the first evaluation from here on for the best."""
+    settings = make_tuning(tmp_path / "run", epochs=1.0)
+    carried_out(settings)
+    (settings.run / "model").rename(tmp_path / "gone")
+    (settings.run / "best").rename(tmp_path / "best")
+    again = replace(settings, resume=True)
+    with pytest.raises(
+        ValueError, match=r"the weights of step \d+, the best on dev, are gone; .*checkpoints/step-0000"
+    ):
+        finetune(again)
+    (tmp_path / "best").rename(settings.run / "best")
+    (settings.run / "metrics.jsonl").rename(tmp_path / "metrics.jsonl")
+    with pytest.raises(ValueError, match=r"metrics.jsonl does not tell the scores of the best weights, step-000000"):
+        finetune(again)
+    (tmp_path / "metrics.jsonl").rename(settings.run / "metrics.jsonl")
+    finetune(again)
+    assert (settings.run / "model").is_dir()
+
+
+@pytest.mark.parametrize("part", ["train", "dev", "test"])
+def test_a_file_under_two_names_is_refused(tmp_path: Path, make_tuning: Make, review_files: Path, part: str) -> None:
+    train = str(review_files / "train.tsv")
+    one, link = str(review_files / "dev.tsv"), tmp_path / "link.tsv"
+    link.symlink_to(one)
+    for other in (os.path.relpath(one), str(link), str(review_files / "d*.tsv")):
+        task = TaskSettings("classification", **{"train": (train,)} | {part: (one, other)})
+        with pytest.raises(ValueError, match=rf"{re.escape(other)}: named twice with --{part}"):
+            finetune(make_tuning(tmp_path / "run", task=task))
+    task = TaskSettings("classification", train=(train,), dev=(os.path.relpath(train),))
+    with opened(make_tuning(tmp_path / "run", task=task)) as (run, printed):
+        run.announce()
+    assert "train.tsv: trained on and scored" in printed.getvalue()
 
 
 def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> None:

@@ -90,7 +90,7 @@ def test_labels_of_json_and_parquet_are_those_of_text(tmp_path: Path) -> None:
     polars.DataFrame({"text": ["a", "b"], "label": [0.5, 2]}).write_parquet(tmp_path / "a.parquet")
     path = str(tmp_path / "a.parquet")
     assert [example.label for example in Regression().read(path)] == [0.5, 2.0]
-    assert [example.label for example in Classification().read(path)] == ["0.5", "2.0"]
+    assert [example.label for example in Classification().read(path)] == ["0.5", "2"]
 
 
 def test_labels_of_the_hub_are_names(tmp_path: Path) -> None:

@@ -90,6 +90,10 @@ def test_json_lines_by_hand(tmp_path):
         ((), (), f"{path}, line 3"),
     ]
     assert len({one.document for one in found}) == 2  # no line is another's context
+    for tag in ("", " ", " O"):
+        bad = write(tmp_path, json.dumps({"words": ["a", "b"], "tags": ["O", tag]}) + "\n", "c.jsonl")
+        with pytest.raises(ValueError, match=re.escape(f"line 1: number 2 in 'tags' is {tag!r}: a tag expected")):
+            read(bad)
     renamed = write(tmp_path, '{"tokens": ["a"], "ner": ["X"]}\n', "b.jsonl")
     assert shown(read(renamed, "tokens", "ner")) == [(0, "a", "X")]
     assert read(renamed, "tokens", labelled=False)[0].tags is None

@@ -102,6 +102,17 @@ def test_a_folder_without_a_task(tmp_path):
         read_task(tmp_path)
 
 
+def test_labels_in_another_order_than_the_weights_are_refused(tmp_path):
+    task = Classification(labels=("bad", "good"))
+    save_task_folder(tmp_path / "m", TaskModel(BertForTask(CONFIG, task.head, 1), task), TOKENIZER)
+    values = json.loads((tmp_path / "m/task.json").read_text())
+    (tmp_path / "m/task.json").write_text(json.dumps(values | {"labels": ["good", "bad"]}))
+    with pytest.raises(
+        ValueError, match=r"task\.json: its labels are not those of config\.json \(id2label\): good, bad"
+    ):
+        load_task(tmp_path / "m")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -113,6 +124,10 @@ def test_a_folder_without_a_task(tmp_path):
         ('{"kind": "tagging", "max_length": 1}', "max_length is 1"),
         ('{"kind": "classification", "labels": ["a", "a"]}', "labels = 'a', 'a'"),
         ('{"kind": "tagging",\n', "line 2: not valid JSON"),
+        ('{"kind": "classification", "labels": [0, 1]}', r"task\.json: labels\[0\]: str is expected, 0 found"),
+        ('{"kind": "classification", "labels": "ab"}', "task.json: labels: a list is expected, 'ab' found"),
+        ('{"kind": "classification", "max_length": 16.0}', "task.json: max_length: int is expected, 16.0 found"),
+        ('{"kind": "classification", "header": "no"}', "task.json: header: bool is expected, 'no' found"),
     ],
 )
 def test_a_task_file_that_is_not_whole(tmp_path, content, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import resource
 from pathlib import Path
 
@@ -34,24 +35,28 @@ def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: f.write_bytes(f.read_bytes()[:-1]), r"model.safetensors: 700 bytes expected, 699 bytes; delete"),
+        (lambda f: f.write_bytes(f.read_bytes()[:-1]), r"model.safetensors: 700 bytes expected, 699 bytes; start anew"),
         (lambda f: f.write_bytes(b"W" + f.read_bytes()[1:]), r"model.safetensors: its content was altered"),
         (lambda f: f.unlink(), r"model.safetensors: 700 bytes expected, missing"),
         (
             lambda f: (f.parent / "state.json").unlink(),
-            r"state.json is missing; delete .* to go on from the one before",
+            r"state.json is missing; start anew in another folder",
         ),
         (
             lambda f: (f.parent / "state.json").write_text(""),
-            r"state.json: damaged .*; delete .* to go on from the one",
+            r"state.json: damaged .*; start anew in another folder",
         ),
-        (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged .*; delete .* to go on"),
+        (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged .*; start anew"),
     ],
 )
 def test_damage_is_named_with_a_way_out(tmp_path: Path, damage: object, message: str) -> None:
     path = checkpoint.save(tmp_path, 1, write_model, STATE, keep=2)
     damage(path / "model.safetensors")  # type: ignore[operator]
     with pytest.raises(ValueError, match=message):
+        checkpoint.newest(tmp_path)
+    checkpoint.save(tmp_path, 0, write_model, STATE, keep=2)
+    older = re.escape(f"delete {path} to go on from the one before it, or start anew")
+    with pytest.raises(ValueError, match=message.replace("start anew", older)):
         checkpoint.newest(tmp_path)
 
 

@@ -62,7 +62,9 @@ def text_of(path: str) -> Iterator[str]:
     Raises ValueError where there is no such file, and for anything but UTF-8.
     """
     if not path.startswith(HUB) and not Path(path).is_file():
-        raise ValueError(f"{path}: {'a folder; name a file in it' if Path(path).is_dir() else 'no such file'}")
+        pipe = "a pipe or a device, which cannot be read twice; write it to a file first"
+        found = pipe if Path(path).exists() else "no such file"
+        raise ValueError(f"{path}: {'a folder; name a file in it' if Path(path).is_dir() else found}")
     file = InputFile(path, 0, *suffixes(path), "file")
     return decoded(replace(file, size=file.local().stat().st_size), "mend", Findings())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -101,7 +101,7 @@ def checked_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str,
     named: dict[str, str] = {}
     for given in settings.inputs:
         rule, place = _override(given, settings.documents)
-        for path in _hub_files(place) if place.startswith(HUB) else _local_files(place):
+        for path in _hub_files(place) if place.startswith(HUB) else local_files(place):
             real = path if path.startswith(HUB) else os.path.realpath(path)
             if real in named:
                 raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
@@ -142,7 +142,28 @@ def _size(path: str) -> int:
         return int(_hub().info(path.removeprefix(HUB))["size"])
 
 
-def _local_files(place: str) -> Iterator[str]:
+def refuse_twice(places: Iterable[str], how: str = "") -> None:
+    """Raise ValueError where two places stand for the same file; `how` tells by what. What is not there passes."""
+    named: set[str] = set()
+    for place in places:
+        for real in real_files(place):
+            if real in named:
+                raise ValueError(f"{place}: named twice{how}; its examples would count double")
+            named.add(real)
+
+
+def real_files(place: str) -> list[str]:
+    """The files that a place stands for, however it is spelled; of the hub, the place itself."""
+    if place.startswith(HUB):
+        return [place]
+    try:
+        return [os.path.realpath(path) for path in local_files(place)]
+    except ValueError:  # whoever reads it will say so
+        return []
+
+
+def local_files(place: str) -> Iterator[str]:
+    """The files that a file, folder or glob of this machine stands for. Raises ValueError where there are none."""
     if not place:  # an unset variable in a script; Path would take it for the current folder
         raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
     path = Path(os.path.expanduser(place))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
@@ -155,6 +176,8 @@ def _local_files(place: str) -> Iterator[str]:
         files = sorted(match for match in map(Path, matches) if match.is_file())
     else:
         raise ValueError(f"{place}: no such file or folder")
+    if path.exists() and not (path.is_dir() or path.is_file()):
+        raise ValueError(f"{place}: a pipe or a device, which cannot be read twice; write it to a file first")
     if not files:
         raise ValueError(f"{place}: no files there" if path.is_dir() else f"{place}: no file matches")
     yield from map(str, files)

@@ -100,9 +100,13 @@ def rows_left_out(path: str, columns: Columns) -> list[str]:
 def plain(value: Any, column: str, place: str) -> str:
     """A label as text, however the file holds it: 1 is "1", 0.5 is "0.5", true is "true".
 
-    >>> plain(1, "label", "a.jsonl, line 1"), plain(True, "label", "a.jsonl, line 2")
-    ('1', 'true')
+    Whole numbers are whole, for a gap in a column makes 1.0 of them in pandas.
+
+    >>> plain(1, "label", "a.jsonl, line 1"), plain(1.0, "label", "b.jsonl, line 1"), plain(True, "label", "line 2")
+    ('1', '1', 'true')
     """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     text = value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | int | float) else None
     if text is None:
         raise ValueError(f"{place}: a string or a number expected in {column!r}, {type(value).__name__} found")

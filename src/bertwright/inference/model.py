@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -101,6 +101,7 @@ class Bert:
         """
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k)[0]
+        texts = _texts(texts)
         model = self.model
         if isinstance(model, BertForTask):
             raise ValueError(f"{self._purpose()}; fill_mask needs a pre-training checkpoint")
@@ -110,7 +111,7 @@ class Bert:
             raise ValueError("a left-to-right model never sees what follows a [MASK]; fill_mask needs a masked-LM one")
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise ValueError(f"top_k = {top_k}: from 1 to the vocabulary's {self.tokenizer.vocab_size} is possible")
-        encodings = self.tokenizer.encode_batch(list(texts))
+        encodings = self.tokenizer.encode_batch(texts)
         places = [np.flatnonzero(encoding.ids == self.tokenizer.mask_id).tolist() for encoding in encodings]
         if missing := [text for text, found in zip(texts, places, strict=True) if not found]:
             raise ValueError(f"no [MASK] in {missing[0][:60]!r}; write [MASK] in place of the word in question")
@@ -159,7 +160,7 @@ class Bert:
             raise ValueError(f"max_length = {longest}: from 3 to the model's {self.config.max_positions} is possible")
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens = {batch_tokens}: at least 1 is needed")
-        texts = list(texts)
+        texts = _texts(texts)
         if not texts:
             return np.empty((0, self.config.hidden_size), dtype=np.float32)
         rows = self.tokenizer.ids_with_specials(texts)
@@ -184,7 +185,7 @@ class Bert:
         task: AnyTask = self._task_of("classify", Classification, Regression)
         if isinstance(texts, str | tuple):
             return self.classify([texts])[0]
-        examples = [_text_example(given, f"text {number}") for number, given in enumerate(texts)]
+        examples = [_text_example(given, f"text {number}") for number, given in enumerate(_rows(texts, "texts"))]
         if self.inferred and any(example.pair is not None for example in examples):
             task = replace(task, pair="pair")  # type: ignore[type-var]
         return self._predict(task, examples)
@@ -204,9 +205,10 @@ class Bert:
         task = self._task_of("choose", MultipleChoice)
         if isinstance(prompt, str):
             return self._predict(task, [_choice_example(prompt, endings, "this choice")])[0]
-        if not isinstance(prompt, Iterable) or isinstance(endings, str) or len(prompt) != len(endings):
+        prompts, several = _rows(prompt, "prompt"), _rows(endings, "endings")
+        if len(prompts) != len(several):
             raise ValueError("choose takes one prompt and its endings, or a list of each, equally long")
-        pairs = enumerate(zip(prompt, endings, strict=True))
+        pairs = enumerate(zip(prompts, several, strict=True))
         return self._predict(task, [_choice_example(*pair, f"choice {number}") for number, pair in pairs])
 
     @overload
@@ -221,7 +223,8 @@ class Bert:
         task = self._task_of("tag", Tagging)
         if isinstance(texts, str | tuple):
             return self.tag([texts])[0]
-        return self._predict(task, [_tag_example(given, f"text {number}") for number, given in enumerate(texts)])
+        rows = enumerate(_rows(texts, "texts"))
+        return self._predict(task, [_tag_example(given, f"text {number}") for number, given in rows])
 
     @overload
     def answer(self, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]
@@ -236,11 +239,11 @@ class Bert:
         task = self._task_of("answer", QuestionAnswering)
         if isinstance(question, str) and isinstance(context, str):
             return self.answer([question], [context])[0]
-        if isinstance(context, str):
-            context = [context] * len(question)
-        if isinstance(question, str) or len(question) != len(context):
+        questions = _rows(question, "question")
+        contexts = [context] * len(questions) if isinstance(context, str) else _rows(context, "context")
+        if len(questions) != len(contexts):
             raise ValueError("answer takes one question and its context, or a list of each, equally long")
-        pairs = enumerate(zip(question, context, strict=True))
+        pairs = enumerate(zip(questions, contexts, strict=True))
         return self._predict(
             task, [QaExample(f"{n}", asked, given, place=f"question {n}") for n, (asked, given) in pairs]
         )
@@ -261,7 +264,7 @@ class Bert:
         depth = self.config.num_layers
         if odd := [layer for layer in layers if not -depth - 1 <= layer <= depth]:
             raise ValueError(f"layer {odd[0]}: this model has {depth}, and 0 for the embeddings")
-        examples = [_tag_example(given, f"text {number}") for number, given in enumerate(texts)]
+        examples = [_tag_example(given, f"text {number}") for number, given in enumerate(_rows(texts, "texts"))]
         task = Tagging(max_length=min(self.config.max_positions, FEATURE_WINDOW))
         asked = [layer % (depth + 1) for layer in layers]
         read = sorted({*asked})
@@ -306,27 +309,52 @@ class Bert:
         return found
 
 
+def _rows(values: Any, name: str) -> list[Any]:
+    """A list, an array or a column as a list. Raises ValueError for what would not give one value after another."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise ValueError(f"{name}: one {type(values).__name__}; a list, an array or a column is expected")
+    if isinstance(values, Mapping | Set) or hasattr(values, "columns"):  # which would give its keys, in any order
+        way_out = "give one of its columns" if hasattr(values, "columns") else "give its values as a list"
+        raise ValueError(f"{name}: a {type(values).__name__}; {way_out}")
+    return list(values)
+
+
+def _texts(values: Any) -> list[str]:
+    texts = _rows(values, "texts")
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):  # of bytes the tokenizer would make some text
+            raise ValueError(f"text {number}: a text expected, {str(text)[:60]!r} found")
+    return texts
+
+
+def _parts(given: Any) -> tuple[Any, ...]:
+    """What a pair, a list of words or of endings holds; nothing that no text is where it is none of these."""
+    listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | Set)
+    return tuple(given) if listed else (None,)
+
+
 def _text_example(given: Any, place: str) -> TextExample[Any]:
     if isinstance(given, str):
         return TextExample(given, None, None, place)
-    pair = tuple(given) if isinstance(given, Iterable) else ()
+    pair = _parts(given)
     if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise ValueError(f"{place}: a text or a pair of texts (a, b) expected, {str(given)[:60]!r} found")
     return TextExample(*pair, None, place)
 
 
 def _choice_example(prompt: Any, endings: Any, place: str) -> ChoiceExample:
-    if isinstance(endings, str) or not isinstance(endings, Iterable) or len(endings := tuple(endings)) < 2:
+    parts = _parts(endings)
+    if len(parts) < 2:
         raise ValueError(f"{place}: two endings or more are needed, in a list; {str(endings)[:60]!r} given")
-    if odd := [text for text in (prompt, *endings) if not isinstance(text, str)]:
+    if odd := [text for text in (prompt, *parts) if not isinstance(text, str)]:
         raise ValueError(f"{place}: a prompt and its endings are texts; {str(odd[0])[:60]!r} found")
-    return ChoiceExample(prompt, endings, None, place)
+    return ChoiceExample(prompt, parts, None, place)
 
 
 def _tag_example(given: Any, place: str) -> TagExample:
     if isinstance(given, str):
         return TagExample.from_text(given, source=place)
-    words = tuple(given) if isinstance(given, Iterable) else ("",)
+    words = _parts(given)
     if not all(isinstance(word, str) and word for word in words):
         raise ValueError(f"{place}: a text or a list of its words expected, {str(given)[:60]!r} found")
     return TagExample(words, source=place)

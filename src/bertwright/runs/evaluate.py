@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional
 
+from bertwright.corpus.inputs import refuse_twice
 from bertwright.inference.model import Bert, load
 from bertwright.interop.folders import model_folder
 from bertwright.models.heads import BertForTask
@@ -25,7 +26,7 @@ from bertwright.runs.tuning import within_positions
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.prediction import losses, scored
-from bertwright.tasks.presets import Overrides, refuse_twice
+from bertwright.tasks.presets import Overrides
 from bertwright.tasks.tagging import Tagging
 from bertwright.training.device import DeviceSettings, placed
 
@@ -48,7 +49,6 @@ class EvaluateSettings:
     def __post_init__(self) -> None:
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
-        refuse_twice(self.inputs)
 
 
 def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict[str, float]:
@@ -57,6 +57,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     Raises ValueError for a model without a task, and for examples that are not as they should be.
     """
     console = console or Console()
+    refuse_twice(settings.inputs)
     with new_file(settings.output) if settings.output else nullcontext() as part, placed(settings.device) as place:
         model, task, network = opened(settings.model, settings.overrides, place)
         examples = [example for path in settings.inputs for example in task.read(path)]

@@ -8,6 +8,7 @@ RUN/model/           the result, a Hugging Face folder with task.json    RUN/rep
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 import time
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from bertwright.corpus.inputs import real_files
 from bertwright.files import remove_folder, whole_folder, write_json
 from bertwright.runs.resuming import finished_model, held, way_on
 from bertwright.runs.screen import columns, counting, facts, heading, remark, say
@@ -100,6 +102,7 @@ class Run(Tuned):
         self.announce()
         journal = Journal(self.settings.run, self.optimizer.steps, evaluation="dev")
         self.drop_later_bests()
+        self.hold_best_to(journal)
         with closing(journal), progress(self.console) as live, interruptible() as received:
             self.follow(journal, live, received)
             if received:
@@ -190,8 +193,12 @@ class Run(Tuned):
                 remark(self.console, f"{found}: what belongs together, such as equal texts, is not parted")
         if self.dev is None and not self.passing:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
-        if shared := {*files("train")}.intersection(files("dev") + files("test")):
-            remark(self.console, f"{sorted(shared)[0]}: trained on and scored; such a score says little about others")
+        real = {part: {file for place in files(part) for file in real_files(place)} for part in PARTS}
+        if shared := real["train"] & (real["dev"] | real["test"]):
+            remark(
+                self.console,
+                f"{os.path.relpath(min(shared))}: trained on and scored; such a score says little about others",
+            )
         if self.optimizer.steps:
             say(self.console, f"Resuming after step {self.optimizer.steps:,}")
 
@@ -233,6 +240,19 @@ class Run(Tuned):
         for path in checkpoint.checkpoints(self.settings.run / "best"):
             if checkpoint.step_of(path) > self.optimizer.steps:
                 remove_folder(path)
+
+    def hold_best_to(self, journal: Journal) -> None:
+        """Raise ValueError where the best weights so far are not those that the journal knows as the best."""
+        best, last = checkpoint.newest(self.settings.run / "best"), self.settings.run / "checkpoints"
+        scores = {step: record[self.task.metric] for step, record in journal.evaluations.items()}
+        known = max(scores, key=lambda step: scores[step], default=None)  # of equal ones the first
+        if known == (best and checkpoint.step_of(best)):
+            return
+        if best is None:
+            lost, left = f"the weights of step {known:,}, the best on dev, are gone", checkpoint.checkpoints(last)[-1]
+        else:
+            lost, left = f"{METRICS} does not tell the scores of the best weights, {best.name}", best
+        raise ValueError(f"{self.settings.run}: {lost}; start anew in another folder, or use {left} as it is")
 
     def finish(self, journal: Journal, seconds: float) -> Path:
         """Take the best weights, score them on test, write plot, report and model, and show what came out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ def vocabulary_folder(name: str) -> Path:
 
 def refuse_existing(path: Path) -> None:
     """Raise ValueError where a result would take the place of something; before the work, not after it."""
-    if path.exists():
+    if os.path.lexists(path):
         raise ValueError(f"{path}: is there already; name another, or delete it")
 
 
@@ -31,3 +32,7 @@ def new_file(path: Path) -> Iterator[Path]:
     with whole_file(path) as part:
         part.touch()
         yield part
+        if os.path.lexists(path):  # somebody was quicker; what either has made stays
+            kept = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
+            part.rename(kept)
+            raise ValueError(f"{path}: was written by another process meanwhile; the result of this one is {kept}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import sys
@@ -24,11 +25,10 @@ from tyro.conf import Positional
 
 from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, Findings, refuse_beside_piped, standard_input
 from bertwright.corpus.tables import Columns, lines, read_rows
-from bertwright.files import whole_file
 from bertwright.inference.model import Bert
 from bertwright.models.heads import BertForTask
 from bertwright.runs.evaluate import opened
-from bertwright.runs.folders import refuse_existing
+from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import Advance, columns, counting, heading, remark, say
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample, column_text
@@ -176,7 +176,7 @@ def _output(path: Path) -> Iterator[TextIO]:
         finally:
             file.detach()  # writes what it holds; to close it is not for us
     else:
-        with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        with new_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
             yield file
 
 
@@ -219,8 +219,12 @@ def _taken(value: Any, name: str, place: str) -> Any:
     """A value that goes to the output as it is. Raises ValueError for one that JSON has no form for."""
     if isinstance(value, date | time_of_day):
         return value.isoformat()
-    if value != value:  # NaN, which is how pandas writes a missing number
+    if isinstance(value, float) and not math.isfinite(value):  # NaN is how pandas writes a missing number
         return None
+    if isinstance(value, list):
+        return [_taken(one, name, place) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _taken(one, name, place) for key, one in value.items()}
     try:
         json.dumps(value)
     except TypeError as error:

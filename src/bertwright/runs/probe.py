@@ -81,6 +81,8 @@ class ProbeSettings:
         for name, least in (("epochs", 1), ("batch_size", 1), ("lstm_size", 2), ("lstm_layers", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if min(self.seeds) < 0:
+            raise ValueError(f"seeds must be at least 0, not {min(self.seeds)}")
         if self.lstm_size % 2:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
         if not all(rate > 0 and math.isfinite(rate) for rate in self.learning_rates):

@@ -199,11 +199,14 @@ def read_results(path: Path, trials: Iterable[Trial]) -> list[Outcome]:
         return []
     by_name = {trial.name: trial for trial in trials}
     outcomes = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
             found = json.loads(line)
-            outcomes.append(Outcome(by_name[found["run"]], found.get("scores", {}), found.get("failure")))
-        except (ValueError, KeyError, TypeError):
+            outcome = Outcome(by_name[found["run"]], found.get("scores", {}), found.get("failure"))
+            if outcome.failure is None:
+                _ = outcome.scores["dev"].items()
+            outcomes.append(outcome)
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(
                 f"{path}, line {number}: no result of this grid; delete the line, and its run is done again"
             ) from None

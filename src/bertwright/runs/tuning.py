@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from bertwright.batching.order import permuted
+from bertwright.corpus.inputs import HUB, local_files, refuse_twice
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_task_model, start_task_model
@@ -77,6 +77,8 @@ class FinetuneSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, not {self.seed}")
         if not (self.epochs > 0 and math.isfinite(self.epochs)):
             raise ValueError(f"epochs must be above 0, not {self.epochs}")
         for name in ("dropout", "label_smoothing", "dev_share"):
@@ -174,6 +176,7 @@ def _fitted(
 def read_examples(task: AnyTask, settings: TaskSettings, part: str) -> list[Any]:
     """The labelled examples of all files of a part, in order; raises ValueError for a file without any."""
     found: list[Any] = []
+    refuse_twice(settings.files(part), f" with --{part}")
     for path in settings.files(part):
         before = len(found)
         found += task.read(path)
@@ -263,6 +266,5 @@ def digests(task: TaskSettings) -> dict[str, str]:
 
 
 def _digest(path: str) -> str:
-    pattern = f"{path}/**" if Path(path).is_dir() else path
-    found = [path] if Path(path).is_file() else sorted(glob(pattern, recursive=True))  # noqa: PTH207 - may be absolute
-    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in found if Path(file).is_file()))
+    files = [] if path.startswith(HUB) else local_files(path)
+    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in files))

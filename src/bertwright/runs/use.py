@@ -19,14 +19,14 @@ from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, OnBadBytes, refuse
 from bertwright.corpus.documents import Findings, read
 from bertwright.corpus.inputs import CorpusSettings, open_inputs
 from bertwright.corpus.tables import lines
-from bertwright.files import read_json, whole_file
+from bertwright.files import read_json
 from bertwright.inference.masks import Filled
 from bertwright.inference.model import Bert, load
 from bertwright.interop import google
 from bertwright.interop.folders import is_run, model_folder
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
-from bertwright.runs.folders import refuse_existing
+from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
 from bertwright.settings import read_toml
 from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
@@ -279,7 +279,7 @@ def _vectors(model: Bert, texts: Sequence[str], settings: EmbedSettings) -> Any:
 def _write_rows(path: Path, parts: Iterable[Any], width: int) -> int:
     """Write blocks of rows as one .npy file in constant memory, whole or not at all; returns the number of rows."""
     rows = 0
-    with whole_file(path) as part, part.open("wb") as file:
+    with new_file(path) as part, part.open("wb") as file:
         _write_head(file, rows, width)
         for block in parts:
             file.write(np.ascontiguousarray(block, dtype="<f4").tobytes())

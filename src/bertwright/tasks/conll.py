@@ -322,6 +322,9 @@ def _from_rows(path: str, fields: tuple[str, ...]) -> Iterator[TagExample]:
         for name, values in zip(fields, lists, strict=True):
             _check_strings(values, name, place)
         tags = tuple(lists[1]) if len(fields) > 1 else None
+        if blank := [number for number, tag in enumerate(tags or (), 1) if tag.strip() != tag or not tag]:
+            tag = (tags or ())[blank[0] - 1]
+            raise ValueError(f"{place}: number {blank[0]} in {fields[1]!r} is {tag!r}: a tag expected, without spaces")
         yield TagExample(tuple(lists[0]), tags, source=place, document=document)
 
 

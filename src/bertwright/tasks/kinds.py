@@ -87,6 +87,12 @@ def load_task(folder: Path) -> TaskModel | None:
             f"{folder / TASK_FILE}: a {task.head.kind} head with {task.head.outputs} outputs expected, but the model "
             f"has a {model.head.kind} head with {model.head.outputs}; the two are not from one training"
         )
+    described = load_head(folder)
+    if task.label_names and described and described.labels and tuple(described.labels) != task.label_names:
+        raise ValueError(
+            f"{folder / TASK_FILE}: its labels are not those of config.json (id2label): "
+            f"{', '.join(task.label_names[:5])} … against {', '.join(described.labels[:5])} …; which are right?"
+        )
     return TaskModel(model, task, inferred=not (folder / TASK_FILE).is_file())
 
 

@@ -178,12 +178,6 @@ class Overrides:
         return replace(task, **given)  # type: ignore[type-var]
 
 
-def refuse_twice(files: tuple[str, ...], how: str = "") -> None:
-    """Raise ValueError for a file that is named twice; `how` tells by what."""
-    if twice := [path for path in files if files.count(path) > 1]:
-        raise ValueError(f"{twice[0]}: named twice{how}; its examples would count double")
-
-
 @dataclass(frozen=True)
 class TaskSettings:
     """What the task is and where its examples lie. What is left unset is the preset's, or the kind's default."""
@@ -207,8 +201,6 @@ class TaskSettings:
     def __post_init__(self) -> None:
         if self.task not in PRESETS and self.task not in KINDS:
             raise ValueError(f'no task "{self.task}"; {nearest(self.task, [*PRESETS, *KINDS])}')
-        for part in ("train", "dev", "test"):
-            refuse_twice(getattr(self, part), f" with --{part}")
         self.make()
 
     def make(self) -> AnyTask:

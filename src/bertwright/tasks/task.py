@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from bertwright.batching.batch import Batch, from_flat, places, starts
 from bertwright.files import write_text
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import Head
-from bertwright.settings import nearest
+from bertwright.settings import converted, nearest
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Ints = npt.NDArray[np.int64]
@@ -264,8 +264,5 @@ def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path
     known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     if odd := sorted(values.keys() - known):
         raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    try:
-        return cls(**given)
-    except TypeError as error:
-        raise ValueError(f"{path}: not a whole task ({error})") from None
+    kinds = get_type_hints(cls)
+    return cls(**{name: converted(value, kinds[name], f"{path}: {name}") for name, value in values.items()})

@@ -60,7 +60,9 @@ def verify(checkpoint: Path) -> dict[str, Any]:
 
     Raises ValueError naming the first file that is missing, truncated or altered.
     """
-    remedy = f"delete {checkpoint} to go on from the one before it, or start anew in another folder"
+    remedy = "start anew in another folder"
+    if checkpoints(checkpoint.parent)[0] != checkpoint:
+        remedy = f"delete {checkpoint} to go on from the one before it, or {remedy}"
     if not (checkpoint / STATE).is_file():
         raise ValueError(f"{checkpoint}: {STATE} is missing; {remedy}")
     try:

@@ -28,14 +28,16 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         try:
             if line:
-                yield json.loads(line)
-        except json.JSONDecodeError as error:
+                record = json.loads(line)
+                _ = record["kind"], record["step"]
+                yield record
+        except (ValueError, TypeError, KeyError) as error:
             if number < len(lines):  # only the last line can be torn by a kill
-                raise ValueError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+                raise ValueError(f"{path}, line {number}: no record of a run ({error!r})") from None
 
 
 class Journal:
