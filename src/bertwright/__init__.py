@@ -8,7 +8,7 @@ A trained model is two calls:
 A fine-tuned one answers with `classify`, `choose`, `tag` or `answer`; every one makes vectors with `embed`.
 
 The stages that lead to one are functions of a settings record, the same as the verbs of the command line; they print
-what the verbs print, or nothing with `Console(quiet=True)` of `rich` as their second argument:
+what the verbs print, or warnings alone with `Console(quiet=True)` of `rich` as their second argument:
 
     from pathlib import Path
 

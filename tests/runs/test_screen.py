@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
@@ -48,3 +50,12 @@ def test_live_lines_are_for_terminals_alone() -> None:
             advance(10)
     assert shown(file) == ""
     assert "surveying" in shown(terminal)
+
+
+def test_what_a_quiet_console_would_swallow_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="a remark"):
+        remark(Console(quiet=True), "a remark")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        remark(Console(file=StringIO()), "a remark")
+        say(Console(quiet=True), "a line")
