@@ -156,8 +156,8 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
         examples = list(found.task.read(path))
         task = found.task
         if own:
-            task = task.tuned(examples, predict(found.model, task, tokenizer, examples))
-        return task.threshold, task.score(examples, predict(found.model, task, tokenizer, examples))
+            task = task.tuned(examples, predict(found.model, task, tokenizer, examples).predictions)
+        return task.threshold, task.score(examples, predict(found.model, task, tokenizer, examples).predictions)
 
     (dev,) = files["dev"]
     assert found.task.threshold == scores(dev, own=True)[0] != 0

@@ -23,7 +23,7 @@ from bertwright.tasks.classification import Classification, Regression, TextExam
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
 from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
-from bertwright.tasks.prediction import chunks, losses, predicted
+from bertwright.tasks.prediction import chunks, losses, predict
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
@@ -299,14 +299,10 @@ class Bert:
     def _predict(self, task: Task[E, P], examples: Sequence[E]) -> list[P]:
         """One prediction an example; warns of examples that are longer than the task reads."""
         assert isinstance(self.model, BertForTask)
-        found: list[P] = []
-        truncated = 0
-        for chunk in predicted(self.model, task, self.tokenizer, examples):
-            found += chunk.predictions
-            truncated += chunk.truncated
-        for note in losses(task, len(examples), truncated, self.config.max_positions):
+        found = predict(self.model, task, self.tokenizer, examples)
+        for note in losses(task, len(examples), found.truncated, self.config.max_positions):
             warnings.warn(note, stacklevel=3)
-        return found
+        return found.predictions
 
 
 def _rows(values: Any, name: str) -> list[Any]:

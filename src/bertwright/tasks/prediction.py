@@ -40,9 +40,14 @@ def predicted(
         yield Predicted(chunk, task.decode(chunk, encoded, outputs(model, encoded)), encoded.truncated)
 
 
-def predict(model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]) -> list[P]:
-    """One prediction an example, in order, whatever their lengths and however they are batched."""
-    return [one for chunk in predicted(model, task, tokenizer, examples) for one in chunk.predictions]
+def predict(model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]) -> Predicted[E, P]:
+    """The same of all examples at once."""
+    found = list(predicted(model, task, tokenizer, examples))
+    return Predicted(
+        [one for chunk in found for one in chunk.examples],
+        [one for chunk in found for one in chunk.predictions],
+        sum(chunk.truncated for chunk in found),
+    )
 
 
 def chunks(examples: Iterable[E]) -> Iterator[list[E]]:
