@@ -747,18 +747,18 @@ def test_what_is_kept_is_json_whatever_the_numbers(at: Path) -> None:
 
 def test_ctrl_c_while_libraries_load_is_one_line(at: Path) -> None:
     """An exception in the middle of importing C extensions would end in a traceback, or worse."""
-    for part in ("numpy", "torch", "tokenizers"):
+    for part in ("numpy", "torch"):
         with started(f"predict classification a {HERE}", env=os.environ | {"PYTHONVERBOSE": "1"}) as process:
             assert process.stderr is not None
             for line in process.stderr:
                 if f"import '{part}" in line or f"/{part}/" in line:
                     break
             process.send_signal(signal.SIGINT)
-            rest = process.stderr.read().splitlines()
+            rest = process.stderr.read()
             process.wait(timeout=60)
         assert process.returncode == 130
-        assert "bertwright: interrupted" in rest
-        assert not any(line.startswith("Traceback") for line in rest)
+        assert "bertwright: interrupted\n" in rest  # perhaps behind half a line of Python's own
+        assert "Traceback" not in rest
 
 
 def test_ctrl_c_while_predicting_leaves_nothing(at: Path) -> None:
