@@ -15,7 +15,7 @@ from typing import Literal
 
 import zstandard
 
-from bertwright.corpus.inputs import HUB, InputFile, suffixes
+from bertwright.corpus.inputs import HUB, PIPE, InputFile, suffixes
 
 BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of the work vanishes
 ZSTD_WINDOW = 1 << 31  # bytes, as `zstd --long=31` of many public dumps has them; a small window takes less
@@ -62,9 +62,9 @@ def text_of(path: str) -> Iterator[str]:
     Raises ValueError where there is no such file, and for anything but UTF-8.
     """
     if not path.startswith(HUB) and not Path(path).is_file():
-        pipe = "a pipe or a device, which cannot be read twice; write it to a file first"
-        found = pipe if Path(path).exists() else "no such file"
-        raise ValueError(f"{path}: {'a folder; name a file in it' if Path(path).is_dir() else found}")
+        if Path(path).is_dir():
+            raise ValueError(f"{path}: a folder; name a file in it")
+        raise ValueError(f"{path}: {PIPE if Path(path).exists() else 'no such file'}")
     file = InputFile(path, 0, *suffixes(path), "file")
     return decoded(replace(file, size=file.local().stat().st_size), "mend", Findings())
 

@@ -17,6 +17,7 @@ DocumentRule = Literal["blank-line", "file", "line"]
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".zst", ".bz2")
 HUB = "hf://"
+PIPE = "a pipe or a device, which cannot be read twice; write it to a file first"
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def local_files(place: str) -> Iterator[str]:
     else:
         raise ValueError(f"{place}: no such file or folder")
     if path.exists() and not (path.is_dir() or path.is_file()):
-        raise ValueError(f"{place}: a pipe or a device, which cannot be read twice; write it to a file first")
+        raise ValueError(f"{place}: {PIPE}")
     if not files:
         raise ValueError(f"{place}: no files there" if path.is_dir() else f"{place}: no file matches")
     yield from map(str, files)
