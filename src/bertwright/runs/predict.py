@@ -30,21 +30,20 @@ from bertwright.models.heads import BertForTask
 from bertwright.runs.evaluate import opened
 from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import Advance, columns, counting, heading, remark, say
-from bertwright.tasks.classification import Classification, Regression, TextExample
-from bertwright.tasks.conll import TagExample, column_text
+from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.conll import column_text
 from bertwright.tasks.kinds import AnyTask
-from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
+from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.prediction import losses, predicted
 from bertwright.tasks.presets import Overrides
 from bertwright.tasks.question_answering import QuestionAnswering
-from bertwright.tasks.squad import QaExample
-from bertwright.tasks.tagging import Tagged, Tagging
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import Shown
 from bertwright.training.device import DeviceSettings, placed
 
 STANDARD_OUTPUT = Path(PIPED)
 OUTPUTS = (".jsonl", ".tsv", ".csv", ".json", ".conll")
 BREAK = re.compile("\r\n|[\t\r\n]")  # what a field without quotes cannot hold
-SHOWN_ANSWERS = 5  # of a question on the screen; files have them all
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,10 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     with placed(settings.device) as place:
         model, task, _ = opened(settings.model, settings.overrides, place)
         if settings.output is None:
-            typed = list(_piped(task)) if settings.texts == (PIPED,) else _typed(task, settings.texts)
+            typed = list(_piped(task)) if settings.texts == (PIPED,) else task.typed(settings.texts, "text")
             with counting(console, "predicting", len(typed)) as advance:
                 shown = list(_predictions(model, task, typed, tally, advance))
-            _show(console, task, shown)
+            _show(console, task.shown(shown))
         else:
             _check_form(settings, task)
             number = None if settings.inputs == (PIPED,) else _read_through(settings, task)
@@ -182,15 +181,11 @@ def _output(path: Path) -> Iterator[TextIO]:
 
 def _piped(task: AnyTask) -> Iterator[Any]:
     """The lines of standard input as a task's examples, blank ones, too: one prediction belongs to each."""
-    if not isinstance(task, Classification | Regression | Tagging) or getattr(task, "pair", None) is not None:
+    if not task.of_one_text:
         raise ValueError(f"{STANDARD_INPUT} is read one text a line, and this task takes more than one; name a file")
     number = 0
     for number, line in lines(STANDARD_INPUT, standard_input("mend", Findings())):
-        text = line.removesuffix("\r")
-        if isinstance(task, Tagging):
-            yield TagExample.from_text(text, f"{STANDARD_INPUT}, line {number}")
-        else:
-            yield TextExample(text, None, None, f"{STANDARD_INPUT}, line {number}")
+        yield from task.typed([line.removesuffix("\r")], f"{STANDARD_INPUT}, line {number}")
     if not number:
         raise ValueError(f"no text in {STANDARD_INPUT}; pipe texts in, one a line")
 
@@ -310,68 +305,15 @@ def _cell(value: Any) -> Any:
 # --- the screen
 
 
-def _typed(task: AnyTask, texts: Sequence[str]) -> list[Any]:
-    """What the texts of a command line are to a task: its examples."""
-    if isinstance(task, QuestionAnswering):
-        if len(texts) != 2:
-            raise ValueError("question answering takes two texts: the question, then the context")
-        return [QaExample("1", texts[0], texts[1])]
-    if isinstance(task, MultipleChoice):
-        if len(texts) < 3:
-            raise ValueError("multiple choice takes a prompt and two endings or more")
-        return [ChoiceExample(texts[0], tuple(texts[1:]), None, "choice")]
-    if isinstance(task, Tagging):
-        return [TagExample.from_text(text) for text in texts]
-    assert isinstance(task, Classification | Regression)
-    if task.pair is None:
-        return [TextExample(text, None, None, "text") for text in texts]
-    if len(texts) != 2:
-        raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
-    return [TextExample(texts[0], texts[1], None, "pair")]
-
-
-def _show(console: Console, task: AnyTask, found: Sequence[tuple[Any, Any]]) -> None:
-    """Texts given on the command line with their predictions, as its kind of task shows them."""
-    if isinstance(task, QuestionAnswering):
-        _, answer = found[0]
-        table = columns("answer", "characters", "probability")
-        for candidate in answer.candidates[:SHOWN_ANSWERS]:
-            place = f"{candidate.start}-{candidate.end}" if candidate.text else ""
-            table.add_row(Text(candidate.text or "(no answer)"), place, f"{candidate.probability:.1%}")
-        heading(console, answer.text or "(no answer)")
+def _show(console: Console, tables: Sequence[Shown]) -> None:
+    """Texts given on the command line with their predictions, as their kind of task shows them."""
+    for one in tables:
+        if one.heading:
+            heading(console, one.heading)
+        if one.nothing and not one.rows:
+            say(console, one.nothing)
+            continue
+        table = columns(*one.columns)
+        for row in one.rows:
+            table.add_row(*map(Text, row))
         console.print(table)
-    elif isinstance(task, MultipleChoice):
-        example, chosen = found[0]
-        table = columns("ending", "probability")
-        for ending, probability in zip(example.endings, chosen.probabilities, strict=True):
-            table.add_row(Text(ending), f"{probability:.1%}")
-        heading(console, example.endings[chosen.choice])
-        console.print(table)
-    elif isinstance(task, Tagging):
-        for example, tagged in found:
-            _show_tagged(console, task, example, tagged)
-    else:
-        numbers = isinstance(task, Regression)
-        table = columns("text", "score") if numbers else columns("text", "label", "probability")
-        for (text, pair, *_), one in found:
-            told = (f"{one:.3f}",) if numbers else (Text(one.label), f"{one.probabilities[one.label]:.1%}")
-            table.add_row(Text(text if pair is None else f"{text} / {pair}"), *told)
-        console.print(table)
-
-
-def _show_tagged(console: Console, task: Tagging, example: TagExample, tagged: Tagged) -> None:
-    """One text: its entities or, where tags are plain classes, all of its words."""
-    heading(console, (example.text or "").strip() or "(no text)")
-    rows: list[tuple[str, str, int, int, float]]
-    if task.scheme == "none":
-        each = zip(tagged.words, tagged.tags, example.offsets, tagged.probabilities, strict=True)
-        rows = [(word, tag, *place, probability) for word, tag, place, probability in each]
-    else:
-        rows = [(one.text, one.label, one.start, one.end, one.probability) for one in tagged.entities]
-    if not rows:
-        say(console, "no words" if task.scheme == "none" else "no entities")
-        return
-    table = columns("text", "label", "characters", "probability")
-    for text, label, start, end, probability in rows:
-        table.add_row(Text(text), Text(label), f"{start}-{end}", f"{probability:.1%}")
-    console.print(table)

@@ -194,9 +194,8 @@ def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[li
     wanted = share * len(examples)
     chosen: set[int] = set()
     for number in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
-        if abs(len(chosen) + len(groups[number]) - wanted) < abs(
-            len(chosen) - wanted
-        ):  # which a large group may not be
+        nearer = abs(len(chosen) + len(groups[number]) - wanted) < abs(len(chosen) - wanted)
+        if nearer:  # which it is not with a large group
             chosen.update(groups[number])
     if not chosen:
         smallest = min(groups, key=len)

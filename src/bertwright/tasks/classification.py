@@ -19,7 +19,7 @@ from bertwright.batching.batch import starts
 from bertwright.corpus.tables import Columns, plain, read_rows, rows_left_out
 from bertwright.metrics import scores
 from bertwright.models.heads import Head
-from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, check_metric, gather, softmax
+from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, softmax
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 LARGEST = float(np.finfo(np.float32).max)  # of a target: losses are float32
@@ -40,6 +40,11 @@ class TextExample(NamedTuple, Generic[L]):
     """None where it is not known."""
     place: str
     """Where it comes from, for messages: "file, line 3"."""
+
+    @property
+    def line(self) -> str:
+        """All its text in one line, for people."""
+        return self.text if self.pair is None else f"{self.text} / {self.pair}"
 
 
 def empty_texts(examples: Sequence[TextExample[Any]]) -> int:
@@ -161,6 +166,17 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         for place, values in read_rows(path, self._columns(labelled)):
             pair = None if self.pair is None else values[1]
             yield TextExample(values[0], pair, self.parsed(values[-1], place) if labelled else None, place)
+
+    @property
+    def of_one_text(self) -> bool:
+        return self.pair is None
+
+    def typed(self, texts: Sequence[str], place: str) -> list[TextExample[L]]:
+        if self.pair is None:
+            return [TextExample(text, None, None, place) for text in texts]
+        if len(texts) != 2:
+            raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
+        return [TextExample(texts[0], texts[1], None, place)]
 
     def _columns(self, labelled: bool) -> Columns:
         texts = (self.text,) if self.pair is None else (self.text, self.pair)
@@ -296,6 +312,10 @@ class Classification(TextTask[str, Classified]):
         shares = {f"p({label})": share for label, share in prediction.probabilities.items()}
         return {"label": prediction.label, "probability": prediction.probabilities[prediction.label]} | shares
 
+    def shown(self, found: Sequence[tuple[TextExample[str], Classified]]) -> list[Shown]:
+        rows = [(example.line, one.label, f"{one.probabilities[one.label]:.1%}") for example, one in found]
+        return [Shown(("text", "label", "probability"), rows)]
+
 
 @dataclass(frozen=True)
 class Regression(TextTask[float, float]):
@@ -351,6 +371,9 @@ class Regression(TextTask[float, float]):
 
     def record(self, example: TextExample[float], prediction: float) -> dict[str, Any]:
         return {"score": prediction}
+
+    def shown(self, found: Sequence[tuple[TextExample[float], float]]) -> list[Shown]:
+        return [Shown(("text", "score"), [(example.line, f"{number:.3f}") for example, number in found])]
 
 
 # --- what the kinds share

@@ -20,7 +20,7 @@ from bertwright.corpus.tables import Columns, plain, read_rows
 from bertwright.metrics import scores
 from bertwright.models.heads import Head
 from bertwright.tasks.classification import Side, encoded, known_labels
-from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch, check_metric, softmax
+from bertwright.tasks.task import Encoded, Outputs, Shown, Task, TaskBatch, check_metric, softmax
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -104,6 +104,11 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
             number = self._number(row[-1], width, place) if labelled else None
             yield ChoiceExample(row[0], tuple(begin + ending for ending in found), number, place)
 
+    def typed(self, texts: Sequence[str], place: str) -> list[ChoiceExample]:
+        if len(texts) < 3:
+            raise ValueError("multiple choice takes a prompt and two endings or more")
+        return [ChoiceExample(texts[0], tuple(texts[1:]), None, place)]
+
     def _list(self, value: Any, place: str) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(ending, str) for ending in value):
             raise ValueError(
@@ -173,6 +178,14 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         shares = {f"p({number})": share for number, share in enumerate(prediction.probabilities, self.first_label)}
         best = prediction.probabilities[prediction.choice]
         return {"choice": prediction.choice + self.first_label, "probability": best} | shares
+
+    def shown(self, found: Sequence[tuple[ChoiceExample, Chosen]]) -> list[Shown]:
+        tables = []
+        for example, chosen in found:
+            shares = [f"{share:.1%}" for share in chosen.probabilities]
+            rows = list(zip(example.endings, shares, strict=True))
+            tables.append(Shown(("ending", "probability"), rows, heading=example.endings[chosen.choice]))
+        return tables
 
 
 def _check_width(endings: Sequence[str], place: str, width: int, first: str) -> None:

@@ -21,11 +21,13 @@ from bertwright.batching.batch import places, starts
 from bertwright.metrics.answers import best_threshold, scores
 from bertwright.models.heads import Head
 from bertwright.tasks.squad import QaExample, placement, read_questions
-from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, check_metric, gather
+from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 CONTEXTS_AT_ONCE = 512  # a call of the tokenizer, whose encodings are large and so should not all live at once
 ADDED = 3  # [CLS] question [SEP] context [SEP]
+SHOWN_ANSWERS = 5  # of a question, to people; files have them all
+NO_ANSWER = "(no answer)"  # to people
 
 Floats = npt.NDArray[np.float64]
 
@@ -142,6 +144,11 @@ class QuestionAnswering(Task[QaExample, Answer]):
             if example.impossible and not self.impossible:
                 raise ValueError(f"{example.place}: it has no answer; allow that (SQuAD 2.0) with --impossible True")
             yield example
+
+    def typed(self, texts: Sequence[str], place: str) -> list[QaExample]:
+        if len(texts) != 2:
+            raise ValueError("question answering takes two texts: the question, then the context")
+        return [QaExample("1", texts[0], texts[1], place=place)]
 
     def fitted(self, examples: Sequence[QaExample]) -> Self:
         """This task as it is. Raises ValueError where no example can be learned from."""
@@ -294,6 +301,16 @@ class QuestionAnswering(Task[QaExample, Answer]):
         candidates = [candidate._asdict() for candidate in prediction.candidates]
         answer = {"id": example.id, "answer": prediction.text} | {name: values[name] for name in _RECORDED}
         return answer | {"candidates": candidates}
+
+    def shown(self, found: Sequence[tuple[QaExample, Answer]]) -> list[Shown]:
+        tables = []
+        for _, answer in found:
+            rows = [
+                (one.text or NO_ANSWER, f"{one.start}-{one.end}" if one.text else "", f"{one.probability:.1%}")
+                for one in answer.candidates[:SHOWN_ANSWERS]
+            ]
+            tables.append(Shown(("answer", "characters", "probability"), rows, heading=answer.text or NO_ANSWER))
+        return tables
 
 
 _RECORDED = ("start", "end", "probability", "score", "null_score")

@@ -39,7 +39,7 @@ from bertwright.metrics.tags import (
 from bertwright.models.heads import Head
 from bertwright.settings import nearest
 from bertwright.tasks.conll import TagExample, read_sentences, surrounded
-from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch, check_metric, gather
+from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 SPECIALS = 2  # [CLS] and [SEP] around every window
@@ -116,6 +116,13 @@ class Tagging(Task[TagExample, Tagged]):
     def read(self, path: str, labelled: bool = True) -> Iterator[TagExample]:
         sentences = read_sentences(path, self.words, self.tags, labelled)
         return surrounded(sentences, self.max_length - SPECIALS) if self.context else sentences
+
+    @property
+    def of_one_text(self) -> bool:
+        return True
+
+    def typed(self, texts: Sequence[str], place: str) -> list[TagExample]:
+        return [TagExample.from_text(text, place) for text in texts]
 
     def kin(self, examples: Sequence[TagExample]) -> Sequence[Hashable]:
         """The words; with context those of the whole document, since its sentences see one another."""
@@ -212,6 +219,25 @@ class Tagging(Task[TagExample, Tagged]):
             "probabilities": list(prediction.probabilities),
             "entities": [entity._asdict() for entity in prediction.entities],
         }
+
+    def shown(self, found: Sequence[tuple[TagExample, Tagged]]) -> list[Shown]:
+        """A text's entities or, where tags are plain classes, all of its words."""
+        return [
+            Shown(
+                ("text", "label", "characters", "probability"),
+                self._rows(example, tagged),
+                heading=(example.text or "").strip() or "(no text)",
+                nothing="no words" if self._scheme == "none" else "no entities",
+            )
+            for example, tagged in found
+        ]
+
+    def _rows(self, example: TagExample, tagged: Tagged) -> list[tuple[str, str, str, str]]:
+        found = [(one.text, one.label, one.start, one.end, one.probability) for one in tagged.entities]
+        if self._scheme == "none":
+            each = zip(tagged.words, tagged.tags, example.offsets, tagged.probabilities, strict=True)
+            found = [(word, tag, *place, probability) for word, tag, place, probability in each]
+        return [(text, label, f"{start}-{end}", f"{share:.1%}") for text, label, start, end, share in found]
 
     @property
     def _scheme(self) -> Scheme:

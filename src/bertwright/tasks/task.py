@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +110,16 @@ class TaskBatch:
         )
 
 
+class Shown(NamedTuple):
+    """Predictions as people read them: a table, and what stands above it."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    heading: str = ""
+    nothing: str = ""
+    """What is said where there are no rows."""
+
+
 def refuse_unfit(encoded: Encoded, config: BertConfig) -> None:
     """Raise ValueError for sequences of two segments where a model knows but one."""
     if encoded.token_type_ids.max(initial=0) >= config.type_vocab_size:
@@ -185,6 +195,18 @@ class Task(ABC, Generic[E, P]):
     def kin(self, examples: Sequence[E]) -> Sequence[Hashable]:
         """For each example, what is equal in those that must not be parted between training and dev."""
 
+    @property
+    def of_one_text(self) -> bool:
+        """Is an example one text, so that each line of text can be one?"""
+        return False
+
+    @abstractmethod
+    def typed(self, texts: Sequence[str], place: str) -> list[E]:
+        """What somebody has typed, as examples: each text, where it can be one, or else one example of all texts.
+
+        `place` is what messages should call them. Raises ValueError for texts too few or too many.
+        """
+
     def left_out(self, path: str) -> list[str]:
         """What labelled `read` leaves out of a file, one sentence each; of most kinds and files, nothing."""
         return []
@@ -224,6 +246,10 @@ class Task(ABC, Generic[E, P]):
     @abstractmethod
     def record(self, example: E, prediction: P) -> dict[str, Any]:
         """One line of a predictions file: plain values by column name, the same columns for every example."""
+
+    @abstractmethod
+    def shown(self, found: Sequence[tuple[E, P]]) -> list[Shown]:
+        """Some examples with their predictions, for people."""
 
     def tuned(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
         """This task with what the dev examples can tell (a threshold); most kinds have nothing of the sort."""
