@@ -23,7 +23,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, Regression, TextExample
-from bertwright.tasks.conll import TagExample
+from bertwright.tasks.conll import TagExample, surrounded
 from bertwright.tasks.kinds import AnyTask, TaskModel, write_task_folder
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -86,6 +86,19 @@ def test_a_pair_is_one_question_and_a_number_is_a_number():
     assert PAIRS.classify([["a", "b"], ("the cat", "sat. " * 9)])[1].label == found.label
     assert REGRESSION.classify("the cat") == pytest.approx(logits(REGRESSION, "the cat").item(), abs=1e-6)
     assert REGRESSION.classify(["the cat", "a"])[0] == pytest.approx(REGRESSION.classify("the cat"), abs=1e-6)
+
+
+def test_sentences_of_a_document_are_tagged_with_those_around_them():
+    task = replace(TAGGER.task, context=True)
+    bert = Bert(TAGGER.model, TOKENIZER, task=task)
+    texts = ["The cat sat.", ("bad", "cat"), "", "a b c d e f g h i j k l m n"]
+    found = bert.tag(texts, document=True)
+    given = [TagExample(one.words) for one in bert.tag(texts)]
+    assert found[1] == prediction.predict(bert.model, task, TOKENIZER, list(surrounded(given, 10))).predictions[1]
+    assert found[1] != bert.tag(texts)[1]
+    assert [one.words for one in found] == [one.words for one in bert.tag(texts)]
+    assert bert.tag([texts[0]], document=True) == bert.tag([texts[0]])  # nothing around it
+    assert bert.tag([], document=True) == []
 
 
 def test_a_choice_weighs_each_ending_after_the_prompt():
@@ -357,6 +370,8 @@ FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
         (lambda: PAIRS.classify([{"text": "x", "pair": "y"}]), "text 0: a text or a pair of texts"),
         (lambda: ANSWERER.answer(None, None), "question: one NoneType; a list"),
         (lambda: TAGGER.tag(5), "texts: one int; a list"),
+        (lambda: TAGGER.tag(["a"], document=True), "trained on single sentences; .* needs --context True"),
+        (lambda: TAGGER.tag("a", document=True), "document: a list of sentences expected, one text found"),
         (lambda: CHOOSER.choose(["a", "d"], [["b", "c"]]), "equally long"),
         (lambda: CHOOSER.choose(["a", 5], [["b", "c"], ["b", "c"]]), "choice 1: a prompt and its endings are texts"),
         (lambda: CHOOSER.choose(["a", "d"], [["b", "c"], ["b"]]), "choice 1: two endings or more are needed"),

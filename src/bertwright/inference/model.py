@@ -214,17 +214,24 @@ class Bert:
     @overload
     def tag(self, texts: str | tuple[str, ...]) -> Tagged: ...  # type: ignore[overload-overlap]
     @overload
-    def tag(self, texts: Sequence[Words]) -> list[Tagged]: ...
-    def tag(self, texts: Words | Sequence[Words]) -> Tagged | list[Tagged]:
+    def tag(self, texts: Sequence[Words], document: bool = False) -> list[Tagged]: ...
+    def tag(self, texts: Words | Sequence[Words], document: bool = False) -> Tagged | list[Tagged]:
         """The tag of each word of a text, or of words given as a tuple; or of each of a list of texts and words.
 
-        A text of any length is read in windows, and no word is left out. Raises ValueError as `classify`.
+        A text of any length is read in windows, and no word is left out. `document`: the list holds the sentences of
+        one document, in order, and each is read with those around it, by a model that was trained so (section 5.3).
+        Raises ValueError as `classify`, and where a model that was trained without context is to use it.
         """
         task = self._task_of("tag", Tagging)
         if isinstance(texts, str | tuple):
+            if document:
+                raise ValueError("document: a list of sentences expected, one text found")
             return self.tag([texts])[0]
         rows = enumerate(_rows(texts, "texts"))
-        return self._predict(task, [_tag_example(given, f"text {number}") for number, given in rows])
+        examples = [_tag_example(given, f"text {number}") for number, given in rows]
+        if document:
+            examples = task.in_context(examples)
+        return self._predict(task, examples)
 
     @overload
     def answer(self, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from tyro.conf import Positional
 
 from bertwright.corpus.inputs import refuse_twice
 from bertwright.inference.model import Bert, load
 from bertwright.interop.folders import model_folder
 from bertwright.models.heads import BertForTask
-from bertwright.runs.finetune import score_table, shown
+from bertwright.runs.finetune import score_table
 from bertwright.runs.folders import new_file
-from bertwright.runs.screen import columns, counting, heading, remark, say
+from bertwright.runs.screen import counting, filled, heading, remark, say
 from bertwright.runs.tuning import within_positions
-from bertwright.tasks.classification import Classification
 from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.prediction import losses, scored
 from bertwright.tasks.presets import Overrides
-from bertwright.tasks.tagging import Tagging
 from bertwright.training.device import DeviceSettings, placed
-
-SHOWN_LABELS = 30  # rows of the table of labels
 
 
 @dataclass(frozen=True)
@@ -74,8 +66,8 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     for note in notes + losses(task, len(examples), encoded.truncated, model.config.max_positions):
         remark(console, note)
     console.print(score_table({"score": found.scores}, task.metric))
-    for table in _details(task, examples, found.predictions):
-        console.print(table)
+    for one in task.details(examples, found.predictions):
+        console.print(filled(one.columns, one.rows))
     if settings.output is not None:
         say(console, f"{settings.output}: scores written")
     return found.scores
@@ -90,30 +82,3 @@ def opened(name: str, overrides: Overrides, place: Any) -> tuple[Bert, AnyTask, 
     task = overrides.applied(model.task)
     model.task = within_positions(task, overrides.max_length, model.config.max_positions)
     return model, model.task, model.model
-
-
-def _details(task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> Iterator[Table]:
-    """For a classification, what each label's examples were taken for; for spans, the scores of each type."""
-    if isinstance(task, Classification) and len(task.labels) <= SHOWN_LABELS:
-        counts = Counter((example.label, one.label) for example, one in zip(examples, predictions, strict=True))
-        table = columns("label (rows) taken for", *task.labels, "recall")
-        for right in task.labels:
-            row = [counts[right, guess] for guess in task.labels]
-            table.add_row(Text(right), *(f"{number:,}" for number in row), shown(row_share(row, right, task.labels)))
-        yield table
-    if isinstance(task, Tagging) and task.scheme != "none":
-        table = columns("type", "spans", "precision", "recall", "f1")
-        for name, found in task.spans_found(examples, predictions).types.items():
-            table.add_row(
-                Text(name), f"{found.support:,}", shown(found.precision), shown(found.recall), shown(found.f1)
-            )
-        yield table
-
-
-def row_share(row: Sequence[int], right: str, labels: Sequence[str]) -> float:
-    """The share of a label's examples that got this label.
-
-    >>> row_share([3, 1], "a", ("a", "b"))
-    0.75
-    """
-    return row[labels.index(right)] / max(sum(row), 1)

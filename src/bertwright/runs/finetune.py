@@ -32,7 +32,7 @@ from bertwright.runs.tuning import FREE, PARTS, FinetuneSettings, Part, Tuned, b
 from bertwright.tasks.batches import micro_batches
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, write_task_folder
 from bertwright.tasks.prediction import Scored, losses, scored
-from bertwright.tasks.task import TaskBatch
+from bertwright.tasks.task import TaskBatch, percent
 from bertwright.training import checkpoint, schedule
 from bertwright.training.device import Place, tokens_a_pass
 from bertwright.training.interrupt import interruptible, steps_until
@@ -316,7 +316,7 @@ def shown(score: float | None, name: str = "") -> str:
     """
     if score is None:
         return ""
-    return f"{score:.4g}" if name == "mse" else f"{100 * score:.2f}"
+    return f"{score:.4g}" if name == "mse" else percent(score)
 
 
 def told(scores: Mapping[str, float]) -> str:

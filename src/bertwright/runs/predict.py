@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.text import Text
 from tyro.conf import Positional
 
 from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, Findings, refuse_beside_piped, standard_input
@@ -29,7 +28,7 @@ from bertwright.inference.model import Bert
 from bertwright.models.heads import BertForTask
 from bertwright.runs.evaluate import opened
 from bertwright.runs.folders import new_file, refuse_existing
-from bertwright.runs.screen import Advance, columns, counting, heading, remark, say
+from bertwright.runs.screen import Advance, counting, filled, heading, remark, say
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.conll import column_text
 from bertwright.tasks.kinds import AnyTask
@@ -310,10 +309,7 @@ def _show(console: Console, tables: Sequence[Shown]) -> None:
     for one in tables:
         if one.heading:
             heading(console, one.heading)
-        if one.nothing and not one.rows:
+        if one.rows:
+            console.print(filled(one.columns, one.rows))
+        else:
             say(console, one.nothing)
-            continue
-        table = columns(*one.columns)
-        for row in one.rows:
-            table.add_row(*map(Text, row))
-        console.print(table)

@@ -6,7 +6,7 @@ A user's texts and paths are never read as markup, and a path or a command is ne
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich import box
@@ -59,6 +59,14 @@ def columns(*names: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for place, name in enumerate(names):
         table.add_column(Text(name), justify="right" if place else "left")
+    return table
+
+
+def filled(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Such a table with its rows, all texts as they are."""
+    table = columns(*names)
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 

@@ -30,7 +30,6 @@ from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
 from bertwright.settings import read_toml
 from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
-from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, placed
@@ -337,10 +336,7 @@ def _task_facts(task: AnyTask) -> dict[str, str]:
     rows = {"task": task.kind, "labels": f"{len(task.label_names)}: {names}"} if names else {"task": task.kind}
     rows |= {"head": f"{task.head.kind}, {task.head.outputs} outputs", "metric": task.metric}
     rows["longest sequence"] = f"{task.max_length} tokens"
-    if isinstance(task, QuestionAnswering):
-        no_answer = f"if the best span leads by no more than {task.threshold:.3f}"
-        rows["no answer"] = no_answer if task.impossible else "never"
-    return rows
+    return rows | task.facts()
 
 
 def _vocabulary_facts(folder: Path) -> dict[str, str]:

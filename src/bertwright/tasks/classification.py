@@ -6,6 +6,7 @@ N examples; S sequences, which for these tasks are the examples; T tokens; C lab
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -19,11 +20,12 @@ from bertwright.batching.batch import starts
 from bertwright.corpus.tables import Columns, plain, read_rows, rows_left_out
 from bertwright.metrics import scores
 from bertwright.models.heads import Head
-from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, softmax
+from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, percent, softmax
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 LARGEST = float(np.finfo(np.float32).max)  # of a target: losses are float32
 SHOWN_LABELS = 20  # in a message
+LABELS_IN_TABLE = 30  # of what they were taken for
 
 L = TypeVar("L")  # what is to be found: a label, or a number
 L_co = TypeVar("L_co", covariant=True)
@@ -307,6 +309,18 @@ class Classification(TextTask[str, Classified]):
         if len(self.labels) == 2:
             results["f1"] = scores.f1(truth, found, self.labels[-1] if self.positive is None else self.positive)
         return results | {"macro_f1": scores.macro_f1(truth, found), "matthews": scores.matthews(truth, found)}
+
+    def details(self, examples: Sequence[TextExample[str]], predictions: Sequence[Classified]) -> list[Shown]:
+        """What each label's examples were taken for."""
+        if len(self.labels) > LABELS_IN_TABLE:
+            return []
+        counts = Counter(zip(known_labels(examples), (one.label for one in predictions), strict=True))
+        rows = []
+        for right in self.labels:
+            row = [counts[right, guess] for guess in self.labels]
+            recall = counts[right, right] / max(sum(row), 1)
+            rows.append((right, *(f"{number:,}" for number in row), percent(recall)))
+        return [Shown(("label (rows) taken for", *self.labels, "recall"), rows)]
 
     def record(self, example: TextExample[str], prediction: Classified) -> dict[str, Any]:
         shares = {f"p({label})": share for label, share in prediction.probabilities.items()}

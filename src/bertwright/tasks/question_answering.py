@@ -296,6 +296,10 @@ class QuestionAnswering(Task[QaExample, Answer]):
         best = best_threshold(margins, [answer.best_span for answer in predictions], _right(examples))
         return replace(self, threshold=best.value)
 
+    def facts(self) -> dict[str, str]:
+        lead = f"if the best span leads by no more than {self.threshold:.3f}"
+        return {"no answer": lead if self.impossible else "never"}
+
     def record(self, example: QaExample, prediction: Answer) -> dict[str, Any]:
         values = prediction._asdict()
         candidates = [candidate._asdict() for candidate in prediction.candidates]

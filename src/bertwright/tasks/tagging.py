@@ -39,7 +39,7 @@ from bertwright.metrics.tags import (
 from bertwright.models.heads import Head
 from bertwright.settings import nearest
 from bertwright.tasks.conll import TagExample, read_sentences, surrounded
-from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather
+from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, percent
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 SPECIALS = 2  # [CLS] and [SEP] around every window
@@ -116,6 +116,12 @@ class Tagging(Task[TagExample, Tagged]):
     def read(self, path: str, labelled: bool = True) -> Iterator[TagExample]:
         sentences = read_sentences(path, self.words, self.tags, labelled)
         return surrounded(sentences, self.max_length - SPECIALS) if self.context else sentences
+
+    def in_context(self, sentences: Sequence[TagExample]) -> list[TagExample]:
+        """Sentences that follow one another, with those around each. Raises ValueError where none was trained with."""
+        if not self.context:
+            raise ValueError("this model was trained on single sentences; one for documents needs --context True")
+        return list(surrounded(sentences, self.max_length - SPECIALS))
 
     @property
     def of_one_text(self) -> bool:
@@ -211,6 +217,16 @@ class Tagging(Task[TagExample, Tagged]):
         """Scores of all spans and of those of each type; none of either for scheme none."""
         gold = [normalized(_tags(example), self._scheme) for example in examples]
         return span_scores(gold, [prediction.tags for prediction in predictions])
+
+    def details(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> list[Shown]:
+        """The scores of each type of span."""
+        if self._scheme == "none":
+            return []
+        rows = [
+            (name, f"{found.support:,}", percent(found.precision), percent(found.recall), percent(found.f1))
+            for name, found in self.spans_found(examples, predictions).types.items()
+        ]
+        return [Shown(("type", "spans", "precision", "recall", "f1"), rows)]
 
     def record(self, example: TagExample, prediction: Tagged) -> dict[str, Any]:
         return {

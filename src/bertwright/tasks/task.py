@@ -111,7 +111,7 @@ class TaskBatch:
 
 
 class Shown(NamedTuple):
-    """Predictions as people read them: a table, and what stands above it."""
+    """Predictions or scores as people read them: a table, and what stands above it."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -243,6 +243,10 @@ class Task(ABC, Generic[E, P]):
     def score(self, examples: Sequence[E], predictions: Sequence[P]) -> dict[str, float]:
         """Official scores by name, shares from 0 to 1 (correlations from -1 to 1); `metric` is one of the names."""
 
+    def details(self, examples: Sequence[E], predictions: Sequence[P]) -> list[Shown]:
+        """Scores of parts of the examples, such as those of each label; most kinds have no such parts."""
+        return []
+
     @abstractmethod
     def record(self, example: E, prediction: P) -> dict[str, Any]:
         """One line of a predictions file: plain values by column name, the same columns for every example."""
@@ -259,6 +263,10 @@ class Task(ABC, Generic[E, P]):
         """This task for a model of so many positions; lengths that depend on one another stay possible."""
         return replace(self, max_length=min(self.max_length, positions))  # type: ignore[type-var]
 
+    def facts(self) -> dict[str, str]:
+        """What distinguishes it, by name, beside what every task has; of most kinds, nothing."""
+        return {}
+
     @property
     def label_names(self) -> tuple[str, ...]:
         """Name of each of the head's outputs, for `config.json`; empty where they have none."""
@@ -269,6 +277,15 @@ def check_metric(metric: str, known: Sequence[str]) -> None:
     """Raise ValueError for the name of a score that a kind does not have, or that cannot choose."""
     if metric not in known:
         raise ValueError(f"metric = {metric!r}: {nearest(metric, known)}")
+
+
+def percent(share: float) -> str:
+    """A share as papers print it.
+
+    >>> percent(0.92204)
+    '92.20'
+    """
+    return f"{100 * share:.2f}"
 
 
 def softmax(outputs: Outputs) -> npt.NDArray[np.float64]:
