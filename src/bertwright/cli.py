@@ -72,6 +72,7 @@ OUT_OF_MEMORY = (
     "out of memory; take less at a time (--micro-batch in pre-training, --batch-size and --max-length elsewhere), or a "
     "smaller model"
 )
+LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")  # gloo's words, of a rank that is gone
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -103,6 +104,8 @@ def run(arguments: list[str]) -> int:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return failed(f"error: {OUT_OF_MEMORY}", 1)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and LOST.search(str(error)):
+            return failed("error: another rank has ended; start all again, with --resume if the run has begun", 1)
         if not type(error).__module__.startswith("bertwright."):  # not ours: a defect, which shows its trace
             raise
         return failed(f"error: {error}", 1)

@@ -12,7 +12,7 @@ Hugging Face folder, never as Python objects of torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -204,6 +204,8 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
         """Fine-tune `model` on texts and their labels. Raises ValueError for either that is not as it should be."""
         texts = _texts(X)
         classes, which = np.unique(_labels(_given(y, texts)), return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"y holds one class only, {_shown(classes.tolist()[0])}: two are the least")
         names = _names(classes)
         self.model_ = self._tuned(_examples(texts, [names[number] for number in which]))
         self.classes_ = classes
@@ -245,8 +247,7 @@ class BertRegressor(RegressorMixin, BertEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune `model` on texts and their numbers. Raises ValueError for either that is not as it should be."""
         texts = _texts(X)
-        numbers = column_or_1d(np.asarray(_given(y, texts), dtype=np.float64), warn=True)
-        assert_all_finite(numbers, input_name="y")
+        numbers = _numbers(_given(y, texts))
         self.model_ = self._tuned(_examples(texts, numbers.tolist()))
         return self
 
@@ -308,7 +309,8 @@ def _table(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rows(values: Any, name: str) -> list[Any]:
     """A list, an array or a column of a data frame as a list. Raises ValueError where it is neither, or empty."""
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+    one = isinstance(values, str | bytes | Mapping | Set) or getattr(values, "shape", None) == ()
+    if one or not isinstance(values, Iterable):  # a set has no order that X and y could share
         raise ValueError(f"{name} is one {type(values).__name__}: a list, an array or a column is expected")
     rows = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
     if not rows:
@@ -354,13 +356,32 @@ def _examples(texts: Sequence[Text], labels: Sequence[Any]) -> list[TextExample[
 def _labels(y: Any) -> npt.NDArray[Any]:
     """N labels, of one type. Raises ValueError for missing ones, and for numbers that are no classes."""
     values = _rows(y, "y")
-    for place, value in enumerate(values):  # NumPy would make strings of them all
-        if isinstance(value, str) != isinstance(values[0], str):
-            raise ValueError(f"y[{place}] is {_shown(value)}, but y[0] {_shown(values[0])}: labels are of one type")
+    for place, value in enumerate(values):
+        if value is None:
+            raise ValueError(f"y[{place}] is None: a label is expected")
+        for kind in (str, bool):  # NumPy would make strings, or numbers, of them all
+            if isinstance(value, kind) != isinstance(values[0], kind):
+                raise ValueError(f"y[{place}] is {_shown(value)}, but y[0] {_shown(values[0])}: labels are of one type")
     labels: npt.NDArray[Any] = column_or_1d(np.asarray(y if hasattr(y, "__array__") else values), warn=True)
     assert_all_finite(labels, input_name="y")
     check_classification_targets(labels)
     return labels
+
+
+def _numbers(y: Any) -> npt.NDArray[np.float64]:
+    """N numbers. Raises ValueError, naming the place, for what is none, or not finite."""
+    given = np.asarray(y)
+    if given.dtype.kind not in "biuf":  # of a date NumPy would make a number of days, of text that of its digits
+        for place, value in enumerate(_rows(y, "y")):
+            if not isinstance(value, int | float | np.number):
+                raise ValueError(f"y[{place}] is {_shown(value)}: a number is expected")
+    numbers: npt.NDArray[np.float64] = column_or_1d(given.astype(np.float64), warn=True)
+    if odd := np.flatnonzero(~np.isfinite(numbers)).tolist():
+        kind = "NaN" if np.isnan(numbers[odd[0]]) else "infinity"
+        raise ValueError(f"Input y contains {kind}: y[{odd[0]}]")  # as scikit-learn says it
+    if len(numbers) and (numbers == numbers[0]).all():
+        raise ValueError(f"y is {numbers[0]:g} throughout: two different numbers are the least")
+    return numbers
 
 
 def _names(classes: npt.NDArray[Any]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -257,8 +259,82 @@ def test_damage_is_told(encoder: Encoder, encoded: Encoded, tmp_path: Path):
     with pytest.raises(ValueError, match=r"layer-02\.npy: damaged \(.*No such file"):
         cached_features(encoder, encoded, (4,), folder)
     (tmp_path / "mine").mkdir()
-    with pytest.raises(ValueError, match=r"mine: no folder of features \(header\.json"):
-        cached_features(encoder, encoded, (4,), tmp_path / "mine")
+    for header in (None, "{", '{"model": "a", "data": "b", "layers": "ab"}', "[]"):
+        if header is not None:
+            (tmp_path / "mine" / "header.json").write_text(header)
+        with pytest.raises(
+            ValueError, match=r"mine: no folder of features \(header\.json .*; delete it, or name another"
+        ):
+            cached_features(encoder, encoded, (4,), tmp_path / "mine")
+
+
+def test_other_numbers_than_those_written_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks):
+    """Zeros that a power cut left, and two layers in each other's place: nothing else would notice them."""
+    folder = tmp_path / "train"
+    cached_features(encoder, encoded, (2, 4), folder)
+    one, other = folder / "layer-02.npy", folder / "layer-04.npy"
+    first, second = one.read_bytes(), other.read_bytes()
+    for damaged in ((first[:-16] + bytes(16), second), (second, first)):
+        one.write_bytes(damaged[0])
+        other.write_bytes(damaged[1])
+        with pytest.raises(ValueError, match="train: not the numbers that were written; delete it"):
+            cached_features(encoder, encoded, (4,), folder)
+    one.write_bytes(first)
+    other.write_bytes(second)
+    cached_features(encoder, encoded, (4,), folder)
+    for text in ("99", "null", '["a"]', "["):
+        (folder / "blocks.json").write_text(text)
+        with pytest.raises(ValueError, match="train: not the numbers that were written; delete it"):
+            cached_features(encoder, encoded, (4,), folder)
+
+
+@pytest.mark.parametrize("damage", ["zeros", "cut", "blocks", "other blocks", "header", "gone"])
+def test_what_is_left_damaged_is_computed_again(
+    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, monkeypatch: pytest.MonkeyPatch, damage: str
+):
+    whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
+    compute, calls = features.outputs, []
+
+    def killed_in_the_third_block(*given):
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return compute(*given)
+
+    monkeypatch.setattr(features, "outputs", killed_in_the_third_block)
+    with pytest.raises(KeyboardInterrupt):
+        cached_features(encoder, encoded, (2, 4), tmp_path / "train")
+    left = tmp_path / ".train.unfinished"
+    file = left / "layer-02.npy"
+    if damage == "zeros":  # of the second block
+        with file.open("r+b") as opened:
+            opened.seek(-9 * 8 * 2, 2)
+            opened.write(bytes(4 * 8 * 2))
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "gone":
+        file.unlink()
+    else:
+        text = {"blocks": "99", "other blocks": '[1, {}, "x"]', "header": "["}[damage]
+        (left / ("header.json" if damage == "header" else "blocks.json")).write_text(text)
+    monkeypatch.setattr(features, "outputs", compute)
+    done: list[int] = []
+    assert np.array_equal(content(cached_features(encoder, encoded, (2, 4), tmp_path / "train", done.append)), whole)
+    assert sum(done) == 6
+    assert (done[0] > 0) == (damage == "zeros")  # the first block is whole
+
+
+def test_a_disk_without_room_is_told_before_anything_is_computed(
+    encoder: Encoder, encoded: Encoded, tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*layer-02\.npy"):
+        cached_features(encoder, encoded, (2, 4), tmp_path / "train")
+    assert computed == []
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_states_beyond_float16_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path):

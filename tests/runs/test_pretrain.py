@@ -400,6 +400,22 @@ def test_ctrl_c_reaches_all_processes_of_a_run_which_goes_on_as_it_says(tmp_path
     assert 0 < saved[1] < saved[2]
 
 
+def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
+    write_settings(tmp_path / "recipe.toml", settings, "test")
+    command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain"]
+    command += ["--config", str(tmp_path / "recipe.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        wait_for(lambda: len(read_metrics(settings.run)) > 5)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    ours = [line for line in second.stderr.splitlines() if line.startswith("bertwright")]
+    assert "another process is writing there" in next(line for line in ours if line.startswith("bertwright: error: "))
+    assert f"bertwright, rank 1: error: {settings.run}: refused by the first rank, which says why" in ours
+    assert "Error: " not in second.stderr.replace("ChildFailedError: ", "")  # the end of a trace of ours
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -523,6 +539,16 @@ def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_before_it(tmp_path:
     assert all(
         tensor.isfinite().all() for path in checkpoints for tensor in load_file(path / "model.safetensors").values()
     )
+
+
+def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, make_settings: Make) -> None:
+    """The last step's loss and gradient were finite; what it did to the weights no later step will notice."""
+    wild = OptimizerSettings(learning_rate=3e38, warmup_share=0.0)
+    settings = make_settings(tmp_path / "run", optimizer=wild, steps=1, save_every=1)
+    with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \(.*try a hundredth"):
+        pretrain(settings, Console(file=StringIO()))
+    assert not (settings.run / "model").exists()
+    assert list((settings.run / "checkpoints").iterdir()) == []
 
 
 def test_a_run_that_diverged_without_breaking_says_so(tmp_path: Path, make_settings: Make) -> None:

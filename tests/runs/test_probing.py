@@ -122,7 +122,7 @@ def test_every_representation_is_learned_from(make: Make) -> None:
     }
     assert from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there") == settings
     assert sorted(path.name for path in (settings.run / "features/dev").iterdir()) == [
-        "header.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
+        "blocks.json", "header.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
     ]  # fmt: skip
 
 

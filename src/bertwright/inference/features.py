@@ -3,19 +3,21 @@
 R states that a task reads (of a word its first token's, of a text [CLS]'s), K layers of each, H hidden size.
 Layer 0 is the embeddings' output, layer L the last.
 
-A cache folder holds header.json and, for each layer, layer-NN.npy, R × H float16, memory-mapped when it is read. The
-header's digests are of all that decides the numbers: the weights, and the ids and rows that the encoder is given. So a
-cache is never taken for another's, and changes of what does not matter (a file's name, a label) leave it in force.
+A cache folder holds header.json, blocks.json and, for each layer, layer-NN.npy, R × H float16, memory-mapped when it
+is read. The header's digests are of all that decides the numbers: the weights, and the ids and rows that the encoder is
+given. So a cache is never taken for another's, and changes of what does not matter (a file's name, a label) leave it in
+force. The digests of blocks.json are of the numbers themselves, and tell what a killed process or a bad disk has left.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.batching.batch import Batch, starts
-from bertwright.files import digest_bytes, folder_lock, read_json, remove_folder, sweep_parts, sync, write_json
+from bertwright.files import digest_bytes, folder_lock, naming, read_json, remove_folder, sweep_parts, sync, write_json
 from bertwright.models.encoder import Encoder
 from bertwright.models.heads import BertForTask, Head
 from bertwright.tasks.prediction import outputs
@@ -32,7 +34,7 @@ from bertwright.tasks.task import Encoded, Ints
 Vectors = npt.NDArray[np.float32]
 
 BLOCK_ROWS = 8_192  # computed between two writes: bounds memory, and what a kill costs
-HEADER, DONE = "header.json", "done.json"
+HEADER, BLOCKS = "header.json", "blocks.json"
 
 
 class States(nn.Module):
@@ -133,7 +135,6 @@ def cached_features(
         if folder.exists():
             remove_folder(folder)
         unfinished.rename(folder)
-        (folder / DONE).unlink()
         sync(folder.parent)
     return _open(folder, header, encoder, encoded)
 
@@ -157,33 +158,77 @@ def _digest(array: npt.NDArray[Any]) -> str:
 
 
 def _compute(folder: Path, header: Header, encoder: Encoder, encoded: Encoded, advance: Callable[[int], None]) -> None:
-    """All layers of the header into `folder`, block by block; one that a killed process left is gone on with."""
-    if not (folder / DONE).is_file() or _read_header(folder) != header:
-        _begin(folder, header, (len(encoded.rows), encoder.config.hidden_size))
-    files = [np.lib.format.open_memmap(_layer_file(folder, layer), mode="r+") for layer in header.layers]
+    """All layers of the header into `folder`, block by block; what a killed process left whole is gone on with."""
+    shape = len(encoded.rows), encoder.config.hidden_size
+    digests = _left_whole(folder, header, shape, encoded)
+    if not digests:
+        _begin(folder, header, shape)
+    files = _files(folder, header, shape, "r+")
     states = cast(BertForTask, States(encoder, header.layers))  # `outputs` asks no more of a model than it has
     bounds = _blocks(encoded)
-    done = read_json(folder / DONE)
-    advance(bounds[done])
-    for number, (first, last) in enumerate(pairwise(bounds[done:]), done + 1):
+    advance(bounds[len(digests)])
+    for first, last in pairwise(bounds[len(digests) :]):
         part = _part(encoded, first * encoded.width, last * encoded.width)
         found = outputs(states, part, advance).reshape(len(part.rows), len(files), -1)
         if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:
             raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
-        begin = encoded.row_starts[first * encoded.width]
+        rows = _block_rows(encoded, first, last)
         for place, file in enumerate(files):
-            file[begin : begin + len(found)] = found[:, place]
+            file[rows] = found[:, place]
             file.flush()
-        write_json(folder / DONE, number)
+        digests.append(_block_digest(files, rows))
+        write_json(folder / BLOCKS, digests)
+
+
+def _left_whole(folder: Path, header: Header, shape: tuple[int, int], encoded: Encoded) -> list[str]:
+    """Digests of the first blocks, as far as a killed computation of the same has written them whole."""
+    try:
+        kept = read_json(folder / BLOCKS)
+        if _read_header(folder) != header or not isinstance(kept, list):
+            return []
+        files = _files(folder, header, shape, "r")
+    except (OSError, ValueError):  # nothing there, or nothing that could be gone on with
+        return []
+    pairs = zip(kept, _block_digests(files, encoded), strict=False)
+    return [digest for _, digest in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
 def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for layer in header.layers:
-        np.lib.format.open_memmap(_layer_file(folder, layer), mode="w+", dtype=np.float16, shape=shape).flush()
+    try:
+        for layer in header.layers:
+            path = _layer_file(folder, layer)
+            with naming(path):
+                np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=shape)
+                _reserve(path)
+    except OSError:
+        shutil.rmtree(folder)
+        raise
     write_json(folder / HEADER, asdict(header))
-    write_json(folder / DONE, 0)  # last: it says that all else is there
+    write_json(folder / BLOCKS, [])  # last: it says that all else is there
+
+
+def _reserve(path: Path) -> None:
+    """Take the disk space of a file: where it runs out under a mapping, the system kills the process without a word."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+def _block_rows(encoded: Encoded, first: int, last: int) -> slice:
+    """The rows of the items from `first` to before `last`."""
+    return slice(encoded.row_starts[first * encoded.width], encoded.row_starts[last * encoded.width])
+
+
+def _block_digests(files: Sequence[npt.NDArray[np.float16]], encoded: Encoded) -> Iterator[str]:
+    for first, last in pairwise(_blocks(encoded)):
+        yield _block_digest(files, _block_rows(encoded, first, last))
+
+
+def _block_digest(files: Sequence[npt.NDArray[np.float16]], rows: slice) -> str:
+    """Of these rows in all layers."""
+    return digest_bytes(*(file[rows].tobytes() for file in files))
 
 
 def _blocks(encoded: Encoded) -> list[int]:
@@ -214,26 +259,42 @@ def _part(encoded: Encoded, first: int, last: int) -> Encoded:
 
 
 def _read_header(folder: Path) -> Header:
-    path = folder / HEADER
     try:
-        fields: dict[str, Any] = read_json(path)
+        fields: dict[str, Any] = read_json(folder / HEADER)
         return Header(str(fields["model"]), str(fields["data"]), tuple(map(int, fields["layers"])))
-    except (FileNotFoundError, KeyError, TypeError):
-        raise ValueError(f"{folder}: no folder of features ({HEADER} does not say so); name another") from None
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{folder}: no folder of features ({HEADER} is missing or damaged); delete it, or name another"
+        ) from None
 
 
 def _open(folder: Path, header: Header, encoder: Encoder, encoded: Encoded) -> Features:
-    shape, stored = (len(encoded.rows), encoder.config.hidden_size), []
+    """What the folder holds, once every number has been compared with its digest."""
+    stored = _files(folder, header, (len(encoded.rows), encoder.config.hidden_size), "r")
+    try:
+        whole = read_json(folder / BLOCKS) == [*_block_digests(stored, encoded)]
+    except (FileNotFoundError, ValueError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{folder}: not the numbers that were written; delete it, and they are computed again")
+    return Features(header, stored)
+
+
+def _files(
+    folder: Path, header: Header, shape: tuple[int, int], mode: Literal["r", "r+"]
+) -> tuple[np.memmap[Any, np.dtype[np.float16]], ...]:
+    """The layers' files, mapped into memory. Raises ValueError for one that is not as it should be."""
+    found = []
     for layer in header.layers:
         path = _layer_file(folder, layer)
         try:
-            array = np.load(path, mmap_mode="r")
+            array = np.load(path, mmap_mode="r")  # to write, a file that is too short would be filled up in silence
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(f"{path}: damaged ({error}); delete {folder}, and it is computed again") from None
         if array.shape != shape or array.dtype != np.float16:
             raise ValueError(f"{path}: {array.dtype} {[*array.shape]}, float16 {[*shape]} expected; delete {folder}")
-        stored.append(array)
-    return Features(header, tuple(stored))
+        found.append(array if mode == "r" else np.load(path, mmap_mode=mode))
+    return tuple(found)
 
 
 def _layer_file(folder: Path, layer: int) -> Path:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
+from bertwright.corpus.tables import SURROGATE
 from bertwright.inference import masks, vectors
 from bertwright.inference.features import word_features
 from bertwright.inference.masks import Filled, TokenCandidate
@@ -244,16 +245,18 @@ class Bert:
         A context of any length is read in windows. Raises ValueError for lists of unequal length, and as `classify`.
         """
         task = self._task_of("answer", QuestionAnswering)
-        if isinstance(question, str) and isinstance(context, str):
+        if isinstance(question, str):
+            if not isinstance(context, str):
+                raise ValueError(
+                    f"context: a text expected, as there is one question; one {type(context).__name__} found"
+                )
             return self.answer([question], [context])[0]
         questions = _rows(question, "question")
         contexts = [context] * len(questions) if isinstance(context, str) else _rows(context, "context")
         if len(questions) != len(contexts):
             raise ValueError("answer takes one question and its context, or a list of each, equally long")
         pairs = enumerate(zip(questions, contexts, strict=True))
-        return self._predict(
-            task, [QaExample(f"{n}", asked, given, place=f"question {n}") for n, (asked, given) in pairs]
-        )
+        return self._predict(task, [_qa_example(number, *pair) for number, pair in pairs])
 
     @overload
     def features(self, texts: str | tuple[str, ...], layers: Sequence[int] = (-1,)) -> Vectors: ...  # type: ignore[overload-overlap]
@@ -314,7 +317,7 @@ class Bert:
 
 def _rows(values: Any, name: str) -> list[Any]:
     """A list, an array or a column as a list. Raises ValueError for what would not give one value after another."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
         raise ValueError(f"{name}: one {type(values).__name__}; a list, an array or a column is expected")
     if isinstance(values, Mapping | Set) or hasattr(values, "columns"):  # which would give its keys, in any order
         way_out = "give one of its columns" if hasattr(values, "columns") else "give its values as a list"
@@ -323,11 +326,15 @@ def _rows(values: Any, name: str) -> list[Any]:
 
 
 def _texts(values: Any) -> list[str]:
-    texts = _rows(values, "texts")
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):  # of bytes the tokenizer would make some text
-            raise ValueError(f"text {number}: a text expected, {str(text)[:60]!r} found")
-    return texts
+    return [_text(given, f"text {number}") for number, given in enumerate(_rows(values, "texts"))]
+
+
+def _text(given: Any, place: str) -> str:
+    if not isinstance(given, str):  # of bytes the tokenizer would make some text
+        raise ValueError(f"{place}: a text expected, {str(given)[:60]!r} found")
+    if half := SURROGATE.search(given):
+        raise ValueError(f"{place}: lone surrogate U+{ord(half[0]):04X} at character {half.start()}")
+    return given
 
 
 def _parts(given: Any) -> tuple[Any, ...]:
@@ -338,11 +345,12 @@ def _parts(given: Any) -> tuple[Any, ...]:
 
 def _text_example(given: Any, place: str) -> TextExample[Any]:
     if isinstance(given, str):
-        return TextExample(given, None, None, place)
+        return TextExample(_text(given, place), None, None, place)
     pair = _parts(given)
     if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise ValueError(f"{place}: a text or a pair of texts (a, b) expected, {str(given)[:60]!r} found")
-    return TextExample(*pair, None, place)
+    first, second = (_text(text, place) for text in pair)
+    return TextExample(first, second, None, place)
 
 
 def _choice_example(prompt: Any, endings: Any, place: str) -> ChoiceExample:
@@ -351,7 +359,12 @@ def _choice_example(prompt: Any, endings: Any, place: str) -> ChoiceExample:
         raise ValueError(f"{place}: two endings or more are needed, in a list; {str(endings)[:60]!r} given")
     if odd := [text for text in (prompt, *parts) if not isinstance(text, str)]:
         raise ValueError(f"{place}: a prompt and its endings are texts; {str(odd[0])[:60]!r} found")
-    return ChoiceExample(prompt, parts, None, place)
+    return ChoiceExample(_text(prompt, place), tuple(_text(ending, place) for ending in parts), None, place)
+
+
+def _qa_example(number: int, question: Any, context: Any) -> QaExample:
+    asked = _text(question, f"question {number}")
+    return QaExample(f"{number}", asked, _text(context, f"context {number}"), place=f"question {number}")
 
 
 def _tag_example(given: Any, place: str) -> TagExample:
@@ -360,7 +373,7 @@ def _tag_example(given: Any, place: str) -> TagExample:
     words = _parts(given)
     if not all(isinstance(word, str) and word for word in words):
         raise ValueError(f"{place}: a text or a list of its words expected, {str(given)[:60]!r} found")
-    return TagExample(words, source=place)
+    return TagExample(tuple(_text(word, place) for word in words), source=place)
 
 
 def load(
@@ -370,8 +383,11 @@ def load(
 
     It may be a pre-training model, a bare encoder, or a task's model, ours or of `transformers`. `device`: None takes a
     GPU if there is one. `compute_dtype`: torch.bfloat16 is faster where the machine has it.
-    Raises ValueError, naming file and reason, for what is not a whole BERT model.
+    Raises ValueError, naming file and reason, for what is not a whole BERT model, and for a device that is not there.
     """
+    if compute_dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"compute_dtype: torch.float32 or torch.bfloat16 expected, {compute_dtype!r} found")
+    place = _device(device)
     folder = model_folder(name)
     tokenizer = Tokenizer.load(folder)
     if found := load_task(folder):
@@ -379,6 +395,17 @@ def load(
     else:
         loaded = load_model(folder, heads="optional")
         bert = Bert(loaded.model, tokenizer, loaded.missing_heads)
-    bert.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    bert.model.to(place)
     bert.model.encoder.compute_dtype = compute_dtype
     return bert
+
+
+def _device(asked: str | torch.device | None) -> torch.device:
+    """Where to compute. Raises ValueError for what is no device, and for a GPU where there is none."""
+    try:
+        found = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'device = {asked!r}: "cpu", "cuda" or "cuda:1" expected') from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device = {asked!r}: this PyTorch sees {torch.cuda.device_count()} GPUs; leave it out")
+    return found

@@ -40,6 +40,8 @@ def model_folder(name: str | Path) -> Path:
     cache, or found there. Raises ValueError for a run that has no checkpoint yet, and where neither folder nor hub has
     the name.
     """
+    if not str(name):  # Path would take it for the current folder
+        raise ValueError("the name of the model is empty; give a folder or a hub name")
     folder = Path(name)
     if (folder / "settings.toml").is_file() and (folder / "model").is_dir():
         return folder / "model"

@@ -37,7 +37,7 @@ from bertwright.training import checkpoint, schedule
 from bertwright.training.device import Place, tokens_a_pass
 from bertwright.training.interrupt import interruptible, steps_until
 from bertwright.training.journal import METRICS, Journal, plot_metrics, progress
-from bertwright.training.loop import Computed, Objective, Report
+from bertwright.training.loop import Computed, Objective, Report, check_weights
 
 
 def finetune(
@@ -225,6 +225,7 @@ class Run(Tuned):
 
     def save(self, journal: Journal) -> None:
         """A whole checkpoint of this step; the journal reaches the disk first."""
+        check_weights(self.model, self.optimizer.steps)
         journal.flush()
         folder = self.settings.run / "checkpoints"
         write = partial(self.write_model, task=self.task)
@@ -256,6 +257,7 @@ class Run(Tuned):
 
     def finish(self, journal: Journal, seconds: float) -> Path:
         """Take the best weights, score them on test, write plot, report and model, and show what came out."""
+        check_weights(self.model, self.optimizer.steps)
         run, folder = self.settings.run, self.settings.run / "model"
         best = checkpoint.newest(run / "best")
         if best is not None and (found := load_task(best)):

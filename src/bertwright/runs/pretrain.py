@@ -35,7 +35,7 @@ from bertwright.training import checkpoint, schedule
 from bertwright.training.device import Place, gemm_ceiling, tokens_a_pass
 from bertwright.training.interrupt import interruptible, steps_until
 from bertwright.training.journal import METRICS, Journal, plot_metrics, progress
-from bertwright.training.loop import Computed, Objective, Report
+from bertwright.training.loop import Computed, Objective, Report, check_weights
 
 PANELS = (("mlm_loss", "masked-LM loss (nats)"), ("nsp_accuracy", "next-sentence accuracy"))
 STANDSTILL_STEPS = 400  # a loss this long without progress near the unigram entropy is worth a word
@@ -168,6 +168,7 @@ class _Run(Opened):
 
     def save(self, journal: Journal) -> None:
         """A whole checkpoint of this step; the journal reaches the disk first."""
+        check_weights(self.model, self.optimizer.steps)
         journal.flush()
         write_model = partial(huggingface.write_model, model=self.model, tokenizer=self.tokenizer)
         folder = self.settings.run / "checkpoints"

@@ -74,10 +74,14 @@ def held(settings: Resumable, free: tuple[str, ...]) -> Iterator[Place]:
     """Where a run computes; its folder is held for this process, and found fit by `check_folder`, all the while."""
     with ExitStack() as stack:
         place = stack.enter_context(placed(settings.device))
+        fault = None
         if place.leads:
-            stack.enter_context(folder_lock(settings.run))
-            check_folder(settings, free)
-        place.wait()
+            try:
+                stack.enter_context(folder_lock(settings.run))
+                check_folder(settings, free)
+            except (ValueError, OSError) as error:
+                fault = error
+        place.agree(fault, str(settings.run))
         yield place
 
 

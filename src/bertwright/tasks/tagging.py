@@ -150,6 +150,8 @@ class Tagging(Task[TagExample, Tagged]):
                 odd, word = _tags(example)[fault.place], example.words[fault.place]
                 raise ValueError(f"{example.place_of(fault.place)}: tag {odd!r} of {word!r}: {fault.reason}")
         found = {tag for example in examples for tag in normalized(_tags(example), scheme)}
+        if not found:
+            raise ValueError(f"{examples[0].place}: neither this nor any other sentence has a word to learn from")
         if len(found) < 2:
             raise ValueError(f"{examples[0].place}: all words have the tag {', '.join(found)!r}; two are the least")
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))

@@ -59,10 +59,18 @@ class Place:
         """Rank 0 alone prints, evaluates to the screen, and writes files."""
         return self.rank == 0
 
-    def wait(self) -> None:
-        """Let all ranks come to this point."""
+    def agree(self, fault: Exception | None, what: str) -> None:
+        """Let all ranks come to this point, and no further where the first has found a fault with `what`.
+
+        Raises that fault on the first rank, and ValueError on the others.
+        """
         if self.ranks > 1:
-            dist.barrier()
+            found = torch.tensor([fault is not None], device=self.device)
+            dist.broadcast(found, src=0)
+            if found and not self.leads:
+                raise ValueError(f"{what}: refused by the first rank, which says why")
+        if fault is not None:
+            raise fault
 
     def __str__(self) -> str:
         number_type = str(self.dtype).removeprefix("torch.")

@@ -23,7 +23,7 @@ Rate = Callable[[int], float]  # the learning rate of a step, counted from 0
 
 
 class DivergedError(RuntimeError):
-    """A loss, a gradient or an output is not finite. In training, the weights are those of the last good step."""
+    """A loss, a gradient, an output or a weight is not finite. What has been written before it is good."""
 
 
 class Computed(NamedTuple):
@@ -80,6 +80,16 @@ def steps(
         optimizer.step(learning_rate, norm)
         yield Report(optimizer.steps, sums, norm, learning_rate, time.perf_counter() - started)
         started = time.perf_counter()
+
+
+def check_weights(model: torch.nn.Module, step: int) -> None:
+    """Raise DivergedError for weights that are not finite, before they are written: only a later step would notice."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise DivergedError(
+                f"step {step}: the weights are not finite any more ({name}), and were not written; the rate is far too "
+                "high for this model (try a hundredth of --learning-rate), or the warm-up too short (--warmup-share)"
+            )
 
 
 def _backward(objective: Callable[[M], Computed], micro_batches: Sequence[M]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,8 +35,8 @@ class OptimizerSettings:
     """Adam's correction of young moments. Google's code leaves it out; turn it on for fine-tuning small sets."""
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            raise ValueError(f"learning_rate must be above 0 and finite, not {self.learning_rate}")
         if not 0 <= self.warmup_share < 1:
             raise ValueError(f"warmup_share is a share of all steps, from 0 to below 1, not {self.warmup_share}")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
