@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -24,10 +25,18 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder with those above it, where it is not there. NotADirectoryError where a file is in its place."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "a file, where a folder is needed", error.filename) from None
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a path to write to; on leaving without an error it becomes `path`, else nothing is left behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
         with naming(path):
@@ -53,7 +62,7 @@ def naming(path: Path) -> Iterator[None]:
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """The same for a folder, which must not exist yet: its files are flushed, then one rename makes it appear."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -129,7 +138,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     A folder that was made for it and has stayed empty goes, too. Raises ValueError when another live process holds it.
     """
     made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

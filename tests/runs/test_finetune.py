@@ -37,6 +37,7 @@ from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, placed
 from bertwright.training.journal import read_metrics
+from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -276,6 +277,19 @@ def test_other_training_data_is_refused(
     train.write_text(train.read_text() + "the bear\tbad\n")
     with pytest.raises(ValueError, match=rf"{re.escape(place)}: not what the run began with"):
         finetune(replace(settings, resume=True))
+
+
+def test_weights_that_the_last_step_broke_are_never_written(
+    tmp_path: Path, make_tuning: Make, review_files: Path
+) -> None:
+    """Without a dev part nothing computes with them any more."""
+    task = TaskSettings("classification", train=(str(review_files / "dev.tsv"),))
+    wild = OptimizerSettings(learning_rate=3e38, warmup_share=0.0, bias_correction=True)
+    settings = make_tuning(tmp_path / "run", task=task, optimizer=wild, epochs=0.01, save_every=1_000)
+    with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \("):
+        finetune(settings, Console(file=io.StringIO()))
+    assert not (settings.run / "model").exists()
+    assert not (settings.run / "report.json").exists()
 
 
 def test_best_weights_that_are_gone_or_unknown_are_refused(tmp_path: Path, make_tuning: Make) -> None:

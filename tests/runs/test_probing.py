@@ -223,9 +223,11 @@ def test_changed_files_are_noticed(make: Make, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"features/dev: holds features of other data"):
         carried_out(replace(settings, resume=True))
     dev.write_text(content, encoding="utf-8")
-    (settings.run / "results.jsonl").write_text('{"seed": 0}\n')
-    with pytest.raises(ValueError, match=r"results\.jsonl: not as it was written"):
-        carried_out(replace(settings, resume=True))
+    whole = results(settings.run)[0]
+    for line in ({"seed": 0}, whole | {"dev": {}}, whole | {"dev": {"f1": "x"}}, whole | {"test": [1]}):
+        (settings.run / "results.jsonl").write_text(json.dumps(line) + "\n")
+        with pytest.raises(ValueError, match=r"results\.jsonl: not as it was written"):
+            carried_out(replace(settings, resume=True))
 
 
 def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

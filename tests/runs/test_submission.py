@@ -138,6 +138,7 @@ def test_a_whole_submission(make: Make, models: Path) -> None:
         *("QNLI.tsv", "RTE.tsv", "WNLI.tsv", "AX.tsv"),
     }
     assert "11 of 11 files" in printed
+    assert "the right model" not in printed
     assert "missing" not in printed
     for sheet in SHEETS:
         header, *rows = files[f"{sheet.name}.tsv"]
@@ -247,6 +248,8 @@ def test_files_that_are_not_glue_s(make: Make, glue: Path, tmp_path: Path, monke
     refused(make("rte", data=tmp_path / "data"), r"RTE/test\.tsv, line 4: index 2 expected, '3' found")
     copy.write_text("sentence1\tsentence2\tlabel\na\tb\tentailment\n")
     refused(make("rte", data=tmp_path / "data"), r"RTE/test\.tsv, line 1: no column 'index'")
+    copy.write_text("index\tsentence1\n0\ta\n")
+    refused(make("rte", data=tmp_path / "data"), r"no column 'sentence2'; .* \(is this GLUE's own file\?\)$")
     copy.write_text("\n".join([*lines[:3], lines[3] + "\textra"]) + "\n")
     refused(make("rte", data=tmp_path / "data"), r"RTE/test\.tsv, line 4: 3 columns expected .* 4 found")
 
@@ -258,6 +261,13 @@ def test_models_that_do_not_answer_the_question(make: Make, models: Path, tiny_b
     refused(make(models=(f"wnli={models / 'cola'}",)), r"cola: fine-tuned on single texts, which wnli is not")
     refused(make(models=(f"sst2={models / 'qqp'}",)), r"qqp: fine-tuned on pairs of texts, which sst2 is not")
     refused(make(models=(f"rte={tiny_bert}",)), r"rte asks for .* it was not fine-tuned on a task")
+
+
+def test_a_model_of_another_task_with_the_same_labels_is_remarked(make: Make, models: Path) -> None:
+    _, printed = written(make(models=(f"rte={models / 'qnli'}", f"cola={models / 'sst2'}")))
+    told = " ".join(printed.split())
+    assert "qnli: trained on columns as qnli has them, not rte; is it the right model?" in told
+    assert "sst2: trained on columns as sst2 has them, not cola; is it the right model?" in told
 
 
 def test_a_model_that_gives_no_number(make: Make, tmp_path: Path, vocabulary_folder: Path) -> None:
@@ -279,7 +289,7 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(
     monkeypatch.setattr("bertwright.runs.submission.load", lambda *_: pytest.fail("began before the place was tried"))
     (tmp_path / "file").touch()
     for place in (Path("/sys/glue.zip"), tmp_path / "file" / "glue.zip"):
-        with pytest.raises(OSError, match=r"Permission denied|Read-only file system|Not a directory|File exists"):
+        with pytest.raises(OSError, match=r"Permission denied|Read-only file system|a file, where a folder"):
             submission(make("rte", output=place), Console(file=io.StringIO()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -76,6 +77,47 @@ def test_info_tells_a_fine_tuning_run_at_each_of_its_ages(
     use.info(InfoSettings(run, verify=True), console)
     assert "best on dev f1 0.7500 after step 15\n" in shown(console)
     assert "task classification\n" in shown(console)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        *(("report.json", text, "not as it was written") for text in ("[]", "{}", "null", '"x"')),
+        ("report.json", '{"seconds_of_this_process": "x"}', "not as it was written"),
+        ("report.json", "{", "not valid JSON"),
+        ("metrics.jsonl", '{"kind": "dev", "step": 1}\n', "not as it was written .*'f1'"),
+        ("metrics.jsonl", '{"kind": "dev", "step": 1, "f1": "x"}\n', "not as it was written"),
+        ("metrics.jsonl", '{"kind": "held_out", "step": 1}\n', "not as it was written .*'mlm_loss'"),
+        ("model/model.safetensors", "", "model.safetensors"),
+        ("model/model.safetensors", None, "model.safetensors"),
+    ],
+)
+def test_info_names_the_file_of_a_run_that_is_not_as_it_was_written(
+    tmp_path: Path, vocabulary_folder: Path, console: Console, name: str, text: str | None, said: str
+) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    write_text(run / "settings.toml", "[task]\ntask = 'mrpc'\n")
+    small(vocabulary_folder, CLASSIFICATION).save(run / "model")
+    use.info(InfoSettings(run), console)
+    assert "state finished" in shown(console)
+    (run / name).unlink(missing_ok=True)
+    if text is not None:
+        write_text(run / name, text)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(run))}/?.*{said}"):
+        use.info(InfoSettings(run), console)
+
+
+@pytest.mark.parametrize("text", ['{"metric": 1}', "[1]", '{"metric": "f1", "chosen": {"run": "a", "scores": {}}}'])
+def test_info_names_the_report_of_a_grid_that_is_not_as_it_was_written(
+    tmp_path: Path, console: Console, text: str
+) -> None:
+    (tmp_path / "runs").mkdir()
+    for name in ("settings.toml", "results.jsonl"):
+        write_text(tmp_path / name, "")
+    write_text(tmp_path / "report.json", text)
+    with pytest.raises(ValueError, match=r"report\.json: not as it was written"):
+        use.info(InfoSettings(tmp_path), console)
 
 
 def test_convert_keeps_head_and_task(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:

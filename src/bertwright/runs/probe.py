@@ -284,7 +284,8 @@ class _Run:
         if not path.is_file():
             return []
         try:
-            found = [Result(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+            lines = path.read_text(encoding="utf-8").splitlines()
+            found = [_result(json.loads(line), self.task.metric) for line in lines]
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: not as it was written ({error}); without it, all heads are trained anew"
@@ -341,6 +342,15 @@ class _Run:
         run = self.settings.run
         write_json(run / "report.json", {"metric": self.task.metric, "rows": [row.plain() for row in rows]})
         say(self.console, f"every head   {run / 'results.jsonl'}")
+
+
+def _result(line: Any, metric: str) -> Result:
+    """A line of results.jsonl. Raises ValueError or TypeError for one of another form."""
+    result = Result(**line)
+    for scores in (result.dev, *([result.test] if result.test else [])):
+        if not isinstance(scores, dict) or not isinstance(scores.get(metric), float):
+            raise ValueError(f"{metric} of {result.trial} is {scores!r}")
+    return result
 
 
 def _shown(found: Spread) -> str:

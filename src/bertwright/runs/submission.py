@@ -27,6 +27,7 @@ from bertwright.settings import nearest
 from bertwright.tasks.classification import Classification, Regression, listed
 from bertwright.tasks.kinds import AnyTask, read_task
 from bertwright.tasks.prediction import outputs
+from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE
 from bertwright.training.device import DeviceSettings, Place, placed
 from bertwright.training.loop import DivergedError
@@ -135,6 +136,11 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     console = console or Console()
     refuse_existing(settings.output)
     asked = [found for name, model in settings.by_task.items() for found in _questions(settings, name, model)]
+    for name, model in settings.by_task.items():
+        for other in _trained_like(model_folder(model), name):
+            remark(
+                console, f"{name}={model}: trained on columns as {other} has them, not {name}; is it the right model?"
+            )
     answers: dict[str, list[str]] = {}
     with new_file(settings.output) as part, placed(settings.device) as place:
         for name, model in settings.by_task.items():
@@ -192,10 +198,27 @@ def _fitting(sheet: Sheet, folder: Path) -> Classification | Regression:
     return task
 
 
+def _trained_like(folder: Path, name: str) -> list[str]:
+    """Other tasks of GLUE whose columns a model's training data had, where they were not this one's.
+
+    Several tasks have the same labels, so that two models in each other's place would answer without a word.
+    """
+
+    def columns(task: Any) -> tuple[str, str | None, str]:
+        return task.text, task.pair, task.label
+
+    found = read_task(folder) if (folder / TASK_FILE).is_file() else None
+    if found is None or columns(found) == columns(PRESETS[name].task):
+        return []
+    others = dict.fromkeys(sheet.task for sheet in SHEETS)
+    return [other for other in others if columns(PRESETS[other].task) == columns(found)][:1]
+
+
 def _check_index(sheet: Sheet, path: Path, any_count: bool) -> None:
     """Are the questions numbered from 0 on, and as many as GLUE asks?"""
     rows = 0
-    for place, (index,) in read_rows(str(path), Columns((sheet.index,), quotes=False)):
+    columns = Columns((sheet.index, *sheet.texts), quotes=False, way_out="is this GLUE's own file?")
+    for place, (index, *_) in read_rows(str(path), columns):
         if index != str(rows):
             raise ValueError(f"{place}: {sheet.index} {rows} expected, {index!r} found; is this GLUE's own file?")
         rows += 1

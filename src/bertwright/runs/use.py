@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -29,11 +30,11 @@ from bertwright.models.config import BertConfig
 from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
 from bertwright.settings import read_toml
-from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
+from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, placed
-from bertwright.training.journal import read_metrics
+from bertwright.training.journal import METRICS, read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 EMBED_AT_ONCE = 4_096  # texts between two writes: enough to group them by length, little enough to hold
@@ -372,29 +373,48 @@ def _run_facts(folder: Path, verify: bool) -> tuple[str, dict[str, str]]:
     rows = {"state": "finished" if finished else "not finished"}
     rows["checkpoints"] = ", ".join(path.name for path in kept) or "none yet"
     newest = folder / "model" if finished else kept[-1] if kept else None
+    task = None
     if newest is not None:
         config = load_config(newest)
         rows["model"] = _shape(config) + ("" if fine_tuning else f", {config.num_parameters:,} parameters")
-    for record in [record for record in read_metrics(folder) if record["kind"] == "held_out"][-1:]:
-        rows["held out"] = f"masked-LM loss {record['mlm_loss']:.3f} after step {record['step']:,}"
-    if fine_tuning and newest is not None and (task := read_task(newest)) is not None:
-        rows |= _task_facts(task) | _best_on_dev(folder, task.metric)
-    if (folder / "report.json").is_file():
-        rows["seconds of its last process"] = f"{read_json(folder / 'report.json')['seconds_of_this_process']:,.0f}"
+        opened = load_task(newest) if fine_tuning else load_model(newest, heads="optional")  # which must be whole
+        task = opened.task if isinstance(opened, TaskModel) else None
+    with _as_written(folder / METRICS):
+        for record in [record for record in read_metrics(folder) if record["kind"] == "held_out"][-1:]:
+            rows["held out"] = f"masked-LM loss {record['mlm_loss']:.3f} after step {record['step']:,}"
+        if task is not None:
+            rows |= _task_facts(task) | _best_on_dev(folder, task.metric)
+    report = folder / "report.json"
+    if report.is_file():
+        with _as_written(report):
+            rows["seconds of its last process"] = f"{read_json(report)['seconds_of_this_process']:,.0f}"
     return f"{'fine-tuning' if fine_tuning else 'pre-training'} run", rows
 
 
 def _series_facts(folder: Path) -> tuple[str, dict[str, str]]:
     """A grid of fine-tuning runs, or heads on frozen features."""
-    lines = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    report = read_json(folder / "report.json") if (folder / "report.json").is_file() else {}
+    path = folder / "report.json"
+    lines = (folder / "results.jsonl").read_bytes().splitlines()
+    report = read_json(path) if path.is_file() else {}
     rows = {"state": "finished" if report else "not finished", "runs done": f"{len(lines):,}"}
     if not (folder / "runs").is_dir():
         return "probe of frozen features", rows
     if report:
-        metric, chosen = report["metric"], report["chosen"]
-        rows |= {"chosen": chosen["run"], "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
+        with _as_written(path):
+            metric, chosen = report["metric"], report["chosen"]
+            rows |= {"chosen": str(chosen["run"]), "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
     return "grid of fine-tuning runs", rows
+
+
+@contextmanager
+def _as_written(path: Path) -> Iterator[None]:
+    """Make one sentence of whatever comes of a file that is JSON, but not of the form that we gave it."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path}: not as it was written ({error!r}); move it away to see the rest") from None
 
 
 def _best_on_dev(run: Path, metric: str) -> dict[str, str]:
