@@ -103,6 +103,24 @@ def test_memory_that_is_full_is_told_in_a_line(error: Exception, monkeypatch: py
     assert done.err.count("\n") == 1
 
 
+def test_a_rank_whose_fellow_is_gone_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:31544"
+
+    def fails(_: object) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr("bertwright.runs.use.info", fails)
+    with pytest.raises(RuntimeError, match="Connection closed"):  # alone it can be nothing but a defect
+        ran("info anything")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    done = ran("info anything")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "bertwright, rank 1: error: another rank has ended; start all again, with --resume if the run has begun\n"
+    )
+
+
 def test_the_usage_names_every_verb() -> None:
     shown = well("--help")
     assert ran("") == (2, shown, "")
