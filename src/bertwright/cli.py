@@ -72,7 +72,8 @@ OUT_OF_MEMORY = (
     "out of memory; take less at a time (--micro-batch in pre-training, --batch-size and --max-length elsewhere), or a "
     "smaller model"
 )
-LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")  # gloo's words, of a rank that is gone
+# What gloo and NCCL say where another rank is gone.
+LOST = re.compile("Connection (closed|reset) by peer|Broken pipe|remote process exited")
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 

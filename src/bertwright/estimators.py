@@ -12,8 +12,10 @@ Hugging Face folder, never as Python objects of torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -309,7 +311,7 @@ def _table(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rows(values: Any, name: str) -> list[Any]:
     """A list, an array or a column of a data frame as a list. Raises ValueError where it is neither, or empty."""
-    one = isinstance(values, str | bytes | Mapping | Set) or getattr(values, "shape", None) == ()
+    one = isinstance(values, str | bytes | Mapping | set | frozenset) or getattr(values, "shape", None) == ()
     if one or not isinstance(values, Iterable):  # a set has no order that X and y could share
         raise ValueError(f"{name} is one {type(values).__name__}: a list, an array or a column is expected")
     rows = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
@@ -359,7 +361,7 @@ def _labels(y: Any) -> npt.NDArray[Any]:
     for place, value in enumerate(values):
         if value is None:
             raise ValueError(f"y[{place}] is None: a label is expected")
-        for kind in (str, bool):  # NumPy would make strings, or numbers, of them all
+        for kind in (str, (bool, np.bool_)):  # NumPy would make strings, or numbers, of them all
             if isinstance(value, kind) != isinstance(values[0], kind):
                 raise ValueError(f"y[{place}] is {_shown(value)}, but y[0] {_shown(values[0])}: labels are of one type")
     labels: npt.NDArray[Any] = column_or_1d(np.asarray(y if hasattr(y, "__array__") else values), warn=True)
@@ -370,16 +372,17 @@ def _labels(y: Any) -> npt.NDArray[Any]:
 
 def _numbers(y: Any) -> npt.NDArray[np.float64]:
     """N numbers. Raises ValueError, naming the place, for what is none, or not finite."""
-    given = np.asarray(y)
-    if given.dtype.kind not in "biuf":  # of a date NumPy would make a number of days, of text that of its digits
-        for place, value in enumerate(_rows(y, "y")):
-            if not isinstance(value, int | float | np.number):
-                raise ValueError(f"y[{place}] is {_shown(value)}: a number is expected")
+    given = np.asarray(y if hasattr(y, "__array__") else _rows(y, "y"))
+    odd = [] if given.dtype.kind in "biuf" else [(0, given.flat[0])]  # a date, of which NumPy would count the days
+    if given.dtype.kind == "O":
+        odd = [row for row in enumerate(given.flat) if not isinstance(row[1], Real | Decimal | np.bool_)]
+    for place, value in odd[:1]:
+        raise ValueError(f"y[{place}] is {_shown(value)}: a number is expected")
     numbers: npt.NDArray[np.float64] = column_or_1d(given.astype(np.float64), warn=True)
-    if odd := np.flatnonzero(~np.isfinite(numbers)).tolist():
-        kind = "NaN" if np.isnan(numbers[odd[0]]) else "infinity"
-        raise ValueError(f"Input y contains {kind}: y[{odd[0]}]")  # as scikit-learn says it
-    if len(numbers) and (numbers == numbers[0]).all():
+    for place in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
+        kind = "NaN" if np.isnan(numbers[place]) else "infinity"
+        raise ValueError(f"Input y contains {kind}: y[{place}]")  # as scikit-learn says it
+    if (numbers == numbers[0]).all():
         raise ValueError(f"y is {numbers[0]:g} throughout: two different numbers are the least")
     return numbers
 

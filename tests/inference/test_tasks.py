@@ -382,6 +382,8 @@ FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
         (lambda: CHOOSER.choose(["a", "b"], [["c", "d"], ["e", "\ud800"]]), "choice 1: lone surrogate"),
         (lambda: CLASSIFIER.classify(np.array("a film")), "texts: one ndarray; a list"),
         (lambda: bertwright.load(""), "the name of the model is empty"),
+        (lambda: TAGGER.tag("a\ud800"), r"text 0: lone surrogate U\+D800 at character 1"),
+        (lambda: bertwright.load("model", "mps"), 'device = .mps.: "cpu", "cuda" or "cuda:1" expected'),
         (lambda: bertwright.load("model", "gpu"), 'device = .gpu.: "cpu", "cuda" or "cuda:1" expected'),
         (
             lambda: bertwright.load("model", "cuda:77"),
@@ -390,7 +392,7 @@ FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
         (lambda: bertwright.load("model", "cpu", torch.int32), "torch.float32 or torch.bfloat16 expected, torch.int32"),
         (lambda: bertwright.load("model", "cpu", "bfloat16"), "torch.float32 or torch.bfloat16 expected, 'bfloat16'"),
         (lambda: TAGGER.tag(5), "texts: one int; a list"),
-        (lambda: TAGGER.tag(["a"], document=True), "trained on single sentences; .* needs --context True"),
+        (lambda: TAGGER.tag(["a"], document=True), "not known to be trained with context; that needs --context True"),
         (lambda: TAGGER.tag("a", document=True), "document: a list of sentences expected, one text found"),
         (lambda: CHOOSER.choose(["a", "d"], [["b", "c"]]), "equally long"),
         (lambda: CHOOSER.choose(["a", 5], [["b", "c"], ["b", "c"]]), "choice 1: a prompt and its endings are texts"),

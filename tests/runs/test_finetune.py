@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import bertwright
 from bertwright.files import read_json
@@ -290,6 +291,20 @@ def test_weights_that_the_last_step_broke_are_never_written(
         finetune(settings, Console(file=io.StringIO()))
     assert not (settings.run / "model").exists()
     assert not (settings.run / "report.json").exists()
+
+
+def test_weights_that_are_damaged_already_are_refused_before_anything_is_written(
+    tmp_path: Path, make_tuning: Make, tiny_bert: Path
+) -> None:
+    """Also those that nothing computes with: a position that no text reaches."""
+    shutil.copytree(tiny_bert, tmp_path / "damaged")
+    weights = load_file(tmp_path / "damaged/model.safetensors")
+    name = next(name for name in weights if name.endswith("position_embeddings.weight"))
+    weights[name][-1, 0] = float("nan")
+    save_file(weights, tmp_path / "damaged/model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"the weights to start from are damaged: .*position.* not finite"):
+        finetune(make_tuning(tmp_path / "run", model=str(tmp_path / "damaged")), Console(file=io.StringIO()))
+    assert not (tmp_path / "run").exists()
 
 
 def test_best_weights_that_are_gone_or_unknown_are_refused(tmp_path: Path, make_tuning: Make) -> None:

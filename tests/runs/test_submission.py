@@ -263,11 +263,19 @@ def test_models_that_do_not_answer_the_question(make: Make, models: Path, tiny_b
     refused(make(models=(f"rte={tiny_bert}",)), r"rte asks for .* it was not fine-tuned on a task")
 
 
-def test_a_model_of_another_task_with_the_same_labels_is_remarked(make: Make, models: Path) -> None:
-    _, printed = written(make(models=(f"rte={models / 'qnli'}", f"cola={models / 'sst2'}")))
+def test_a_model_of_another_task_with_the_same_labels_is_remarked(
+    make: Make, models: Path, vocabulary_folder: Path, tmp_path: Path
+) -> None:
+    of_the_hub = model_of(vocabulary_folder, "mrpc")
+    task = replace(of_the_hub.task, text="sentence1", pair="sentence2", label="label")
+    task = replace(task, labels=("not_equivalent", "equivalent"), positive="equivalent")
+    save_task_folder(tmp_path / "mrpc", of_the_hub._replace(task=task), Tokenizer.load(vocabulary_folder))
+    chosen = (f"rte={models / 'qnli'}", f"cola={models / 'sst2'}", f"mrpc={tmp_path / 'mrpc'}")
+    _, printed = written(make(models=chosen))
     told = " ".join(printed.split())
     assert "qnli: trained on columns as qnli has them, not rte; is it the right model?" in told
     assert "sst2: trained on columns as sst2 has them, not cola; is it the right model?" in told
+    assert told.count("is it the right model?") == 2  # MRPC's copy on the hub has columns as RTE's, and its own labels
 
 
 def test_a_model_that_gives_no_number(make: Make, tmp_path: Path, vocabulary_folder: Path) -> None:

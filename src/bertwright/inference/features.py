@@ -11,6 +11,8 @@ force. The digests of blocks.json are of the numbers themselves, and tell what a
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,7 @@ from bertwright.models.encoder import Encoder
 from bertwright.models.heads import BertForTask, Head
 from bertwright.tasks.prediction import outputs
 from bertwright.tasks.task import Encoded, Ints
+from bertwright.training.loop import DivergedError
 
 Vectors = npt.NDArray[np.float32]
 
@@ -169,9 +172,13 @@ def _compute(folder: Path, header: Header, encoder: Encoder, encoded: Encoded, a
     advance(bounds[len(digests)])
     for first, last in pairwise(bounds[len(digests) :]):
         part = _part(encoded, first * encoded.width, last * encoded.width)
-        found = outputs(states, part, advance).reshape(len(part.rows), len(files), -1)
-        if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:
-            raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
+        try:
+            found = outputs(states, part, advance).reshape(len(part.rows), len(files), -1)
+            if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:
+                raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
+        except (DivergedError, ValueError):  # which nobody could go on with
+            shutil.rmtree(folder)
+            raise
         rows = _block_rows(encoded, first, last)
         for place, file in enumerate(files):
             file[rows] = found[:, place]
@@ -187,7 +194,7 @@ def _left_whole(folder: Path, header: Header, shape: tuple[int, int], encoded: E
         if _read_header(folder) != header or not isinstance(kept, list):
             return []
         files = _files(folder, header, shape, "r")
-    except (OSError, ValueError):  # nothing there, or nothing that could be gone on with
+    except (FileNotFoundError, ValueError):  # nothing there, or nothing that could be gone on with
         return []
     pairs = zip(kept, _block_digests(files, encoded), strict=False)
     return [digest for _, digest in takewhile(lambda pair: pair[0] == pair[1], pairs)]
@@ -199,21 +206,25 @@ def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
     try:
         for layer in header.layers:
             path = _layer_file(folder, layer)
-            with naming(path):
-                np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=shape)
-                _reserve(path)
+            with naming(path), path.open("wb") as file:
+                head = _npy_head(shape)
+                file.write(head)
+                size = len(head) + 2 * math.prod(shape)
+                file.truncate(size)
+                if hasattr(os, "posix_fallocate"):  # else a full disk kills the process that writes to the mapping
+                    os.posix_fallocate(file.fileno(), 0, size)
+        write_json(folder / HEADER, asdict(header))
+        write_json(folder / BLOCKS, [])  # last: it says that all else is there
     except OSError:
         shutil.rmtree(folder)
         raise
-    write_json(folder / HEADER, asdict(header))
-    write_json(folder / BLOCKS, [])  # last: it says that all else is there
 
 
-def _reserve(path: Path) -> None:
-    """Take the disk space of a file: where it runs out under a mapping, the system kills the process without a word."""
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+def _npy_head(shape: tuple[int, int]) -> bytes:
+    """What stands before the numbers in a .npy file of float16."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f2", "fortran_order": False, "shape": shape})
+    return head.getvalue()
 
 
 def _block_rows(encoded: Encoded, first: int, last: int) -> slice:
@@ -271,12 +282,13 @@ def _read_header(folder: Path) -> Header:
 def _open(folder: Path, header: Header, encoder: Encoder, encoded: Encoded) -> Features:
     """What the folder holds, once every number has been compared with its digest."""
     stored = _files(folder, header, (len(encoded.rows), encoder.config.hidden_size), "r")
+    again = "delete the folder, and they are computed again"
     try:
-        whole = read_json(folder / BLOCKS) == [*_block_digests(stored, encoded)]
-    except (FileNotFoundError, ValueError):
-        whole = False
-    if not whole:
-        raise ValueError(f"{folder}: not the numbers that were written; delete it, and they are computed again")
+        kept = read_json(folder / BLOCKS)
+    except FileNotFoundError:
+        raise ValueError(f"{folder}: no {BLOCKS} with the digests of its numbers; {again}") from None
+    if kept != [*_block_digests(stored, encoded)]:
+        raise ValueError(f"{folder}: not the numbers that were written; {again}")
     return Features(header, stored)
 
 
@@ -284,16 +296,22 @@ def _files(
     folder: Path, header: Header, shape: tuple[int, int], mode: Literal["r", "r+"]
 ) -> tuple[np.memmap[Any, np.dtype[np.float16]], ...]:
     """The layers' files, mapped into memory. Raises ValueError for one that is not as it should be."""
-    found = []
+    head, found = _npy_head(shape), []
     for layer in header.layers:
         path = _layer_file(folder, layer)
-        try:
-            array = np.load(path, mmap_mode="r")  # to write, a file that is too short would be filled up in silence
-        except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"{path}: damaged ({error}); delete {folder}, and it is computed again") from None
-        if array.shape != shape or array.dtype != np.float16:
-            raise ValueError(f"{path}: {array.dtype} {[*array.shape]}, float16 {[*shape]} expected; delete {folder}")
-        found.append(array if mode == "r" else np.load(path, mmap_mode=mode))
+        size = len(head) + 2 * math.prod(shape)
+        fault = None
+        if not path.is_file():
+            fault = "not there"
+        elif path.stat().st_size != size:  # one that is too short would be filled up in silence
+            fault = f"{path.stat().st_size:,} bytes, {size:,} expected"
+        else:
+            with path.open("rb") as file:
+                if file.read(len(head)) != head:
+                    fault = f"float16 [{shape[0]}, {shape[1]}] expected"
+        if fault:
+            raise ValueError(f"{path}: damaged ({fault}); delete {folder}, and it is computed again")
+        found.append(np.memmap(path, np.float16, mode, offset=len(head), shape=shape))
     return tuple(found)
 
 

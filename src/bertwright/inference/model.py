@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -319,7 +319,9 @@ def _rows(values: Any, name: str) -> list[Any]:
     """A list, an array or a column as a list. Raises ValueError for what would not give one value after another."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
         raise ValueError(f"{name}: one {type(values).__name__}; a list, an array or a column is expected")
-    if isinstance(values, Mapping | Set) or hasattr(values, "columns"):  # which would give its keys, in any order
+    if isinstance(values, Mapping | set | frozenset) or hasattr(
+        values, "columns"
+    ):  # which would give its keys, in any order
         way_out = "give one of its columns" if hasattr(values, "columns") else "give its values as a list"
         raise ValueError(f"{name}: a {type(values).__name__}; {way_out}")
     return list(values)
@@ -339,7 +341,7 @@ def _text(given: Any, place: str) -> str:
 
 def _parts(given: Any) -> tuple[Any, ...]:
     """What a pair, a list of words or of endings holds; nothing that no text is where it is none of these."""
-    listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | Set)
+    listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | set | frozenset)
     return tuple(given) if listed else (None,)
 
 
@@ -369,7 +371,7 @@ def _qa_example(number: int, question: Any, context: Any) -> QaExample:
 
 def _tag_example(given: Any, place: str) -> TagExample:
     if isinstance(given, str):
-        return TagExample.from_text(given, source=place)
+        return TagExample.from_text(_text(given, place), source=place)
     words = _parts(given)
     if not all(isinstance(word, str) and word for word in words):
         raise ValueError(f"{place}: a text or a list of its words expected, {str(given)[:60]!r} found")
@@ -403,9 +405,11 @@ def load(
 def _device(asked: str | torch.device | None) -> torch.device:
     """Where to compute. Raises ValueError for what is no device, and for a GPU where there is none."""
     try:
-        found = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f'device = {asked!r}: "cpu", "cuda" or "cuda:1" expected') from error
+        found = torch.device(asked if asked is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    except (RuntimeError, TypeError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ValueError(f'device = {asked!r}: "cpu", "cuda" or "cuda:1" expected')
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device = {asked!r}: this PyTorch sees {torch.cuda.device_count()} GPUs; leave it out")
     return found

@@ -51,7 +51,7 @@ def finetune(
     `examples`: those of "train" and, if there are any, "dev" and "test", in place of the files that the settings name.
     `passing`: the run's folder will go away, so nothing is plotted there and nobody is pointed to it.
     Ctrl-C and SIGTERM finish the step in hand and save it before they raise KeyboardInterrupt. Raises ValueError
-    for settings, files and checkpoints that do not fit, DivergedError for a loss that is not finite, and OSError for
+    for settings, files and checkpoints that do not fit, DivergedError for numbers that are not finite, OSError for
     a disk that fails; the newest checkpoint is whole in every case.
     """
     console = console or Console()
@@ -225,7 +225,6 @@ class Run(Tuned):
 
     def save(self, journal: Journal) -> None:
         """A whole checkpoint of this step; the journal reaches the disk first."""
-        check_weights(self.model, self.optimizer.steps)
         journal.flush()
         folder = self.settings.run / "checkpoints"
         write = partial(self.write_model, task=self.task)
@@ -234,6 +233,7 @@ class Run(Tuned):
             remove_folder(outdone)
 
     def write_model(self, folder: Path, task: AnyTask) -> None:
+        check_weights(self.model, self.optimizer.steps)
         write_task_folder(folder, TaskModel(self.model, task), self.tokenizer)
 
     def drop_later_bests(self) -> None:

@@ -20,6 +20,7 @@ from bertwright.runs.screen import remark
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import Place
+from bertwright.training.loop import check_weights
 from bertwright.training.optimizer import AdamW
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -54,6 +55,7 @@ def open_run(settings: PretrainSettings, place: Place, console: Console) -> Open
         phase.data.shared_among(place.ranks)
     held_out = _held_out(settings, tokenizer, console if place.leads else None)
     model = _starting_model(settings, tokenizer, latest, console if place.leads else None)
+    check_weights(model, 0)
     _check_lengths(settings, model.config)
     settle(model, place)
     optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)

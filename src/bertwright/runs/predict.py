@@ -102,7 +102,7 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     with placed(settings.device) as place:
         model, task, _ = opened(settings.model, settings.overrides, place)
         if settings.output is None:
-            typed = list(_piped(task)) if settings.texts == (PIPED,) else task.typed(settings.texts, "text")
+            typed = list(_piped(task)) if settings.texts == (PIPED,) else task.typed(settings.texts, "what was typed")
             with counting(console, "predicting", len(typed)) as advance:
                 shown = list(_predictions(model, task, typed, tally, advance))
             _show(console, task.shown(shown))

@@ -45,7 +45,7 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
     """Run or resume pre-training; returns the finished model's folder (on ranks but the first, the run's).
 
     Ctrl-C and SIGTERM finish the step in hand and save it before they raise KeyboardInterrupt. Raises ValueError
-    for settings, stores and checkpoints that do not fit, DivergedError for a loss that is not finite, and OSError for
+    for settings, stores and checkpoints that do not fit, DivergedError for numbers that are not finite, OSError for
     a disk that fails; the newest checkpoint is whole in every case.
     """
     console = console or Console()

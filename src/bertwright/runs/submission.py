@@ -137,7 +137,7 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     refuse_existing(settings.output)
     asked = [found for name, model in settings.by_task.items() for found in _questions(settings, name, model)]
     for name, model in settings.by_task.items():
-        for other in _trained_like(model_folder(model), name):
+        if other := _trained_like(model_folder(model), name):
             remark(
                 console, f"{name}={model}: trained on columns as {other} has them, not {name}; is it the right model?"
             )
@@ -198,8 +198,8 @@ def _fitting(sheet: Sheet, folder: Path) -> Classification | Regression:
     return task
 
 
-def _trained_like(folder: Path, name: str) -> list[str]:
-    """Other tasks of GLUE whose columns a model's training data had, where they were not this one's.
+def _trained_like(folder: Path, name: str) -> str | None:
+    """Another task of GLUE whose columns and labels a model's training data had, where they were not this one's.
 
     Several tasks have the same labels, so that two models in each other's place would answer without a word.
     """
@@ -209,9 +209,9 @@ def _trained_like(folder: Path, name: str) -> list[str]:
 
     found = read_task(folder) if (folder / TASK_FILE).is_file() else None
     if found is None or columns(found) == columns(PRESETS[name].task):
-        return []
-    others = dict.fromkeys(sheet.task for sheet in SHEETS)
-    return [other for other in others if columns(PRESETS[other].task) == columns(found)][:1]
+        return None
+    alike = (sheet.task for sheet in SHEETS if {*sheet.labels} == {*found.label_names})
+    return next((other for other in alike if columns(PRESETS[other].task) == columns(found)), None)
 
 
 def _check_index(sheet: Sheet, path: Path, any_count: bool) -> None:

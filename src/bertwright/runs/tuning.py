@@ -27,6 +27,7 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import Encoded, refuse_unfit
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, Place
+from bertwright.training.loop import check_weights
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -136,6 +137,7 @@ def open_run(
     tokenizer = Tokenizer.load(source)
     task, read = _fitted(settings, examples)
     model = _starting_model(settings, task, source, latest is not None, console if place.leads else None)
+    check_weights(model, 0)
     task = within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
     parts = {
         name: Part(name, part, task.encode(part, tokenizer, labelled=name == "train")) for name, part in read.items()

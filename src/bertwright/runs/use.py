@@ -30,7 +30,7 @@ from bertwright.models.config import BertConfig
 from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
 from bertwright.settings import read_toml
-from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
+from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, placed
@@ -373,17 +373,19 @@ def _run_facts(folder: Path, verify: bool) -> tuple[str, dict[str, str]]:
     rows = {"state": "finished" if finished else "not finished"}
     rows["checkpoints"] = ", ".join(path.name for path in kept) or "none yet"
     newest = folder / "model" if finished else kept[-1] if kept else None
-    task = None
     if newest is not None:
         config = load_config(newest)
         rows["model"] = _shape(config) + ("" if fine_tuning else f", {config.num_parameters:,} parameters")
-        opened = load_task(newest) if fine_tuning else load_model(newest, heads="optional")  # which must be whole
-        task = opened.task if isinstance(opened, TaskModel) else None
+    task = read_task(newest) if fine_tuning and newest is not None else None
+    if finished:  # then the weights must be whole
+        _ = load_task(folder / "model") if task else load_model(folder / "model", heads="optional")
+    if task is not None:
+        rows |= _task_facts(task)
     with _as_written(folder / METRICS):
         for record in [record for record in read_metrics(folder) if record["kind"] == "held_out"][-1:]:
             rows["held out"] = f"masked-LM loss {record['mlm_loss']:.3f} after step {record['step']:,}"
         if task is not None:
-            rows |= _task_facts(task) | _best_on_dev(folder, task.metric)
+            rows |= _best_on_dev(folder, task.metric)
     report = folder / "report.json"
     if report.is_file():
         with _as_written(report):
@@ -395,12 +397,13 @@ def _series_facts(folder: Path) -> tuple[str, dict[str, str]]:
     """A grid of fine-tuning runs, or heads on frozen features."""
     path = folder / "report.json"
     lines = (folder / "results.jsonl").read_bytes().splitlines()
-    report = read_json(path) if path.is_file() else {}
-    rows = {"state": "finished" if report else "not finished", "runs done": f"{len(lines):,}"}
+    finished = path.is_file()
+    rows = {"state": "finished" if finished else "not finished", "runs done": f"{len(lines):,}"}
     if not (folder / "runs").is_dir():
         return "probe of frozen features", rows
-    if report:
+    if finished:
         with _as_written(path):
+            report = read_json(path)
             metric, chosen = report["metric"], report["chosen"]
             rows |= {"chosen": str(chosen["run"]), "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
     return "grid of fine-tuning runs", rows

@@ -120,7 +120,7 @@ class Tagging(Task[TagExample, Tagged]):
     def in_context(self, sentences: Sequence[TagExample]) -> list[TagExample]:
         """Sentences that follow one another, with those around each. Raises ValueError where none was trained with."""
         if not self.context:
-            raise ValueError("this model was trained on single sentences; one for documents needs --context True")
+            raise ValueError("this model is not known to be trained with context; that needs --context True")
         return list(surrounded(sentences, self.max_length - SPECIALS))
 
     @property

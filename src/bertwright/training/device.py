@@ -60,9 +60,9 @@ class Place:
         return self.rank == 0
 
     def agree(self, fault: Exception | None, what: str) -> None:
-        """Let all ranks come to this point, and no further where the first has found a fault with `what`.
+        """Let the ranks hear from the first whether it has found a fault with `what`.
 
-        Raises that fault on the first rank, and ValueError on the others.
+        Raises that fault on the first rank, and ValueError on the others, which wait here for its word.
         """
         if self.ranks > 1:
             found = torch.tensor([fault is not None], device=self.device)

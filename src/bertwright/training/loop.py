@@ -83,9 +83,14 @@ def steps(
 
 
 def check_weights(model: torch.nn.Module, step: int) -> None:
-    """Raise DivergedError for weights that are not finite, before they are written: only a later step would notice."""
+    """Look for weights that are not finite, before a run starts from them (step 0) and before they are written.
+
+    Raises ValueError at the start. Raises DivergedError later: only another step would notice what this one has done.
+    """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
+            if step == 0:
+                raise ValueError(f"the weights to start from are damaged: {name} has numbers that are not finite")
             raise DivergedError(
                 f"step {step}: the weights are not finite any more ({name}), and were not written; the rate is far too "
                 "high for this model (try a hundredth of --learning-rate), or the warm-up too short (--warmup-share)"
