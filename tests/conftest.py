@@ -2,7 +2,9 @@
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -31,3 +33,24 @@ def tile_registers() -> None:
     """Tests of what runs on tile registers alone are skipped elsewhere."""
     if native.library("kernels") is None or not products.tile_registers():
         pytest.skip("a processor without tile registers, or no C++ compiler")
+
+
+@pytest.fixture
+def interrupted_in() -> Callable[..., AbstractContextManager[list[Any]]]:
+    """Let Ctrl-C strike in the so-many-th call of a module's function; gives the arguments of the calls before."""
+
+    @contextmanager
+    def interrupted(module: Any, name: str, call: int) -> Iterator[list[Any]]:
+        whole, calls = getattr(module, name), []
+
+        def called(*given: Any) -> Any:
+            if len(calls) == call - 1:
+                raise KeyboardInterrupt
+            calls.append(given)
+            return whole(*given)
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(module, name, called)
+            yield calls
+
+    return interrupted

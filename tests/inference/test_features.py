@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, initialize
 from bertwright.tasks.task import Encoded
 
+InterruptedIn = Callable[..., AbstractContextManager[list[Any]]]
 CONFIG = BertConfig(vocab_size=40, hidden_size=8, num_layers=4, num_heads=2, intermediate_size=16, max_positions=24)
 COUNTS = ([2, 3], [4], [], [1], [2, 2])  # rows of each sequence of each example; the third has no sequence
 
@@ -180,45 +183,26 @@ def test_other_features_are_refused(encoder: Encoder, encoded: Encoded, tmp_path
 
 
 def test_a_killed_computation_goes_on(
-    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, computed: list[int], interrupted_in: InterruptedIn
 ):
     whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
-    compute, blocks = features.outputs, []
-
-    def killed_in_the_third_block(model, part, advance):
-        if len(blocks) == 2:
-            raise KeyboardInterrupt
-        blocks.append(len(part.lengths))
-        return compute(model, part, advance)
-
-    monkeypatch.setattr(features, "outputs", killed_in_the_third_block)
-    with pytest.raises(KeyboardInterrupt):
+    computed.clear()
+    with interrupted_in(features, "outputs", 3) as calls:
         cached_features(encoder, encoded, (2, 4), tmp_path / "train")
+    blocks = [len(part.lengths) for _, part, _ in calls]
     assert not (tmp_path / "train").exists()
-    later: list[int] = []
-    monkeypatch.setattr(features, "outputs", lambda *given: later.append(len(given[1].lengths)) or compute(*given))
     done: list[int] = []
     found = cached_features(encoder, encoded, (2, 4), tmp_path / "train", done.append)
-    assert sum(blocks) + sum(later) == sum(done) == 6
+    assert sum(computed) == sum(done) == 6
     assert done[0] == sum(blocks) > 0
     assert np.array_equal(content(found), whole)
 
 
 def test_what_another_computation_left_unfinished_is_not_gone_on_with(
-    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn
 ):
-    compute, calls = features.outputs, []
-
-    def killed(*given):
-        calls.append(given)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return compute(*given)
-
-    monkeypatch.setattr(features, "outputs", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_in(features, "outputs", 2):
         cached_features(make_encoder(seed=2), encoded, (4,), tmp_path / "train")
-    monkeypatch.setattr(features, "outputs", compute)
     found = cached_features(encoder, encoded, (4,), tmp_path / "train")
     np.testing.assert_allclose(content(found), all_states(encoder, encoded)[:, (4,)], rtol=2**-11, atol=1e-5)
 
@@ -296,19 +280,10 @@ def test_other_numbers_than_those_written_are_refused(encoder: Encoder, encoded:
 
 @pytest.mark.parametrize("damage", ["zeros", "cut", "blocks", "other blocks", "header", "head of a layer", "gone"])
 def test_what_is_left_damaged_is_computed_again(
-    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, monkeypatch: pytest.MonkeyPatch, damage: str
+    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn, damage: str
 ):
     whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
-    compute, calls = features.outputs, []
-
-    def killed_in_the_third_block(*given):
-        calls.append(given)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return compute(*given)
-
-    monkeypatch.setattr(features, "outputs", killed_in_the_third_block)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_in(features, "outputs", 3):
         cached_features(encoder, encoded, (2, 4), tmp_path / "train")
     left = tmp_path / ".train.unfinished"
     file = left / "layer-02.npy"
@@ -325,7 +300,6 @@ def test_what_is_left_damaged_is_computed_again(
     else:
         text = {"blocks": "99", "other blocks": '[1, {}, "x"]', "header": "["}[damage]
         (left / ("header.json" if damage == "header" else "blocks.json")).write_text(text)
-    monkeypatch.setattr(features, "outputs", compute)
     done: list[int] = []
     assert np.array_equal(content(cached_features(encoder, encoded, (2, 4), tmp_path / "train", done.append)), whole)
     assert sum(done) == 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,17 +188,11 @@ def test_heads_may_be_added_but_nothing_else_changed(make: Make) -> None:
     assert [(row.representation, row.learning_rate) for row in rows] == [("embeddings", 3e-2), ("last", 3e-2)]
 
 
-def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(make: Make, monkeypatch: Any) -> None:
-    settings, train, trained = make(epochs=1), probe_module.train, []
-
-    def interrupted(*given: Any) -> Any:
-        trained.append(given)
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        return train(*given)
-
-    monkeypatch.setattr(probe_module, "train", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(
+    make: Make, monkeypatch: Any, interrupted_in: Callable[..., AbstractContextManager[list[Any]]]
+) -> None:
+    settings = make(epochs=1)
+    with interrupted_in(probe_module, "train", 2):
         carried_out(settings)
     rows, printed = carried_out(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
     assert "1 of 6 heads are done already" in printed

@@ -121,6 +121,7 @@ def cached_features(
     folder holds another model's or other data's features, for damaged ones, and for a layer that is not there.
     """
     header = Header(encoder_digest(encoder), rows_digest(encoded), States(encoder, layers).layers)
+    shape = len(encoded.rows), encoder.config.hidden_size
     with folder_lock(folder.parent):
         sweep_parts(folder.parent)
         if folder.exists():
@@ -131,15 +132,15 @@ def cached_features(
                 )
                 raise ValueError(f"{folder}: holds features of {other}; delete it, or name another folder")
             if {*layers} <= {*kept.layers}:
-                return _open(folder, kept, encoder, encoded)
+                return _open(folder, kept, shape, encoded)
             header = replace(header, layers=tuple(sorted({*kept.layers, *layers})))
         unfinished = folder.with_name(f".{folder.name}.unfinished")
-        _compute(unfinished, header, encoder, encoded, advance or (lambda _: None))
+        _compute(unfinished, header, shape, encoder, encoded, advance or (lambda _: None))
         if folder.exists():
             remove_folder(folder)
         unfinished.rename(folder)
         sync(folder.parent)
-    return _open(folder, header, encoder, encoded)
+    return Features(header, _files(folder, header, shape, "r"))
 
 
 def encoder_digest(encoder: Encoder) -> str:
@@ -160,9 +161,15 @@ def _digest(array: npt.NDArray[Any]) -> str:
     return digest_bytes(f"{array.dtype} {array.shape}".encode(), array.tobytes())
 
 
-def _compute(folder: Path, header: Header, encoder: Encoder, encoded: Encoded, advance: Callable[[int], None]) -> None:
+def _compute(
+    folder: Path,
+    header: Header,
+    shape: tuple[int, int],
+    encoder: Encoder,
+    encoded: Encoded,
+    advance: Callable[[int], None],
+) -> None:
     """All layers of the header into `folder`, block by block; what a killed process left whole is gone on with."""
-    shape = len(encoded.rows), encoder.config.hidden_size
     digests = _left_whole(folder, header, shape, encoded)
     if not digests:
         _begin(folder, header, shape)
@@ -203,13 +210,12 @@ def _left_whole(folder: Path, header: Header, shape: tuple[int, int], encoded: E
 def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    head, size = _npy(shape)
     try:
         for layer in header.layers:
             path = _layer_file(folder, layer)
             with naming(path), path.open("wb") as file:
-                head = _npy_head(shape)
                 file.write(head)
-                size = len(head) + 2 * math.prod(shape)
                 file.truncate(size)
                 if hasattr(os, "posix_fallocate"):  # else a full disk kills the process that writes to the mapping
                     os.posix_fallocate(file.fileno(), 0, size)
@@ -220,11 +226,11 @@ def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
         raise
 
 
-def _npy_head(shape: tuple[int, int]) -> bytes:
-    """What stands before the numbers in a .npy file of float16."""
+def _npy(shape: tuple[int, int]) -> tuple[bytes, int]:
+    """What stands before the numbers in a .npy file of float16, and how many bytes it has in all."""
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": "<f2", "fortran_order": False, "shape": shape})
-    return head.getvalue()
+    return head.getvalue(), len(head.getvalue()) + 2 * math.prod(shape)
 
 
 def _block_rows(encoded: Encoded, first: int, last: int) -> slice:
@@ -279,9 +285,9 @@ def _read_header(folder: Path) -> Header:
         ) from None
 
 
-def _open(folder: Path, header: Header, encoder: Encoder, encoded: Encoded) -> Features:
+def _open(folder: Path, header: Header, shape: tuple[int, int], encoded: Encoded) -> Features:
     """What the folder holds, once every number has been compared with its digest."""
-    stored = _files(folder, header, (len(encoded.rows), encoder.config.hidden_size), "r")
+    stored = _files(folder, header, shape, "r")
     again = "delete the folder, and they are computed again"
     try:
         kept = read_json(folder / BLOCKS)
@@ -296,23 +302,23 @@ def _files(
     folder: Path, header: Header, shape: tuple[int, int], mode: Literal["r", "r+"]
 ) -> tuple[np.memmap[Any, np.dtype[np.float16]], ...]:
     """The layers' files, mapped into memory. Raises ValueError for one that is not as it should be."""
-    head, found = _npy_head(shape), []
-    for layer in header.layers:
-        path = _layer_file(folder, layer)
-        size = len(head) + 2 * math.prod(shape)
-        fault = None
-        if not path.is_file():
-            fault = "not there"
-        elif path.stat().st_size != size:  # one that is too short would be filled up in silence
-            fault = f"{path.stat().st_size:,} bytes, {size:,} expected"
-        else:
-            with path.open("rb") as file:
-                if file.read(len(head)) != head:
-                    fault = f"float16 [{shape[0]}, {shape[1]}] expected"
-        if fault:
+    head, _ = _npy(shape)
+    paths = [_layer_file(folder, layer) for layer in header.layers]
+    for path in paths:
+        if fault := _fault(path, shape):
             raise ValueError(f"{path}: damaged ({fault}); delete {folder}, and it is computed again")
-        found.append(np.memmap(path, np.float16, mode, offset=len(head), shape=shape))
-    return tuple(found)
+    return tuple([np.memmap(path, np.float16, mode, offset=len(head), shape=shape) for path in paths])
+
+
+def _fault(path: Path, shape: tuple[int, int]) -> str | None:
+    """What is wrong with a layer's file, its numbers apart; None for nothing."""
+    head, size = _npy(shape)
+    if not path.is_file():
+        return "not there"
+    if path.stat().st_size != size:  # one that is too short would be filled up in silence
+        return f"{path.stat().st_size:,} bytes, {size:,} expected"
+    with path.open("rb") as file:
+        return None if file.read(len(head)) == head else f"float16 [{shape[0]}, {shape[1]}] expected"
 
 
 def _layer_file(folder: Path, layer: int) -> Path:

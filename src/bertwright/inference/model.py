@@ -35,6 +35,7 @@ E = TypeVar("E")
 P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
+UNLISTED = (Mapping, set, frozenset)  # which would give their keys, or their values in any order
 FEATURE_WINDOW = 512  # tokens; longer windows than those of pre-training say little more
 # How a model of each kind is used.
 USES = {
@@ -319,9 +320,7 @@ def _rows(values: Any, name: str) -> list[Any]:
     """A list, an array or a column as a list. Raises ValueError for what would not give one value after another."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
         raise ValueError(f"{name}: one {type(values).__name__}; a list, an array or a column is expected")
-    if isinstance(values, Mapping | set | frozenset) or hasattr(
-        values, "columns"
-    ):  # which would give its keys, in any order
+    if isinstance(values, UNLISTED) or hasattr(values, "columns"):
         way_out = "give one of its columns" if hasattr(values, "columns") else "give its values as a list"
         raise ValueError(f"{name}: a {type(values).__name__}; {way_out}")
     return list(values)
@@ -341,7 +340,7 @@ def _text(given: Any, place: str) -> str:
 
 def _parts(given: Any) -> tuple[Any, ...]:
     """What a pair, a list of words or of endings holds; nothing that no text is where it is none of these."""
-    listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | set | frozenset)
+    listed = isinstance(given, Iterable) and not isinstance(given, (str, bytes, *UNLISTED))
     return tuple(given) if listed else (None,)
 
 
