@@ -13,6 +13,7 @@ import resource
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -534,6 +535,16 @@ def test_a_closed_output_is_no_error(at: Path) -> None:
     command = f"{shlex.quote(sys.executable)} -m bertwright survey text.txt >&-"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_error_is_written_at_once_so_that_two_processes_never_share_a_line() -> None:
+    ours, theirs = socket.socketpair(type=socket.SOCK_DGRAM)  # each write is a message of its own
+    with ours, theirs:
+        command = [sys.executable, "-u", "-m", "bertwright", "info", "nowhere"]  # unbuffered, as torchrun starts us
+        assert subprocess.run(command, stderr=theirs, check=False).returncode == 2
+        line = ours.recv(10_000)
+    assert line.startswith(b"bertwright: error: ")
+    assert line.endswith(b"\n")
 
 
 def test_the_command_is_installed_and_prints_to_any_terminal(at: Path) -> None:

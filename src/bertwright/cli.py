@@ -115,7 +115,8 @@ def run(arguments: list[str]) -> int:
 def failed(message: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")  # of torchrun's processes all but the first say who they are
     speaker = "bertwright" if rank == "0" else f"bertwright, rank {rank}"
-    print(f"{speaker}: {' '.join(map(str.strip, message.splitlines()))}", file=sys.stderr)
+    # Text and line end at once: torchrun's processes write unbuffered, and another may come in between.
+    print(f"{speaker}: {' '.join(map(str.strip, message.splitlines()))}\n", end="", file=sys.stderr)
     return code
 
 

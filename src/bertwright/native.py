@@ -80,7 +80,7 @@ def compiles_for_gpu() -> bool:
 
 
 def note(text: str) -> None:
-    print(f"bertwright: note: {text}", file=sys.stderr, flush=True)
+    print(f"bertwright: note: {text}\n", end="", file=sys.stderr, flush=True)  # at once: other ranks write there, too
 
 
 def built(source: Path, compiler: str) -> Path:
