@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real run: BERT-mini on 100 English books and 442 Wikipedia articles for about an hour of one core.
-#   bash bench/hour.sh DATA WORK [THREADS] [short|long]
+#   bash bench/hour.sh DATA WORK [THREADS] [short|long] [OTHER SETTINGS]
 # long: 30,000 tokens, sequences of 128, dropout, first weights as in BASE.
 # short: 8,000 tokens, sequences of 64, no dropout, first weights of a narrow model: what so little time needs.
 set -euo pipefail
@@ -24,6 +24,6 @@ bertwright prepare "${text[@]}" --held-out-inputs "$DATA/corpora/english_wikiped
     --vocabulary "$WORK/vocabulary" --store "$WORK/store"
 time bertwright pretrain --store "$WORK/store" --run "$WORK/run" --size mini --max-positions 128 --long-share 0 \
     --batch-size 16 --warmup-share 0.05 --bias-correction --threads "$THREADS" \
-    --evaluate-sequences 512 "${recipe[@]}"
+    --evaluate-sequences 512 "${recipe[@]}" "${@:5}"
 bertwright fill-mask "$WORK/run" "The city is the capital of the [MASK]." "He was born in the [MASK] of 1912." \
     "She opened the [MASK] and went in." "She looked at him and [MASK]."

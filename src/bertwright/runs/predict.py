@@ -23,25 +23,21 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from bertwright.corpus.decoding import PIPED, STANDARD_INPUT, Findings, refuse_beside_piped, standard_input
-from bertwright.corpus.tables import Columns, lines, read_rows
+from bertwright.corpus.tables import lines, read_rows
 from bertwright.inference.model import Bert
 from bertwright.models.heads import BertForTask
 from bertwright.runs.evaluate import opened
 from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import Advance, counting, filled, heading, remark, say
-from bertwright.tasks.classification import Classification, Regression
-from bertwright.tasks.conll import column_text
-from bertwright.tasks.kinds import AnyTask
-from bertwright.tasks.multiple_choice import MultipleChoice
+from bertwright.tasks.kinds import KINDS, AnyTask
 from bertwright.tasks.prediction import losses, predicted
 from bertwright.tasks.presets import Overrides
-from bertwright.tasks.question_answering import QuestionAnswering
-from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Shown
 from bertwright.training.device import DeviceSettings, placed
 
 STANDARD_OUTPUT = Path(PIPED)
-OUTPUTS = (".jsonl", ".tsv", ".csv", ".json", ".conll")
+OWN = {cls.form: cls.kind for cls in KINDS.values() if cls.form}  # forms that are for one kind of task alone
+OUTPUTS = (".jsonl", ".tsv", ".csv", *OWN)
 BREAK = re.compile("\r\n|[\t\r\n]")  # what a field without quotes cannot hold
 
 
@@ -77,7 +73,7 @@ class PredictSettings:
             raise ValueError("--output is for --inputs; predictions of texts are shown")
         if self.output is not None and self.form not in OUTPUTS:
             raise ValueError(f"{self.output}: predictions are written as {', '.join(OUTPUTS)}")
-        if self.keep and (self.inputs in ((), (PIPED,)) or self.form in (".json", ".conll")):
+        if self.keep and (self.inputs in ((), (PIPED,)) or self.form in OWN):
             raise ValueError("--keep is for columns of tables, and for .jsonl, .tsv and .csv, which take them over")
         if twice := [name for name in self.keep if self.keep.count(name) > 1]:
             raise ValueError(f"--keep names {twice[0]!r} twice")
@@ -153,12 +149,11 @@ def _predictions(
 
 def _check_form(settings: PredictSettings, task: AnyTask) -> None:
     """Some forms are for one kind of task alone, and so are columns to keep."""
-    for form, cls in ((".json", QuestionAnswering), (".conll", Tagging)):
-        if settings.form == form and not isinstance(task, cls):
-            raise ValueError(
-                f"{settings.output}: {form} is the form of {cls.kind}; for {task.kind} name a .jsonl or .tsv file"
-            )
-    if settings.keep and not isinstance(task, Classification | Regression | MultipleChoice):
+    if (kind := OWN.get(settings.form, task.kind)) != task.kind:
+        raise ValueError(
+            f"{settings.output}: {settings.form} is the form of {kind}; for {task.kind} name a .jsonl or .tsv file"
+        )
+    if settings.keep and task.beside(settings.keep, "") is None:
         raise ValueError(f"--keep is for tables of texts; records of {task.kind} say themselves what they are about")
 
 
@@ -198,10 +193,9 @@ def _examples(inputs: Sequence[str], task: AnyTask) -> Iterator[Any]:
 
 def _kept(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
     """What is kept of each example: its row has the same place in the files. Without columns to keep, nothing."""
-    if not settings.keep:
+    wanted = task.beside(settings.keep, "choose columns with --keep") if settings.keep else None
+    if wanted is None:
         return repeat({})
-    assert isinstance(task, Classification | Regression | MultipleChoice)
-    wanted = Columns((), settings.keep, task.header, task.quotes, "choose columns with --keep", nulls=True)
     found = chain.from_iterable(read_rows(path, wanted) for path in settings.inputs)
     return (
         {name: _taken(value, name, place) for name, value in zip(settings.keep, values, strict=True)}
@@ -231,26 +225,10 @@ def _taken(value: Any, name: str, place: str) -> Any:
 def _read_through(settings: PredictSettings, task: AnyTask) -> int:
     """How many examples all files hold: read once beforehand, so that what is wrong shows before the work, not after.
 
-    Raises ValueError as `task.read` does, and for an example that does not go with the output or with those before it.
+    Raises ValueError as `task.read` and `task.predictable` do.
     """
-    number, width = 0, 0
-    ids: set[str] = set()
-    for example, _ in zip(_examples(settings.inputs, task), _kept(settings, task), strict=bool(settings.keep)):
-        number += 1
-        if settings.form == ".conll":
-            column_text(example.words, example.words, example.place)
-        elif settings.form == ".json":
-            if example.id in ids:
-                raise ValueError(
-                    f'{example.place}: the id "{example.id}" is that of a question before; answer each file by '
-                    "itself, or name a .jsonl file"
-                )
-            ids.add(example.id)
-        elif isinstance(task, MultipleChoice):
-            found = len(example.endings)
-            width = width or found
-            if found != width:
-                raise ValueError(f"{example.place}: {width} endings expected, as in the file before, {found} found")
+    examples = task.predictable(_examples(settings.inputs, task), settings.form)
+    number = sum(1 for _ in zip(examples, _kept(settings, task), strict=bool(settings.keep)))
     if not number:
         raise ValueError(f"{settings.inputs[0]}: no examples in it")
     return number
@@ -260,13 +238,10 @@ def _write(
     file: TextIO, form: str, task: AnyTask, found: Iterator[tuple[tuple[Any, Any], dict[str, Any]]], tally: _Tally
 ) -> None:
     """Write one record an example, what is kept of it first; `tally` is told of fields that were changed."""
-    if form == ".json":
-        json.dump({example.id: prediction.text for (example, prediction), _ in found}, file, ensure_ascii=False)
+    if form == task.form:
+        file.writelines(task.formatted(pair for pair, _ in found))
         return
     for number, ((example, prediction), kept) in enumerate(found):
-        if form == ".conll":
-            file.write(column_text(prediction.words, prediction.tags, example.place))
-            continue
         record = task.record(example, prediction)
         if clash := [name for name in kept if name in record]:
             raise ValueError(f"--keep {clash[0]}: that is what a field of the prediction is called; rename the column")

@@ -187,6 +187,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         label, short_rows = ((self.label,), self.short_rows) if labelled else ((), 0)
         return Columns(texts, label, self.header, self.quotes, way_out, short_rows=short_rows)
 
+    def beside(self, columns: Sequence[str], way_out: str) -> Columns:
+        return Columns((), tuple(columns), self.header, self.quotes, way_out, nulls=True)
+
     def left_out(self, path: str) -> list[str]:
         return rows_left_out(path, self._columns(labelled=True))
 

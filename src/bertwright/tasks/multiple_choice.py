@@ -7,7 +7,7 @@ together.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, ClassVar, NamedTuple, Self
@@ -108,6 +108,18 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         if len(texts) < 3:
             raise ValueError("multiple choice takes a prompt and two endings or more")
         return [ChoiceExample(texts[0], tuple(texts[1:]), None, place)]
+
+    def beside(self, columns: Sequence[str], way_out: str) -> Columns:
+        return Columns((), tuple(columns), self.header, self.quotes, way_out, nulls=True)
+
+    def predictable(self, examples: Iterable[ChoiceExample], form: str) -> Iterator[ChoiceExample]:
+        width = 0
+        for example in examples:
+            found = len(example.endings)
+            width = width or found
+            if found != width:  # which within one file `read` has refused
+                raise ValueError(f"{example.place}: {width} endings expected, as in the file before, {found} found")
+            yield example
 
     def _list(self, value: Any, place: str) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(ending, str) for ending in value):

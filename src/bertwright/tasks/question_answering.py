@@ -5,10 +5,11 @@ Q questions; S windows of T tokens in all; M tokens of all contexts, of which ea
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -95,6 +96,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """Point at the answer to a question in a text: the start and the end of a span."""
 
     kind: ClassVar[str] = "question-answering"
+    form: ClassVar[str] = ".json"
     limit: ClassVar[str] = "max_question"  # a longer context has more windows
 
     max_length: int = 384
@@ -305,6 +307,27 @@ class QuestionAnswering(Task[QaExample, Answer]):
         candidates = [candidate._asdict() for candidate in prediction.candidates]
         answer = {"id": example.id, "answer": prediction.text} | {name: values[name] for name in _RECORDED}
         return answer | {"candidates": candidates}
+
+    def predictable(self, examples: Iterable[QaExample], form: str) -> Iterator[QaExample]:
+        ids: set[str] = set()
+        for example in examples:
+            if form == self.form:
+                if example.id in ids:
+                    raise ValueError(
+                        f'{example.place}: the id "{example.id}" is that of a question before; answer each file by '
+                        "itself, or name a .jsonl file"
+                    )
+                ids.add(example.id)
+            yield example
+
+    def formatted(self, found: Iterable[tuple[QaExample, Answer]]) -> Iterator[str]:
+        """SQuAD's own: one object, the answers by the ids of their questions."""
+        as_json = partial(json.dumps, ensure_ascii=False)
+        before = "{"
+        for example, answer in found:
+            yield f"{before}{as_json(example.id)}: {as_json(answer.text)}"
+            before = ", "
+        yield "}"
 
     def shown(self, found: Sequence[tuple[QaExample, Answer]]) -> list[Shown]:
         tables = []

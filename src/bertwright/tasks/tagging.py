@@ -13,7 +13,7 @@ W words with those around them, S windows, R words to tag, C tags.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import prod
@@ -38,7 +38,7 @@ from bertwright.metrics.tags import (
 )
 from bertwright.models.heads import Head
 from bertwright.settings import nearest
-from bertwright.tasks.conll import TagExample, read_sentences, surrounded
+from bertwright.tasks.conll import TagExample, column_text, read_sentences, surrounded
 from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, percent
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -77,6 +77,7 @@ class Tagging(Task[TagExample, Tagged]):
     """A tag for each word: named entities, chunks, parts of speech."""
 
     kind: ClassVar[str] = "tagging"
+    form: ClassVar[str] = ".conll"
 
     words: str | None = None
     """Column of the words: a number from 1, from the last if negative; in .conllu also a name; in .jsonl and .parquet
@@ -237,6 +238,16 @@ class Tagging(Task[TagExample, Tagged]):
             "probabilities": list(prediction.probabilities),
             "entities": [entity._asdict() for entity in prediction.entities],
         }
+
+    def predictable(self, examples: Iterable[TagExample], form: str) -> Iterator[TagExample]:
+        for example in examples:
+            if form == self.form:
+                column_text(example.words, example.words, example.place)
+            yield example
+
+    def formatted(self, found: Iterable[tuple[TagExample, Tagged]]) -> Iterator[str]:
+        """A word and its tag a line."""
+        return (column_text(tagged.words, tagged.tags, example.place) for example, tagged in found)
 
     def shown(self, found: Sequence[tuple[TagExample, Tagged]]) -> list[Shown]:
         """A text's entities or, where tags are plain classes, all of its words."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bertwright.batching.batch import Batch, from_flat, places, starts
+from bertwright.corpus.tables import Columns
 from bertwright.files import write_text
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import Head
@@ -170,6 +171,8 @@ class Task(ABC, Generic[E, P]):
     """Longest sequence in tokens, [CLS] and [SEP] included."""
     limit: ClassVar[str] = "max_length"
     """The setting to which examples are cut that `Encoded.truncated` counts."""
+    form: ClassVar[str] = ""
+    """Suffix of the files in which the kind's own scorer reads predictions; most kinds have none."""
 
     @property
     @abstractmethod
@@ -206,6 +209,10 @@ class Task(ABC, Generic[E, P]):
 
         `place` is what messages should call them. Raises ValueError for texts too few or too many.
         """
+
+    def beside(self, columns: Sequence[str], way_out: str) -> Columns | None:
+        """How other columns of its files are read, which say nothing about the task; None where files are no tables."""
+        return None
 
     def left_out(self, path: str) -> list[str]:
         """What labelled `read` leaves out of a file, one sentence each; of most kinds and files, nothing."""
@@ -250,6 +257,17 @@ class Task(ABC, Generic[E, P]):
     @abstractmethod
     def record(self, example: E, prediction: P) -> dict[str, Any]:
         """One line of a predictions file: plain values by column name, the same columns for every example."""
+
+    def predictable(self, examples: Iterable[E], form: str) -> Iterator[E]:
+        """Examples of one file or several, as they come, that are to be predicted in one go and written in a form.
+
+        Raises ValueError, naming the place, for one that cannot be written so, or does not go with those before it.
+        """
+        return iter(examples)
+
+    def formatted(self, found: Iterable[tuple[E, P]]) -> Iterator[str]:
+        """Predictions in the kind's own `form`, piece by piece."""
+        return iter(())
 
     @abstractmethod
     def shown(self, found: Sequence[tuple[E, P]]) -> list[Shown]:
