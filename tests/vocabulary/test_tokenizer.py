@@ -180,6 +180,73 @@ def test_tokens_added_by_a_user_stay(tmp_path, small):
     assert ours.id("[E1]") not in raw
 
 
+def added(content: str, special: bool = False) -> dict[str, object]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
+    return {"content": content} | flags
+
+
+BESIDE = len(TOKENS)  # the first id beyond the vocabulary
+
+
+@pytest.mark.parametrize("with_json", [False, True])
+@pytest.mark.parametrize(
+    ("config", "legacy"),
+    [
+        ({}, {}),
+        ({}, {"added_tokens.json": {"<e>": BESIDE, "a!": BESIDE + 1}}),
+        ({}, {"special_tokens_map.json": {"additional_special_tokens": ["ab"], "bos_token": added("<e>")}}),
+        ({}, {"special_tokens_map.json": {"eos_token": "<e>"}, "added_tokens.json": {"<e>": BESIDE}}),
+        ({"additional_special_tokens": ["ab", added("<e>") | {"__type": "AddedToken"}]}, {}),
+        ({"extra_special_tokens": {"e_token": "<e>"}}, {}),
+        ({"added_tokens_decoder": {str(BESIDE): added("<e>"), str(TOKENS.index("ab")): added("ab", True)}}, {}),
+        ({"added_tokens_decoder": {}}, {"added_tokens.json": {"<e>": BESIDE}}),
+    ],
+)
+def test_tokens_that_files_beside_the_vocabulary_add(tmp_path, config, legacy, with_json):
+    saved = Tokenizer.from_tokens(TOKENS, lowercase=True)
+    saved.save(tmp_path)
+    if not with_json:
+        (tmp_path / "tokenizer.json").unlink()
+    named = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    for name, content in ({"tokenizer_config.json": named | config} | legacy).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    text = "abcd ab <e> a!<E>.[MASK] c"
+    ours, theirs = Tokenizer.load(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert ours.encode(text).ids.tolist() == theirs(text)["input_ids"]
+    assert ours.vocab_size == len(theirs)
+    ours.save(tmp_path / "again")
+    assert AutoTokenizer.from_pretrained(tmp_path / "again")(text)["input_ids"] == theirs(text)["input_ids"]
+
+
+UNUSUAL = [
+    ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, "pre_tokenizer", "a.b a"),
+    ({"normalizer": {"type": "Lowercase"}}, "normalizer", "A\u00e9\u200ba"),
+    ({"normalizer": {"clean_text": False}}, "normalizer", "a\u200bb"),
+    ({"model": {"max_input_chars_per_word": 3}}, "max_input_chars_per_word", "abcd a"),
+]
+
+
+@pytest.mark.parametrize(("changes", "part", "text"), UNUSUAL)
+def test_other_words_than_berts_are_read_alike_or_refused(tmp_path, small, changes, part, text):
+    small.save(tmp_path / "one")
+    description = json.loads((tmp_path / "one" / "tokenizer.json").read_text())
+    for name, change in changes.items():
+        description[name] = change if "type" in change else description[name] | change
+    (tmp_path / "one" / "tokenizer.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match=rf"tokenizer.json: its {part} is not BERT's, but transformers puts BERT's"):
+        Tokenizer.load(tmp_path / "one")
+    config = json.loads((tmp_path / "one" / "tokenizer_config.json").read_text())
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (tmp_path / "one" / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = Tokenizer.load(tmp_path / "one")
+    expected = AutoTokenizer.from_pretrained(tmp_path / "one")(text)["input_ids"]
+    assert ours.encode(text).ids.tolist() == expected
+    assert small.encode(text).ids.tolist() != expected
+    ours.save(tmp_path / "two")
+    assert Tokenizer.load(tmp_path / "two").encode(text).ids.tolist() == expected
+    assert AutoTokenizer.from_pretrained(tmp_path / "two")(text)["input_ids"] == expected
+
+
 def test_limits_baked_into_a_file_do_not_cut(tmp_path, small):
     small.save(tmp_path)
     path = tmp_path / "tokenizer.json"
@@ -306,12 +373,38 @@ def test_broken_tokenizer_files(tmp_path):
     [
         ("[]", "an object .* expected, list found"),
         ('{"do_lower_case": "yes"}', "do_lower_case is 'yes'; true or false"),
+        ('{"additional_special_tokens": [7]}', "7 stands for an added token; a text, or an object"),
+        ('{"added_tokens_decoder": {"x": {"content": "a"}}}', "ids of added tokens are whole numbers, not x"),
     ],
 )
 def test_broken_tokenizer_settings(tmp_path, config, message):
     Tokenizer.from_tokens(TOKENS, lowercase=True).save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(ValueError, match=f"tokenizer_config.json: {message}"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer_config.json", {"cls_token": "<s>"}, r"its cls_token is '<s>' .*; BERT's is \[CLS\]"),
+        ("special_tokens_map.json", {"unk_token": {"content": "a"}}, r"its unk_token is 'a' .*; BERT's is \[UNK\]"),
+        ("special_tokens_map.json", [], "special_tokens_map.json: an object expected, list found"),
+        ("added_tokens.json", {"<e>": 900}, f"<e> has id {BESIDE}, but 900 in added_tokens_decoder .* of one model"),
+        ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "made for BertJapaneseTokenizer"),
+        (
+            "config.json",
+            {"model_type": "bert"},
+            "lowercase is False, but tokenizer_config.json .* has no do_lower_case",
+        ),
+    ],
+)
+def test_files_that_mean_other_ids(tmp_path, name, content, message):
+    Tokenizer.from_tokens(TOKENS, lowercase=False).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert Tokenizer.load(tmp_path).vocab_size == BESIDE  # of what stands alone nobody else says anything
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
         Tokenizer.load(tmp_path)
 
 

@@ -22,6 +22,8 @@ DOWNLOADED = [
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
 ]
 
 # What takes long to import is imported on use: the stages before pre-training ask for folders too.

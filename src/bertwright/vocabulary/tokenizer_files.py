@@ -1,15 +1,18 @@
-"""The files in which WordPiece tokenizers come: tokenizer.json, vocab.txt, tokenizer_config.json."""
+"""The files in which WordPiece tokenizers come, and what `transformers` makes of each beside the others.
+
+tokenizer.json or vocab.txt; tokenizer_config.json; of older folders special_tokens_map.json and added_tokens.json.
+"""
 
 from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from bertwright.files import read_json, write_json, write_text
 
@@ -26,6 +29,8 @@ NORMALIZER_KEYS = (
     ("tokenize_chinese_chars", "handle_chinese_chars", True),
 )
 GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these take tokenizer.json as it is
+OTHER_CLASSES = ("BertJapaneseTokenizer",)  # these find words by means of other libraries
+TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def bert_backend(
@@ -52,15 +57,29 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
         raise FileNotFoundError(f"{path}: no such file or folder")
     config_path = path.with_name("tokenizer_config.json")
     config = _checked_config(config_path, read_json(config_path)) if config_path.is_file() else {}
+    config = _with_legacy(path, config)
+    _check_names(path, config)
     if lowercase is not None:
         config["do_lower_case"] = lowercase
-    if path.suffix == ".json":
-        return _read_tokenizer_json(path, config)
+    backend = _read_tokenizer_json(path, config) if path.suffix == ".json" else _read_vocab_txt(path, config)
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for number, token in _added_tokens(config_path, config):
+        if number is not None or token.content not in known:
+            backend.add_tokens([token])  # which takes over its flags where the token is there already
+        if number is not None and number != (own := backend.token_to_id(token.content)):
+            raise ValueError(
+                f"{path}: {token.content} has id {own}, but {number} in added_tokens_decoder of tokenizer_config.json "
+                "or in added_tokens.json beside it; are these files of one model?"
+            )
+    return backend
+
+
+def _read_vocab_txt(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     if "do_lower_case" not in config:
         raise ValueError(
             f"{path}: nothing says whether this vocabulary is lowercased; "
             "give lowercase=True for an uncased one, lowercase=False for a cased one, or write "
-            f'{{"do_lower_case": true}} or false into {config_path.name} beside it'
+            '{"do_lower_case": true} or false into tokenizer_config.json beside it'
         )
     normalizer: dict[str, Any] = {name: config.get(key, default) for key, name, default in NORMALIZER_KEYS}
     return bert_backend(read_vocab(path), **normalizer)
@@ -75,6 +94,76 @@ def _checked_config(path: Path, config: Any) -> dict[str, Any]:
         if type(config.get(key, default)) not in (bool, type(default)):
             raise ValueError(f"{path}: {key} is {config[key]!r}; true or false expected")
     return config
+
+
+def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Settings with what older folders say in files of their own, which an added_tokens_decoder makes void."""
+    if "added_tokens_decoder" in config:
+        return config
+    for name in ("special_tokens_map.json", "added_tokens.json"):
+        file = path.with_name(name)
+        found = read_json(file) if file.is_file() else {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{file}: an object expected, {type(found).__name__} found")
+        config |= {"added_tokens": found} if name == "added_tokens.json" else found
+    return config
+
+
+def _check_names(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse what would give other ids: special tokens with other names, words that other libraries find."""
+    for name, expected in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
+        given = config.get(name)
+        content = given.get("content") if isinstance(given, dict) else given
+        if content not in (None, expected):
+            raise ValueError(
+                f"{path}: its {name} is {content!r} (tokenizer_config.json or special_tokens_map.json beside "
+                f"it); BERT's is {expected}"
+            )
+    if config.get("tokenizer_class") in OTHER_CLASSES:
+        raise ValueError(f"{path}: made for {config['tokenizer_class']}, which is no WordPiece of plain text")
+
+
+def _added_tokens(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[int | None, AddedToken]]:
+    """Tokens beside the vocabulary, in the order in which transformers adds them: first those whose ids are said.
+
+    Raises ValueError, naming `path`, for what is no token.
+    """
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    named = [value for name, value in config.items() if name.endswith("_token") and isinstance(value, str | dict)]
+    named += extra.values() if isinstance(extra, dict) else extra
+    special = [_added_token(path, value, special=True) for value in named if value not in SPECIAL_TOKENS]
+    specials = {token.content for token in special}
+    numbered = config.get("added_tokens_decoder") or {}
+    if numbered:
+        numbered = {number: _added_token(path, value) for number, value in numbered.items()}
+    else:
+        given = config.get("added_tokens") or {}
+        numbered = {
+            n: _added_token(path, token, special=token in {*SPECIAL_TOKENS, *specials}) for token, n in given.items()
+        }
+    try:
+        with_ids = sorted((int(number), token) for number, token in numbered.items())
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{path}: ids of added tokens are whole numbers, not {', '.join(map(str, numbered))}"
+        ) from None
+    yield from with_ids
+    known = {token.content for token in numbered.values()}
+    yield from ((None, token) for token in special if token.content not in known)
+
+
+def _added_token(path: Path, value: Any, special: bool | None = None) -> AddedToken:
+    flags = {}
+    if isinstance(value, dict):
+        flags = {name: value[name] for name in TOKEN_FLAGS if name in value}
+        value = value.get("content")
+    if special is not None:
+        flags = {"normalized": not special} | flags | {"special": special}
+    if not isinstance(value, str) or not value or not all(isinstance(flag, bool) for flag in flags.values()):
+        raise ValueError(
+            f"{path}: {value!r} stands for an added token; a text, or an object with its content, expected"
+        )
+    return AddedToken(value, **flags)
 
 
 def read_vocab(path: Path) -> dict[str, int]:
@@ -105,11 +194,15 @@ def read_vocab(path: Path) -> dict[str, int]:
 def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     description = read_json(path)
     normalizer = description.get("normalizer") if isinstance(description, dict) else None
+    # Whether transformers takes no more than the vocabulary from the file, and builds BERT's own tokenizer around it.
+    rebuilt = config.get("tokenizer_class") not in GENERIC_CLASSES and (
+        "tokenizer_class" in config or path.with_name("config.json").is_file()
+    )
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         normalizer.setdefault("strip_accents", None)
         if absent := [name for _, name, _ in NORMALIZER_KEYS if name not in normalizer]:
             raise ValueError(f"{path}: its BertNormalizer does not say {', '.join(absent)}")
-        _settle_normalizer(path, normalizer, config)
+        _settle_normalizer(path, normalizer, config, rebuilt)
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(description))
     except Exception as error:  # `tokenizers` raises nothing more exact
@@ -119,21 +212,36 @@ def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.To
     if backend.model.continuing_subword_prefix != CONTINUATION:
         found = backend.model.continuing_subword_prefix
         raise ValueError(f"{path}: pieces inside a word begin with {found!r}; BERT's begin with {CONTINUATION!r}")
+    if rebuilt and (part := _unlike_berts(backend)):
+        raise ValueError(
+            f"{path}: its {part} is not BERT's, but transformers puts BERT's in its place here; if it is right, write "
+            f'"tokenizer_class": "{GENERIC_CLASSES[0]}" into tokenizer_config.json'
+        )
     return backend
 
 
-def _settle_normalizer(path: Path, normalizer: dict[str, Any], config: Mapping[str, Any]) -> None:
+def _unlike_berts(backend: tokenizers.Tokenizer) -> str | None:
+    """The first part of a tokenizer that is not as in BERT's, whose normalizer's settings may be any."""
+    description = json.loads(backend.to_str())
+    model, normalizer = description["model"], description["normalizer"] or {}
+    settings: dict[str, Any] = {name: normalizer.get(name, default) for _, name, default in NORMALIZER_KEYS}
+    berts = json.loads(bert_backend({}, **settings).to_str())
+    parts = {part: description[part] == berts[part] for part in ("normalizer", "pre_tokenizer")}
+    parts |= {part: model[part] == berts["model"][part] for part in ("unk_token", "max_input_chars_per_word")}
+    return next((part for part, same in parts.items() if not same), None)
+
+
+def _settle_normalizer(path: Path, normalizer: dict[str, Any], config: Mapping[str, Any], rebuilt: bool) -> None:
     """Take over what tokenizer_config.json says, as transformers does; refuse files that mean different text.
 
     transformers fills in its defaults where tokenizer_config.json is silent, even against tokenizer.json. Nobody
     wants that, and to part from it in silence would give other ids than transformers: so it is an error.
     """
-    silent = config.get("tokenizer_class", GENERIC_CLASSES[0]) in GENERIC_CLASSES
     stated = {name: config[key] for key, name, _ in NORMALIZER_KEYS if key in config}
     assumed = {name: config.get(key, default) for key, name, default in NORMALIZER_KEYS}
     intended = normalizer | stated
     for key, name, _ in NORMALIZER_KEYS:
-        if not silent and _effective(intended)[name] != _effective(assumed)[name]:
+        if rebuilt and _effective(intended)[name] != _effective(assumed)[name]:
             raise ValueError(
                 f"{path}: {name} is {normalizer[name]}, but tokenizer_config.json beside it has no {key}, which "
                 f"transformers reads as {assumed[name]}; write {key} into tokenizer_config.json"
@@ -192,13 +300,12 @@ def complete(backend: tokenizers.Tokenizer, source: str) -> list[str]:
 def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: list[str], max_length: int | None) -> None:
     """Write tokenizer.json, vocab.txt and tokenizer_config.json, from which transformers 4 and 5 give the same ids."""
     description = json.loads(backend.to_str())
-    normalizer = description["normalizer"]
     config: dict[str, Any] = dict(zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True))
-    if normalizer is not None and normalizer["type"] == "BertNormalizer":
-        config["tokenizer_class"] = "BertTokenizer"
-        config |= {key: normalizer[name] for key, name, _ in NORMALIZER_KEYS}
+    if _unlike_berts(backend):
+        config["tokenizer_class"] = GENERIC_CLASSES[0]
     else:
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        config["tokenizer_class"] = "BertTokenizer"
+        config |= {key: description["normalizer"][name] for key, name, _ in NORMALIZER_KEYS}
     # BertTokenizer takes the vocabulary from tokenizer.json, and tokens beyond it from here.
     config["added_tokens_decoder"] = {
         str(token["id"]): {key: value for key, value in token.items() if key != "id"}
