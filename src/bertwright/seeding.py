@@ -1,4 +1,7 @@
-"""Random numbers that belong to a place, not to a history."""
+"""Random numbers that belong to a place, not to a history.
+
+Places of one kind have the same number of entries, each below 2³², as have seeds: NumPy takes (7, 3) for (7, 3, 0).
+"""
 
 from __future__ import annotations
 

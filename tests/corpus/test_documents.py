@@ -81,6 +81,13 @@ def test_parquet_in_order_with_nulls_counted(tmp_path: Path) -> None:
     assert findings.null_values == 1
 
 
+def test_a_parquet_file_s_name_is_no_pattern(tmp_path: Path) -> None:
+    for name in ("part1.parquet", "part[1].parquet"):
+        polars.DataFrame({"text": [name]}).write_parquet(tmp_path / name)
+    assert texts(tmp_path / "part[1].parquet") == ["part[1].parquet"]
+    assert texts(tmp_path) == ["part1.parquet", "part[1].parquet"]
+
+
 def test_frames_one_after_the_other_are_one_file(tmp_path: Path) -> None:
     for suffix, compress in COMPRESS.items():
         (tmp_path / f"a.txt{suffix}").write_bytes(compress(b"A a.\n\nB") + compress(b" b.\n"))

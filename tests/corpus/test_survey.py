@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,11 @@ def test_counts_by_hand(tmp_path: Path) -> None:
     assert found.frequent_lines == (("It rained.", 2),)
     assert (found.control_characters, found.tags, found.bad_bytes) == (1, 2, 0)
     assert found.scripts == {"Latin": pytest.approx(45 / 49), "Hangul": pytest.approx(4 / 49)}
+
+
+def test_bytes_of_text_are_those_of_utf8_in_any_format(tmp_path: Path) -> None:
+    polars.DataFrame({"text": ["안녕 그래.", "Ab."]}).write_parquet(tmp_path / "a.parquet")
+    assert survey(CorpusSettings((str(tmp_path),))).bytes_of_text == 14 + 3
 
 
 def test_it_can_be_written_as_json(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_tokens(
     [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", "the", "cat", "sat"], lowercase=True
 )
+THEIRS = transformers.BertTokenizerFast(vocab={token: number for number, token in enumerate(TOKENIZER.tokens)})
 TEXT = st.text(LETTERS + " .", max_size=60)
 
 
@@ -61,9 +62,13 @@ ALL = (CLASSIFIER, PAIRS, REGRESSION, CHOOSER, TAGGER, ANSWERER, PRETRAINED)
 
 @torch.no_grad()
 def logits(bert: Bert, text: str, pair: str | None = None) -> torch.Tensor:
-    """The network's own, of one sequence, cut by the tokenizer."""
-    encoding = TOKENIZER.encode(text, pair, bert.task.max_length)
-    return bert.model(pack([encoding.ids], [encoding.token_type_ids]), torch.tensor([0]))[0]
+    """The network's own, of one sequence, cut by the tokenizer of `transformers`."""
+    # In lists, since transformers takes a single empty pair for none at all.
+    found = THEIRS(
+        [text], None if pair is None else [pair], truncation="longest_first", max_length=bert.task.max_length
+    )
+    ids, types = (np.array(found[name][0]) for name in ("input_ids", "token_type_ids"))
+    return bert.model(pack([ids], [types]), torch.tensor([0]))[0]
 
 
 # ---- what is right
@@ -113,9 +118,8 @@ def test_tags_are_read_at_each_word_s_first_token():
     found = TAGGER.tag("The cat\u00a0sat, bad.")
     assert found.words == ("The", "cat", "sat", ",", "bad", ".")
     encoding = TOKENIZER.encode("the cat sat , bad .")
-    first = [
-        place for place, word in enumerate(encoding.word_numbers) if word not in (-1, *encoding.word_numbers[:place])
-    ]
+    tokens = [TOKENIZER.token(number) for number in encoding.ids]
+    first = [place for place, token in enumerate(tokens) if not token.startswith(("##", "[CLS]", "[SEP]"))]
     with torch.no_grad():
         shares = TAGGER.model(pack([encoding.ids]), torch.tensor(first)).softmax(1)
     assert found.tags == tuple(TAGGER.task.labels[number] for number in shares.argmax(1))

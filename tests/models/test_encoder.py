@@ -112,6 +112,15 @@ def test_hidden_states_end_with_the_output():
     assert torch.equal(states[-1], model(batch))
 
 
+@torch.no_grad()
+def test_whole_numbers_in_a_configuration_are_the_same_numbers():
+    batch = pack(*texts([5, 9]))
+    for eps in (1, 1.0):
+        model = encoder(replace(CONFIG, layer_norm_eps=eps, hidden_dropout=0))
+        assert type(model.config.layer_norm_eps) is float
+        torch.testing.assert_close(model(batch), encoder(replace(CONFIG, layer_norm_eps=1.0))(batch))
+
+
 def seeded(batch: Batch, seed: int, first_token: int = 0) -> Batch:
     return Batch(**(vars(batch) | {"dropout_seed": seed, "first_token": first_token}))
 

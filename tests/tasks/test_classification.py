@@ -28,7 +28,7 @@ from bertwright.tasks.classification import (
 )
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, take, write_task
-from bertwright.vocabulary.tokenizer import Tokenizer, longest_first
+from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -225,27 +225,33 @@ def test_special_tokens_in_a_text_are_ordinary_words() -> None:
     assert ids.count(SEP) == 1
 
 
+THEIRS = BertTokenizerFast(vocab={token: number for number, token in enumerate(TOKENIZER.tokens)})
 WORDS = st.text("abcd. ", max_size=14)
 
 
 @given(
     pairs=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=6), single=st.booleans(), max_length=st.integers(5, 20)
 )
-def test_encodings_are_those_of_the_slow_tokenizer(pairs: list[tuple[str, str]], single: bool, max_length: int) -> None:
+def test_encodings_are_those_of_transformers(pairs: list[tuple[str, str]], single: bool, max_length: int) -> None:
     first, second = [a for a, _ in pairs], None if single else [b for _, b in pairs]
     examples = [TextExample(a, None if single else b, None, "") for a, b in pairs]
     task = Classification(pair=None if single else "b", max_length=max_length)
     found = task.encode(examples, TOKENIZER, labelled=False)
-    slow = TOKENIZER.encode_batch(first, second, max_length)
-    whole = TOKENIZER.encode_batch(first, second)
-    assert sequences(found) == [(one.ids.tolist(), one.token_type_ids.tolist()) for one in slow]
-    assert found.truncated == sum(len(cut) < len(full) for cut, full in zip(slow, whole, strict=True))
+    theirs = THEIRS(first, second, truncation="longest_first", max_length=max_length)
+    whole = THEIRS(first, second)["input_ids"]
+    assert sequences(found) == list(zip(theirs["input_ids"], theirs["token_type_ids"], strict=True))
+    assert found.truncated == sum(len(ids) > max_length for ids in whole)
 
 
 @given(lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1), room=st.integers(0, 40))
 def test_pairs_are_cut_one_and_all_by_the_same_rule(lengths: list[tuple[int, int]], room: int) -> None:
     a, b = kept(list(np.array(lengths).T), room)
-    assert list(zip(a.tolist(), b.tolist(), strict=True)) == [tuple(longest_first(pair, room)) for pair in lengths]
+    for (first, second), *left in zip(lengths, a.tolist(), b.tolist(), strict=True):
+        assert sum(left) == min(first + second, room)
+        assert left[0] <= first
+        assert left[1] <= second
+        assert left[0] == first or left[0] >= left[1] - 1
+        assert left[1] == second or left[1] >= left[0] - 1
 
 
 def test_items_of_several_sequences_repeat_their_first_segment() -> None:

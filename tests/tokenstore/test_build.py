@@ -7,8 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -276,6 +279,29 @@ def test_a_full_disk_keeps_what_is_finished(
     reports: list[Progress] = []
     build(tmp_path / "s", corpus, tokenizer, progress=reports.append)
     assert reports[0].bytes_kept == reports[0].bytes_total  # nothing had to be made again
+
+
+def test_what_an_unfinished_build_held_out_is_not_held_out_in_another_one(
+    tmp_path: Path,
+    corpus: CorpusSettings,
+    tokenizer: Tokenizer,
+    interrupted_in: Callable[..., AbstractContextManager[list[Any]]],
+) -> None:
+    with interrupted_in(build_module, "write_store", 2):  # that of train
+        build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.5))
+    assert (tmp_path / "s" / "held_out").exists()
+    for _ in range(2):
+        assert build(tmp_path / "s", corpus, tokenizer, NONE_HELD).held_out is None
+        assert not (tmp_path / "s" / "held_out").exists()
+
+
+def test_workers_do_not_take_the_user_s_files_for_modules(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("random", "numpy", "tokenizers"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not mine to import')")
+    assert build(tmp_path / "s", corpus, tokenizer, PrepareSettings(workers=2)).train.num_documents > 0
 
 
 FULL_DISK_BUILD = """

@@ -93,13 +93,6 @@ def test_a_table_tells_its_bytes_and_gives_its_chunks_in_order(counter, monkeypa
     assert list(chunks.take()) == []
 
 
-@given(st.lists(TEXTS, max_size=6), st.integers(0, 6))
-def test_parts_add_up(texts, cut):
-    parts = count_words(texts[:cut], lowercase=True)
-    parts.merge(count_words(texts[cut:], lowercase=True), max_words=10**6)
-    assert parts == count_words(texts, lowercase=True)
-
-
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(1, 9)), st.integers(1, 20))
 def test_pruning_drops_the_rarest_and_says_how_much(words, limit):
     counts = WordCounts(Counter(words))

@@ -225,7 +225,7 @@ def _hub_files(place: str) -> Iterator[str]:
 
 
 def _is_data(name: str) -> bool:
-    return name.lower().removesuffix(".gz").removesuffix(".zst").removesuffix(".bz2").endswith(FORMATS)
+    return suffixes(name)[0] in FORMATS
 
 
 def _fetched(path: str) -> Path:

@@ -334,7 +334,7 @@ def _parquet(file: InputFile, columns: Columns, findings: Findings) -> Iterator[
 
     names = list(columns.names)
     try:
-        table = polars.scan_parquet(file.local())
+        table = polars.scan_parquet(file.local(), glob=False)
         found = table.collect_schema()
         for name in names:
             if name not in found:
@@ -348,7 +348,7 @@ def _parquet(file: InputFile, columns: Columns, findings: Findings) -> Iterator[
             of = {name: batch[name].to_list() for name in names}
             of |= {name: _named(of[name], known, name, file.path, first) for name, known in classes.items()}
             for number, values in enumerate(zip(*(of[name] for name in names), strict=True), first):
-                findings.bytes_read += sum(len(value) for value in values if isinstance(value, str))
+                findings.bytes_read += sum(len(value.encode()) for value in values if isinstance(value, str))
                 yield number, values
             first += len(batch)
     except polars.exceptions.PolarsError as error:

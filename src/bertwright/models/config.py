@@ -57,6 +57,8 @@ class BertConfig:
     """A token sees only itself and what stands to its left (paper, section 5.1: the LTR ablation)."""
 
     def __post_init__(self) -> None:
+        for name in ("hidden_dropout", "attention_dropout", "layer_norm_eps", "initializer_range"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # a whole number crosses into C as another type
         for name in (
             "vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions",
             "type_vocab_size",

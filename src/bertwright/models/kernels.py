@@ -163,7 +163,7 @@ class AddDropoutNorm(torch.autograd.Function):
         assert x.dtype == residual.dtype, (x.dtype, residual.dtype)
         assert bias.shape == weight.shape == norm_bias.shape == x.shape[-1:], (x.shape, bias.shape, weight.shape)
         y, summed, moments = torch.empty_like(x), torch.empty_like(x), torch.empty(len(x), 2)
-        given = (x, bias.float(), residual, weight.float(), norm_bias.float(), eps)
+        given = (x, bias.float(), residual, weight.float(), norm_bias.float(), float(eps))
         call("add_dropout_norm", TYPES[x.dtype], *given, drawn, summed, moments, y, *rows_columns(x))
         ctx.save_for_backward(summed, moments, weight)
         ctx.drawn = drawn
@@ -219,7 +219,7 @@ class EmbedNorm(torch.autograd.Function):
             assert places.shape == ids[0].shape, (places.shape, ids[0].shape)
             check_range(places, len(table))
         y, moments = word.new_empty(len(ids[0]), word.shape[1]), torch.empty(len(ids[0]), 2)
-        given = (tables, ids, weight.float(), norm_bias.float(), eps, drawn)
+        given = (tables, ids, weight.float(), norm_bias.float(), float(eps), drawn)
         call("embed_norm", TYPES[word.dtype], *given, moments, y, *y.shape)
         ctx.save_for_backward(*tables, weight, moments, *ids)
         ctx.drawn, ctx.sparse = drawn, sparse
@@ -329,7 +329,7 @@ def cross_entropy_(
     check_range(labels, logits.shape[1])
     losses, correct = torch.empty(len(labels)), torch.empty_like(labels)
     added = torch.empty_like(dbias) if dbias is not None else None
-    given = (row_address(logits), logits.stride(0), bias, labels, scale, losses, correct, added)
+    given = (row_address(logits), logits.stride(0), bias, labels, float(scale), losses, correct, added)
     call("cross_entropy", TYPES[logits.dtype], *given, *logits.shape)
     if dbias is not None and added is not None:
         dbias += added

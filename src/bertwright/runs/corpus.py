@@ -179,6 +179,8 @@ def _show_store(console: Console, built: Built) -> None:
     console.print(table)
     if built.empty_documents:
         remark(console, f"{built.empty_documents:,} documents without a token left out")
+    if built.empty_sentences:
+        remark(console, f"{built.empty_sentences:,} sentences without a token left out")
     if built.unknown_tokens:
         remark(console, f"{built.unknown_tokens:,} tokens are [UNK]: characters that the vocabulary lacks")
     if built.held_out_in_train:

@@ -78,7 +78,8 @@ class Side(NamedTuple):
 
 
 def kept(lengths: Sequence[Ints], room: int) -> list[Ints]:
-    """`vocabulary.tokenizer.longest_first` of many sequences at once, each with the same room.
+    """How many tokens of each sequence's one or two texts stay: the longer gives first, then both, the second keeping
+    an odd one (`transformers`' longest_first).
 
     >>> [side.tolist() for side in kept([np.array([10, 10, 3]), np.array([3, 9, 9])], 7)]
     [[4, 4, 3], [3, 3, 4]]

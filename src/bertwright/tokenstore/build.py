@@ -228,7 +228,9 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
         for _ in range(count):
             ours, theirs = Pipe()
             with theirs:
-                code = f"from bertwright.tokenstore.parts import serve; serve({theirs.fileno()}, {os.getpid()})"
+                # Modules are found where we found ours, and not in the current folder, where -c looks first.
+                code = f"import sys; sys.path[:] = {sys.path!r}; from bertwright.tokenstore.parts import serve; "
+                code += f"serve({theirs.fileno()}, {os.getpid()})"
                 command = [sys.executable, "-c", code]
                 process = subprocess.Popen(
                     command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, process_group=0
@@ -311,14 +313,16 @@ def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareS
     files.write_json(folder / "build.json", {"plan": plan.digest, "held_out": settings.held_out, "counts": counts})
     headers: dict[str, StoreHeader] = {}
     for side, chosen in (("held_out", held_out), ("train", ~held_out)):
-        if chosen.any():
-            of_part = np.split(chosen, np.cumsum(sizes)[:-1])
-            corpus = files.digest_bytes(digests[chosen].astype("<u8").tobytes())
+        if not chosen.any():
+            _removed(folder / side)  # of an unfinished build that held out a share
+            continue
+        of_part = np.split(chosen, np.cumsum(sizes)[:-1])
+        corpus = files.digest_bytes(digests[chosen].astype("<u8").tobytes())
 
-            def write(path: Path, of_part: Any = of_part, corpus: str = corpus, side: str = side) -> None:
-                headers[side] = write_store(path, _chosen(plan, summaries, of_part), origin, corpus)
+        def write(path: Path, of_part: Any = of_part, corpus: str = corpus, side: str = side) -> None:
+            headers[side] = write_store(path, _chosen(plan, summaries, of_part), origin, corpus)
 
-            _replaced(folder / side, write)
+        _replaced(folder / side, write)
     shutil.rmtree(plan.parts, ignore_errors=True)
     return Built(headers["train"], headers.get("held_out"), **counts)
 
@@ -361,7 +365,11 @@ def _chosen(plan: _Plan, summaries: Sequence[PartSummary], of_part: Sequence[np.
 
 def _replaced(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a folder, whole or not at all, in place of one that an unfinished build left."""
-    if folder.exists():
-        shutil.rmtree(folder)
+    _removed(folder)
     with files.whole_folder(folder) as part:
         write(part)
+
+
+def _removed(folder: Path) -> None:
+    if folder.exists():
+        files.remove_folder(folder)

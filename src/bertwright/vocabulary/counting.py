@@ -41,7 +41,7 @@ BOUNDARY = " " * 4
 
 @dataclass
 class WordCounts:
-    """Occurrences of words; additive, so that parts of a corpus can be counted apart and merged."""
+    """Occurrences of words."""
 
     words: Counter[str] = field(default_factory=Counter)
     too_long: int = 0  # occurrences of words above BERT's 100 characters, which no vocabulary can help
@@ -62,15 +62,6 @@ class WordCounts:
         totals = np.zeros(len(distinct), dtype=np.int64)
         np.add.at(totals, places, occurrences)
         return Counter(dict(zip(map(chr, distinct.tolist()), totals.tolist(), strict=True)))
-
-    def merge(self, other: WordCounts, max_words: int) -> None:
-        """Add another part's counts, then hold to at most `max_words` distinct words."""
-        self.words.update(other.words)
-        self.too_long += other.too_long
-        self.pruned += other.pruned
-        self.chunks += other.chunks
-        self.accents_are_letters += other.accents_are_letters
-        self.prune(max_words)
 
     def prune(self, max_words: int) -> None:
         """Above `max_words` distinct words, drop all words up to the frequency that leaves half of them or fewer.

@@ -51,15 +51,10 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A text, or a pair, as the model reads it: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]. N tokens in all.
-
-    Offsets and word numbers count within the token's own text, A or B; `token_type_ids` tells which.
-    """
+    """A text as the model reads it, [CLS] text [SEP]: N tokens."""
 
     ids: Ids  # N
-    token_type_ids: Ids  # N    0 up to the first [SEP], 1 after it
     offsets: Ids  # N 2  first character and one past the last; (0, 0) for the [CLS] and [SEP] that were added
-    word_numbers: Ids  # N    number of the word that the piece is from; -1 for the [CLS] and [SEP] that were added
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -157,30 +152,22 @@ class Tokenizer:
         return flat_ids(self._raw, texts, add_special_tokens=False)
 
     def ids_with_specials(self, texts: Sequence[str]) -> Ragged:
-        """The ids of `encode_batch`, of single texts and uncut, without offsets and words: many times as fast."""
+        """The ids of `encode_batch` without offsets: many times as fast."""
         return flat_ids(self._typed, texts, add_special_tokens=True)
 
-    def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
-        """Encode one text or one pair; see `encode_batch`."""
-        return self.encode_batch([text], None if pair is None else [pair], max_length)[0]
+    def encode(self, text: str) -> Encoding:
+        """Encode one text; see `encode_batch`."""
+        return self.encode_batch([text])[0]
 
-    def encode_batch(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, max_length: int | None = None
-    ) -> list[Encoding]:
-        """Encode texts, or pairs of texts, with [CLS] and [SEP], character offsets and word numbers.
-
-        `max_length` counts all tokens, [CLS] and [SEP] included; a pair is cut at the end of its longer text first.
-        Raises ValueError for a `max_length` too short for [CLS] and [SEP], for texts and pairs of unequal number, and
-        for a lone surrogate.
-        """
-        added = 2 if pairs is None else 3
-        if max_length is not None and max_length < added:
-            raise ValueError(f"max_length is {max_length}, but [CLS] and [SEP] alone take {added} tokens")
-        if pairs is not None and len(pairs) != len(texts):
-            raise ValueError(f"{len(texts)} texts but {len(pairs)} pairs; every text needs one")
-        sides = [_encode(self._backend.encode_batch, side, False) for side in (texts, pairs) if side is not None]
-        room = None if max_length is None else max_length - added
-        return [self._join(parts, room) for parts in zip(*sides, strict=True)]
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encode texts, uncut, with [CLS], [SEP] and character offsets. Raises ValueError for a lone surrogate."""
+        return [
+            Encoding(
+                np.array([self.cls_id, *found.ids, self.sep_id], dtype=np.int64),
+                np.array([(0, 0), *found.offsets, (0, 0)], dtype=np.int64),
+            )
+            for found in _encode(self._backend.encode_batch, texts, False)
+        ]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
         """The text of ids: pieces joined to words, spaces before punctuation removed. ValueError for an unknown id."""
@@ -208,17 +195,6 @@ class Tokenizer:
     def _typed(self) -> FlatBackend:
         return flat_backend(self._backend.to_str())
 
-    def _join(self, parts: Sequence[tokenizers.Encoding], room: int | None) -> Encoding:
-        """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], from the encodings of A and B alone, cut to `room` tokens."""
-        kept = longest_first([len(part.ids) for part in parts], room)
-        ids, types, offsets, words = [self.cls_id], [0], [(0, 0)], [-1]
-        for side, (part, length) in enumerate(zip(parts, kept, strict=True)):
-            ids += [*part.ids[:length], self.sep_id]
-            types += [side] * (length + 1)
-            offsets += [*part.offsets[:length], (0, 0)]
-            words += [*(-1 if word is None else word for word in part.word_ids[:length]), -1]
-        return Encoding(*(np.array(column, dtype=np.int64) for column in (ids, types, offsets, words)))
-
 
 # How texts become flat ids: either library, behind one call.
 FlatBackend = nanotoken.Tokenizer | tokenizers.Tokenizer
@@ -230,21 +206,6 @@ def flat_backend(description: str) -> FlatBackend:
         return nanotoken.Tokenizer.from_json(description)
     except nanotoken.UnsupportedTokenizerError:  # an unusual normalizer or pre-tokenizer
         return tokenizers.Tokenizer.from_str(description)
-
-
-def longest_first(lengths: Sequence[int], room: int | None) -> list[int]:
-    """How many tokens of one or two texts stay: the longer gives first, then both, the second keeping an odd one.
-
-    >>> longest_first([10, 3], 8), longest_first([10, 9], 7), longest_first([3, 9], 7)
-    ([5, 3], [4, 3], [3, 4])
-    """
-    if room is None or sum(lengths) <= room:
-        return list(lengths)
-    if len(lengths) == 1:
-        return [room]
-    short = min(*lengths, room // 2)
-    cut = [short, room - short]
-    return cut if lengths[0] <= lengths[1] else cut[::-1]
 
 
 def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool = False) -> Ragged:

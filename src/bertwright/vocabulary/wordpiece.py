@@ -75,10 +75,7 @@ class VocabularySettings:
 def count_words(
     texts: Iterable[str], settings: VocabularySettings, progress: Callable[[int], None] | None = None
 ) -> WordCounts:
-    """Count the words of texts; `progress` is told the UTF-8 bytes done since it was last told.
-
-    Counts of parts of a corpus add up: count them in several processes and `merge`. See `counting.count_words`.
-    """
+    """Count the words of texts; `progress` is told the UTF-8 bytes done since it was last told."""
     return counting.count_words(
         texts,
         lowercase=settings.lowercase,
@@ -203,7 +200,7 @@ def report(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> Voc
     unknown = np.zeros(len(occurrences), dtype=bool)
     unknown[word_of[ids == tokens.index("[UNK]")]] = True
     words = occurrences.sum()
-    used = usage(tokens, counts)
+    used = np.bincount(ids, minlength=len(tokens)).tolist()  # by how many different words
     known = {token.removeprefix(CONTINUATION) for token in tokens}
     pieces = [token for token in tokens if token not in SPECIAL_TOKENS]
     frequency = counts.characters()
