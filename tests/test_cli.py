@@ -472,6 +472,7 @@ def test_a_full_disk_leaves_nothing(at: Path, command: str) -> None:
         ("vocabulary text.txt --output text.txt/new", "text.txt"),
         ("vocabulary text.txt --output /sys/new", "/sys/new: "),  # nobody may write there, not even root
         ("survey text.txt --json /sys/new", "/sys/new: "),
+        ("survey text.txt --json text.txt/new.json", "text.txt"),
         ("prepare text.txt --vocabulary vocabulary --store text.txt", "text.txt: "),
     ],
 )

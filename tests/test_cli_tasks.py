@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -21,6 +22,7 @@ import numpy as np
 import polars
 import pytest
 
+from bertwright.corpus.tables import Columns, read_rows
 from bertwright.files import folder_lock, read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.models.config import BertConfig
@@ -51,6 +53,9 @@ KINDS = {
 CLASSIFY, REGRESS, CHOOSE, TAG, ANSWER = (
     f"finetune --task {kind} {flags} --model bert --run new {QUICK} --train" for kind, (flags, *_) in KINDS.items()
 )
+
+
+CHOOSE = CHOOSE.replace("--endings a b c", "--endings all")  # a list, as published files have them
 
 
 def sentences(count: int, seed: int) -> Iterator[tuple[str, int, int]]:
@@ -262,11 +267,13 @@ def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monke
         done = ran(f"{command} new")
     assert done.code == 130
     assert done.err == "bertwright: interrupted: 1 of 2 runs are done; go on with: bertwright grid --run new --resume\n"
-    assert "not finished" in well("info new")
-    well("grid --run new --resume")
     told = well("info new")
-    assert "grid of fine-tuning runs" in told
-    assert "runs done" in told
+    assert re.search(r"new: grid of fine-tuning runs\s+state +not finished\s+runs done +1 of 2", told)
+    (at / "begun").mkdir()
+    shutil.copyfile("new/settings.toml", "begun/settings.toml")
+    assert re.search(r"not finished\s+runs done +0 of 2", well("info begun"))
+    well("grid --run new --resume")
+    assert re.search(r"state +finished\s+runs done +2 of 2", well("info new"))
     other = ran("finetune --run new --resume")
     assert other.code == 2
     assert "(the folder was written by `bertwright grid`)" in other.err
@@ -274,6 +281,20 @@ def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monke
     assert (at / "new/results.jsonl").read_bytes() == (at / "whole/results.jsonl").read_bytes()
     assert files(at / "new/model") == files(at / "whole/model")
     assert well(f"evaluate new dev.tsv {HERE}").startswith("new on 12 examples")
+
+
+def test_what_is_kept_in_csv_can_be_read_again(at: Path) -> None:
+    odd = ["a\rb", "end\r", 'a "q", b', "a\r\nb", "plain"]
+    (at / "odd.jsonl").write_text("".join(json.dumps({"text": "the bear", "odd": text}) + "\n" for text in odd))
+    well(f"predict classification --inputs odd.jsonl --output found.csv --keep odd {HERE}")
+    assert [values[0] for _, values in read_rows("found.csv", Columns(("odd",)))] == odd
+
+
+def test_a_label_may_be_called_none(at: Path) -> None:
+    rows = "".join(f"{text}\t{('Some', 'None')[place]}\n" for text, _, place in sentences(16, 5))
+    (at / "named.tsv").write_text("text\tlabel\n" + rows)
+    well(f"finetune --task classification --train named.tsv --model bert --run new {QUICK} --metric f1 --positive None")
+    assert json.loads((at / "new/model/task.json").read_text())["positive"] == "None"
 
 
 def test_a_probe_keeps_its_features_and_takes_more_seeds(at: Path) -> None:
@@ -420,11 +441,11 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no target": (f"{REGRESS} gap.csv", "gap.csv, line 2: no value in 'alike'; fill it in"),
     "one number": (f"{REGRESS} constant.csv", "have the same in 'alike': 1.0; at least two different ones are needed"),
     "smoothed numbers": (f"{REGRESS} train.csv --label-smoothing 0.1", "a regression has no labels"),
-    "uneven choices": (f"{CHOOSE} uneven.jsonl --endings all",
+    "uneven choices": (f"{CHOOSE} uneven.jsonl",
         "uneven.jsonl, line 2: 2 endings expected, as in the examples before, 3 found"),
-    "one choice": (f"{CHOOSE} lonely.jsonl --endings all", "lonely.jsonl, line 1: two endings or more expected, 1"),
-    "choices from one": (f"{CHOOSE} from-one.jsonl --endings all", "are they counted from 1? Set first_label to 1"),
-    "endings of no column": (f"{CHOOSE} train.jsonl --endings a b d", "no column 'd'; found are prompt"),
+    "one choice": (f"{CHOOSE} lonely.jsonl", "lonely.jsonl, line 1: two endings or more expected, 1"),
+    "choices from one": (f"{CHOOSE} from-one.jsonl", "are they counted from 1? Set first_label to 1"),
+    "endings of no column": (f"{CHOOSE} train.jsonl", "no column 'all'; found are prompt"),
     # tags
     "too few columns": (f"{TAG} no-tag.conll",
         "no-tag.conll, line 19: column 1 and column -1 expected, 1 column found: 'bear'; choose them with --words"),
@@ -515,6 +536,14 @@ MISUSE: dict[str, tuple[str, str]] = {
     "task of no kind": ("predict unknown a", 'unknown/task.json: no kind of task "clasification"; did you'),
     "task without labels": ("predict unfitted a", "unfitted/task.json: the tags are not known yet"),
     "task of another model": ("predict crossed a b", "crossed/task.json: a span head with 2 outputs expected"),
+    "values given twice": ("predict classification --inputs one.tsv --inputs=bare.tsv --output found.tsv",
+        "--inputs is given twice; name all of its values after one"),
+    "numbers kept secret": ("evaluate regression secret.csv",
+        "secret.csv, line 2: this number is -1, as are all others, and no score tells anything"),
+    "no room for a context": ("finetune --task question-answering --max-question 40 --model bert --run new --train "
+        "dev.json", "max_question = 40: no room for a context is left in the model's 32 positions; ask for less"),
+    "a table within a table": ("finetune --config text.toml --run new",
+        'text.toml: task: unknown setting "text"; it belongs into the table [task.overrides]'),
     # grid, probe, submission
     "nothing to choose by": (f"grid --task classification --train train.tsv --model bert --run new {HERE}",
         "nothing to choose by: name labelled files with --dev"),
@@ -537,6 +566,8 @@ ROW = "the bear\tdry\nthe wolf\twet\n"
 TAGGED = written("tagging", 3, seed=4)
 ENDINGS = '{"prompt": "p", "right": 0, "all": ["a", "b"]}\n'
 BAD: dict[str, str | bytes] = {
+    "secret.csv": "first,alike,second\nthe bear,-1,a\nthe wolf,-1.0,b\n",
+    "text.toml": '[task]\ntask = "classification"\ntext = "sentence"\n',
     "few.tsv": f"text\tlabel\n{ROW}the bear\n",
     "many.tsv": f"text\tlabel\n{ROW}the bear\tdry\twet\n",
     "no-label.tsv": f"text\tlabel\n{ROW}the bear\t\n",

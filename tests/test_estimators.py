@@ -24,6 +24,7 @@ import numpy as np
 import polars
 import pytest
 import torch
+from rich.console import Console
 from sklearn.base import BaseEstimator, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
@@ -41,6 +42,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.runs import finetune as finetuning
 from bertwright.runs.tuning import FinetuneSettings
+from bertwright.runs.use import ConvertSettings, convert
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.device import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -192,6 +194,8 @@ def test_labels_come_back_as_they_were_also_from_a_folder(bert: str, tmp_path: P
     assert opened.classes_.tolist() == sorted(labels)
     assert opened.classes_.dtype == labels.dtype
     assert (opened.predict_proba(TEST.texts) == classifier.predict_proba(TEST.texts)).all()
+    convert(ConvertSettings(str(tmp_path / "folder"), tmp_path / "copy"), Console(file=io.StringIO()))
+    assert BertClassifier.from_folder(tmp_path / "copy").classes_.dtype == labels.dtype
 
 
 @pytest.mark.parametrize(

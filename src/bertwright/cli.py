@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 from bertwright.settings import nearest, read_toml, unfinished
 
@@ -191,6 +191,10 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
     """
     import tyro
 
+    lists = {f"--{name.replace('_', '-')}" for name in _lists(cls)}
+    flags = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
+    if twice := [flag for flag in flags if flag in lists and flags.count(flag) > 1]:  # the last would win, as elsewhere
+        raise ValueError(f"{twice[0]} is given twice; name all of its values after one")
     config, rest = _taken(arguments, "--config")
     if "--resume" in rest and (run_folder := _taken(rest, "--run")[0]):
         if config:
@@ -202,6 +206,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
         default = unfinished(cls, read_toml(Path(config)) if config else {}, config or "command line", tyro.MISSING)
     registry = tyro.constructors.ConstructorRegistry()
     registry.struct_rule(_flags)
+    registry.primitive_rule(_texts)
     try:
         return tyro.cli(
             cls,
@@ -214,6 +219,15 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
         )
     except _RefusedError as refused:
         raise ValueError(str(refused)) from refused.__cause__
+
+
+def _lists(cls: type[Any]) -> Iterator[str]:
+    """The fields of a record, and of those in it, that take any number of values."""
+    for name, kind in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            yield from _lists(cast(type[Any], kind))
+        elif _is_list(kind) or any(map(_is_list, get_args(kind))):
+            yield name
 
 
 def _taken(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -263,6 +277,21 @@ def _flags(info: Any) -> Any:
             kind = _shown(name, kind, default, text)
         fields.append(StructFieldSpec(name, kind, default, text))
     return StructConstructorSpec(make, tuple(fields))
+
+
+def _texts(info: Any) -> Any:
+    """tyro's rule for a text that may be left out: "None" is a text, which a label or a column may be called."""
+    from tyro.constructors import PrimitiveConstructorSpec
+
+    if info.type != str | None:
+        return None
+    return PrimitiveConstructorSpec[str | None](
+        nargs=1,
+        metavar="STR",
+        instance_from_str=lambda given: given[0],
+        is_instance=lambda value: value is None or isinstance(value, str),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def field_texts(cls: type[Any]) -> dict[str, str]:

@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_is_fitted
 from bertwright.corpus.tables import SURROGATE, plain
 from bertwright.files import read_json, write_json
 from bertwright.inference.model import Bert, Text, load
-from bertwright.interop.folders import model_folder, new_folder
+from bertwright.interop.folders import CLASSES, model_folder, new_folder
 from bertwright.models.heads import BertForTask
 from bertwright.runs.finetune import finetune
 from bertwright.runs.tuning import FinetuneSettings, paper_optimizer
@@ -42,7 +42,6 @@ from bertwright.tasks.conll import TagExample
 from bertwright.tasks.kinds import TaskModel, write_task_folder
 from bertwright.training.device import DeviceSettings, placed
 
-CLASSES = "classes.json"  # beside the model: what its label names stood for in y
 SHOWN = 40  # characters of a value in a message
 
 

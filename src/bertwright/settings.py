@@ -10,7 +10,7 @@ import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -101,10 +101,29 @@ def _kinds(cls: type[Any], table: dict[str, Any], where: str) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
     for name in table:
         if name not in names:
-            homes = [home for home, kind in kinds.items() if name in getattr(kind, "__dataclass_fields__", ())]
-            way_out = f"it belongs into the table [{homes[0]}]" if homes else nearest(name, names)
+            home = next(_homes(cls, name), None)
+            within = where.split(": ")[1:]  # after the file's name, the tables
+            way_out = (
+                nearest(name, names) if home is None else f"it belongs into the table [{'.'.join([*within, home])}]"
+            )
             raise ValueError(f'{where}: unknown setting "{name}"; {way_out}')
     return kinds
+
+
+def _homes(cls: type[Any], name: str, path: str = "") -> Iterator[str]:
+    """The tables below a record's that know a setting."""
+    for field, kind in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            if name in kind.__dataclass_fields__:
+                yield path + field
+            yield from _homes(typing.cast(type[Any], kind), name, f"{path}{field}.")
+
+
+def refuse_one_text(record: Any, *names: str) -> None:
+    """Raise ValueError where a text stands in a field for several of them: its letters would pass for these."""
+    for name in names:
+        if isinstance(value := getattr(record, name), str):
+            raise ValueError(f"{name} is one text; a tuple of texts is needed: ({value!r},)")
 
 
 def _checked_table(value: Any, where: str) -> dict[str, Any]:

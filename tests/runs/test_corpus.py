@@ -132,5 +132,5 @@ def test_a_store_says_what_it_lost(
 
 
 def test_one_text_is_not_taken_for_many_inputs() -> None:
-    with pytest.raises(ValueError, match=r"a tuple of paths is needed: \('books/',\)"):
+    with pytest.raises(ValueError, match=r"a tuple of texts is needed: \('books/',\)"):
         CorpusSettings("books/")  # type: ignore[arg-type]

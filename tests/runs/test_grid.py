@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import statistics
 from collections.abc import Callable, Iterator
@@ -241,6 +242,18 @@ def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make)
         carried_out(replace(settings, resume=True))
     (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
     with pytest.raises(ValueError, match=r"results\.jsonl, line 2: no result of this grid"):
+        carried_out(replace(settings, resume=True))
+
+
+def test_runs_of_a_grid_start_from_the_same_weights(tmp_path: Path, tiny_bert: Path, make: Make) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "bert")
+    settings = make(tmp_path / "run", model=str(tmp_path / "bert"), epochs=(0.2,), seeds=1)
+    carried_out(settings)
+    first, _ = (settings.run / "results.jsonl").read_text().splitlines()
+    (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were still to be done
+    kept = (tmp_path / "bert/model.safetensors").read_bytes()
+    (tmp_path / "bert/model.safetensors").write_bytes(kept[:-4] + b"\0\0\0\0")
+    with pytest.raises(ValueError, match="the weights to start from: not what the run began with"):
         carried_out(replace(settings, resume=True))
 
 

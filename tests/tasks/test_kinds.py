@@ -90,6 +90,18 @@ def test_a_head_alone_tells_the_task_and_the_model_s_positions_its_length(tmp_pa
     assert load_task(tmp_path / "again").task == found.task
 
 
+def test_a_tagger_of_transformers_that_calls_its_tags_bilou(tmp_path):
+    task = Tagging(labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="bioes", max_length=64)
+    save(tmp_path / "m", task)
+    (tmp_path / "m/task.json").unlink()
+    config = (tmp_path / "m/config.json").read_text()
+    (tmp_path / "m/config.json").write_text(config.replace("E-X", "L-X").replace("S-X", "U-X"))
+    found = load_task(tmp_path / "m")
+    assert found.task == task
+    save_task_folder(tmp_path / "again", found, TOKENIZER)
+    assert load_task(tmp_path / "again").task == task
+
+
 def test_long_models_answer_in_the_windows_of_the_paper():
     assert inferred(HeadRecord(Head("span", 2), (), False), max_positions=512) == QuestionAnswering()
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bertwright.tasks.presets import PRESETS, TaskSettings
+from bertwright.runs.evaluate import EvaluateSettings
+from bertwright.runs.predict import PredictSettings
+from bertwright.runs.use import FillMaskSettings
+from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
 
 
 def table(*rows: str) -> str:
@@ -175,3 +179,19 @@ def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -
     first, *_ = task.read(*published.files("train"))
     assert {key: getattr(first, key) for key in example} == example
     assert {key: getattr(task, key) for key in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (lambda: TaskSettings("classification", train="train.tsv"), "train"),  # type: ignore[arg-type]
+        (lambda: Overrides(endings="abcd"), "endings"),  # type: ignore[arg-type]
+        (lambda: PredictSettings("model", texts="hey"), "texts"),  # type: ignore[arg-type]
+        (lambda: PredictSettings("model", inputs="a.tsv", output=Path("b.tsv")), "inputs"),  # type: ignore[arg-type]
+        (lambda: EvaluateSettings("model", "dev.tsv"), "inputs"),  # type: ignore[arg-type]
+        (lambda: FillMaskSettings("model", "a [MASK]"), "texts"),  # type: ignore[arg-type]
+    ],
+)
+def test_one_text_is_not_taken_for_its_letters(made: Callable[[], Any], name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is one text; a tuple of texts is needed"):
+        made()

@@ -12,6 +12,8 @@ from typing import Any, Literal, cast, get_args
 
 from tyro.conf import Positional
 
+from bertwright.settings import refuse_one_text
+
 DocumentRule = Literal["blank-line", "file", "line"]
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -45,8 +47,7 @@ class CorpusSettings:
     """What to do about bytes that are not UTF-8: stop and say where they are, or read each as U+FFFD."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.inputs, str):  # a tuple of text is asked for, and one text would pass as that of its letters
-            raise ValueError(f"inputs is one text; a tuple of paths is needed: ({self.inputs!r},)")
+        refuse_one_text(self, "inputs")
         if not self.inputs:
             raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
         if not self.column:

@@ -12,13 +12,14 @@ from bertwright.files import whole_folder
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
+CLASSES = "classes.json"  # beside a classifier of `estimators`: what its label names stood for in y
 DOWNLOADED = [
     CONFIG,
     WEIGHTS,
     "model-*.safetensors",
     SHARDS,
     "task.json",
-    "classes.json",
+    CLASSES,
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bertwright.corpus.inputs import CorpusSettings, checked_inputs, open_inputs
 from bertwright.corpus.survey import Survey, UnreadableError, render, render_unreadable, warnings
 from bertwright.corpus.survey import survey as take_survey
 from bertwright.files import whole_folder, write_json
-from bertwright.runs.folders import refuse_existing, vocabulary_folder
+from bertwright.runs.folders import new_file, refuse_existing, vocabulary_folder
 from bertwright.runs.screen import columns, counting, facts, heading, reading, remark, say
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import Built, PrepareSettings, Progress, build
@@ -68,8 +69,11 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
     and when the file for the figures is there already.
     """
     console = console or Console()
-    if settings.json:
-        refuse_existing(settings.json)
+    with nullcontext() if settings.json is None else new_file(settings.json) as file:
+        return _survey(settings, file, console)
+
+
+def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Survey:
     try:
         with reading(console, "surveying", sum(file.size for file in checked_inputs(settings.corpus)[0])) as advance:
             found = take_survey(settings.corpus, advance)
@@ -87,8 +91,8 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
         remark(console, warning)
     if not told:
         say(console, "Nothing here will hurt pre-training.", "green")
-    if settings.json:
-        write_json(settings.json, asdict(found))
+    if file is not None:
+        write_json(file, asdict(found))
         say(console, f"All figures  {settings.json}")
     return found
 

@@ -19,6 +19,7 @@ from bertwright.runs.finetune import score_table
 from bertwright.runs.folders import new_file
 from bertwright.runs.screen import counting, filled, heading, remark, say
 from bertwright.runs.tuning import within_positions
+from bertwright.settings import refuse_one_text
 from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.prediction import losses, scored
 from bertwright.tasks.presets import Overrides
@@ -39,6 +40,7 @@ class EvaluateSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
+        refuse_one_text(self, "inputs")
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
 
@@ -80,5 +82,5 @@ def opened(name: str, overrides: Overrides, place: Any) -> tuple[Bert, AnyTask, 
     if model.task is None or not isinstance(model.model, BertForTask):
         raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
     task = overrides.applied(model.task)
-    model.task = within_positions(task, overrides.max_length, model.config.max_positions)
+    model.task = within_positions(task, overrides, model.config.max_positions)
     return model, model.task, model.model

@@ -40,7 +40,7 @@ from bertwright.runs.trials import (
     standings,
     write_results,
 )
-from bertwright.runs.tuning import FinetuneSettings, Part, digests, hold_to_data, open_run
+from bertwright.runs.tuning import FinetuneSettings, Part, digests, hold_to_data, open_run, start_digest
 from bertwright.settings import write_settings
 from bertwright.tasks.prediction import scored
 from bertwright.training import checkpoint
@@ -161,9 +161,10 @@ class _Grid:
         return Outcome(trial, read_json(settings.run / "report.json")["scores"])
 
     def hold_to_data(self) -> None:
-        """Refuse to go on with other files than those of the runs before: their scores would stand in one table."""
+        """Refuse to go on with other files or weights than the runs before: their scores would stand in one table."""
         for outcome in self.outcomes[:1]:
-            hold_to_data(self.settings.finetuning(outcome.trial).run, digests(self.settings.task))
+            now = digests(self.settings.task) | start_digest(self.settings.model)
+            hold_to_data(self.settings.finetuning(outcome.trial).run, now)
 
     def prune(self) -> None:
         """Delete what no later step reads: checkpoints of runs that are done, and models that cannot be chosen."""

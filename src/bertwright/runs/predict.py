@@ -29,6 +29,7 @@ from bertwright.models.heads import BertForTask
 from bertwright.runs.evaluate import opened
 from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import Advance, counting, filled, heading, remark, say
+from bertwright.settings import refuse_one_text
 from bertwright.tasks.kinds import KINDS, AnyTask
 from bertwright.tasks.prediction import losses, predicted
 from bertwright.tasks.presets import Overrides
@@ -62,6 +63,7 @@ class PredictSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
+        refuse_one_text(self, "texts", "inputs", "keep")
         if bool(self.texts) == bool(self.inputs):
             raise ValueError(f"give either texts, or files with --inputs; {PIPED} stands for standard input")
         refuse_beside_piped(self.inputs)
@@ -258,7 +260,8 @@ def _write_row(file: TextIO, suffix: str, values: Iterable[Any], tally: _Tally) 
     """One line of a table. Quotes enclose what needs them in .csv; in .tsv they are plain characters, as when read."""
     cells = [_cell(value) for value in values]
     if suffix == ".csv":
-        csv.writer(file, lineterminator="\n").writerow(cells)
+        returns = any("\r" in str(cell) for cell in cells)  # which the writer takes for no reason to quote
+        csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL).writerow(cells)
         return
     found = [BREAK.subn(" ", str(cell)) for cell in cells]
     tally.spaced += sum(breaks > 0 for _, breaks in found)

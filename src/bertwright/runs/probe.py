@@ -207,7 +207,7 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
     task = task.fitted(read["train"])
     if task.head.kind == "span":
         raise ValueError(f"{task.kind} reads every token of every window, too many to keep; fine-tune it instead")
-    task = within_positions(task, settings.task.overrides.max_length, encoder.config.max_positions)
+    task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     parts = [Part(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
     return _Run(settings, place, console, task, encoder.to(place.device), parts)
 

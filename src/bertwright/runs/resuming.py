@@ -104,10 +104,16 @@ def settle(model: BertForPretraining | BertForTask, place: Place) -> None:
 
 def changed_data(run: Path, now: Mapping[str, str]) -> list[str]:
     """What is not as it was when a run began, by the names of the digests; those of `now` against those kept."""
+    before = kept_digests(run)
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def kept_digests(run: Path) -> dict[str, str]:
+    """The digests of what a run read when it began."""
     before = read_json(run / DATA)
     if not isinstance(before, dict):
         raise ValueError(f"{run / DATA}: an object with digests expected; start anew in another folder")
-    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    return before
 
 
 def way_on(settings: Resumable, verb: str, place: Place) -> str:

@@ -15,15 +15,15 @@ from rich.console import Console
 from bertwright.batching.order import permuted
 from bertwright.corpus.inputs import HUB, local_files, refuse_twice
 from bertwright.files import digest_bytes, digest_file
-from bertwright.interop.folders import model_folder
+from bertwright.interop.folders import CONFIG, model_folder
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.heads import BertForTask
-from bertwright.runs.resuming import changed_data, settle, write_down
+from bertwright.runs.resuming import changed_data, kept_digests, settle, write_down
 from bertwright.runs.screen import remark
 from bertwright.seeding import key
 from bertwright.tasks.classification import Regression
 from bertwright.tasks.kinds import AnyTask, read_task
-from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.presets import Overrides, TaskSettings
 from bertwright.tasks.task import Encoded, refuse_unfit
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, Place
@@ -96,6 +96,8 @@ class FinetuneSettings:
 PARTS = ("train", "dev", "test")
 HELD_OUT = 1  # what the random order of groups is for
 
+START = "the weights to start from"  # among the digests of a run
+
 # May differ between a run and its resumption: they say where and how often, not what is computed.
 FREE = ("run", "resume", "evaluate_every", "save_every", "log_every", "device")
 
@@ -138,7 +140,7 @@ def open_run(
     task, read = _fitted(settings, examples)
     model = _starting_model(settings, task, source, latest is not None, console if place.leads else None)
     check_weights(model, 0)
-    task = within_positions(task, settings.task.overrides.max_length, model.config.max_positions)
+    task = within_positions(task, settings.task.overrides, model.config.max_positions)
     parts = {
         name: Part(name, part, task.encode(part, tokenizer, labelled=name == "train")) for name, part in read.items()
     }
@@ -226,11 +228,17 @@ def _starting_model(
     return started.model
 
 
-def within_positions(task: AnyTask, asked: int | None, positions: int) -> AnyTask:
-    """The task for a model of so many positions: a default length gives way to them, one asked for does not."""
-    if asked is not None and asked > positions:
-        raise ValueError(f"max_length = {asked}: the model has {positions} positions; ask for that or less")
-    return task.shortened(positions)
+def within_positions(task: AnyTask, asked: Overrides, positions: int) -> AnyTask:
+    """The task for a model of so many positions: default lengths give way to them, those asked for do not."""
+    if asked.max_length is not None and asked.max_length > positions:
+        raise ValueError(f"max_length = {asked.max_length}: the model has {positions} positions; ask for that or less")
+    found = task.shortened(positions)
+    if asked.max_question is not None and asked.max_question != getattr(found, "max_question", None):
+        raise ValueError(
+            f"max_question = {asked.max_question}: no room for a context is left in the model's {positions} positions; "
+            "ask for less"
+        )
+    return found
 
 
 def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[str, float]:
@@ -250,6 +258,10 @@ def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[s
 def begin(settings: FinetuneSettings) -> None:
     """Write down what is run, once all of it has been opened; hold a resumed run to the files that it began with."""
     data = digests(settings.task)
+    if checkpoint.newest(settings.run / "checkpoints") is None:
+        data |= start_digest(settings.model)
+    else:  # which is past; a run that it came from may have gone on since
+        data |= {name: digest for name, digest in kept_digests(settings.run).items() if name == START}
     if settings.resume:
         hold_to_data(settings.run, data)
     write_down(settings, "finetune", data)
@@ -264,6 +276,14 @@ def hold_to_data(run: Path, data: Mapping[str, str]) -> None:
 def digests(task: TaskSettings) -> dict[str, str]:
     """What every file, folder or glob of a task holds; of a data set on the hub, its name."""
     return {path: _digest(path) for part in PARTS for path in task.files(part)}
+
+
+def start_digest(model: str | None) -> dict[str, str]:
+    """What weights a model stands for today: those of a run that goes on, or of the hub's latest revision, move."""
+    assert model is not None  # `open_run` has refused that
+    folder = model_folder(model)
+    files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
+    return {START: digest_bytes(*(digest_file(file).encode() for file in files))}
 
 
 def _digest(path: str) -> str:

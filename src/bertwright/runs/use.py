@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,12 +25,12 @@ from bertwright.files import read_json
 from bertwright.inference.masks import Filled
 from bertwright.inference.model import Bert, load
 from bertwright.interop import google
-from bertwright.interop.folders import is_run, model_folder
+from bertwright.interop.folders import CLASSES, is_run, model_folder
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
 from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
-from bertwright.settings import read_toml
+from bertwright.settings import read_toml, refuse_one_text
 from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
@@ -41,6 +42,11 @@ EMBED_AT_ONCE = 4_096  # texts between two writes: enough to group them by lengt
 MASK_WIDTH = 26  # terminal columns of one [MASK] and its candidates
 TEXT_WIDTH, COSINE_WIDTH = 36, 8  # terminal columns
 SHOWN_LABELS = 12
+GRID = "grid of fine-tuning runs"
+SERIES = {  # and the settings that are varied in it: several values, or the number of them
+    GRID: ("learning_rates", "batch_sizes", "epochs", "seeds"),
+    "probe of frozen features": ("representations", "learning_rates", "seeds"),
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class FillMaskSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
+        refuse_one_text(self, "texts")
         if not self.texts:
             raise ValueError('no text given; for example: bertwright fill-mask MODEL "Paris is the [MASK] of France."')
 
@@ -175,8 +182,8 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
         what, rows = "token store", _store_facts(folder, settings.verify)
     elif is_run(folder):
         what, rows = _run_facts(folder, settings.verify)
-    elif (folder / "settings.toml").is_file() and (folder / "results.jsonl").is_file():
-        (what, rows), digests = _series_facts(folder), False
+    elif (folder / "settings.toml").is_file() and (series := _series(folder)) is not None:
+        (what, rows), digests = _series_facts(folder, *series), False
     elif (folder / "config.json").is_file():
         (what, rows), digests = _model_facts(folder), False
     elif (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
@@ -205,7 +212,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     folder = source if from_google else model_folder(settings.source)
     tokenizer = Tokenizer.load(folder / "vocab.txt" if from_google else folder, settings.lowercase)
     if not from_google and (found := load_task(folder)) is not None:
-        save_task_folder(settings.output, found, tokenizer)
+        save_task_folder(settings.output, found, tokenizer, (folder / CLASSES,))
         say(console, f"{settings.output}: written, {_parameters(found.model):,} parameters, for {found.task.kind}")
         return
     loaded = google.load_checkpoint(source) if from_google else load_model(folder, heads="optional")
@@ -393,20 +400,28 @@ def _run_facts(folder: Path, verify: bool) -> tuple[str, dict[str, str]]:
     return f"{'fine-tuning' if fine_tuning else 'pre-training'} run", rows
 
 
-def _series_facts(folder: Path) -> tuple[str, dict[str, str]]:
-    """A grid of fine-tuning runs, or heads on frozen features."""
-    path = folder / "report.json"
-    lines = (folder / "results.jsonl").read_bytes().splitlines()
-    finished = path.is_file()
-    rows = {"state": "finished" if finished else "not finished", "runs done": f"{len(lines):,}"}
-    if not (folder / "runs").is_dir():
-        return "probe of frozen features", rows
-    if finished:
+def _series(folder: Path) -> tuple[str, int] | None:
+    """What a folder's settings ask for, where that are many runs at once, and how many; None where it is not."""
+    settings = read_toml(folder / "settings.toml")
+    for what, varied in SERIES.items():
+        if all(name in settings for name in varied):
+            given = [settings[name] for name in varied]
+            return what, prod(len(values) if isinstance(values, list) else int(values) for values in given)
+    return None
+
+
+def _series_facts(folder: Path, what: str, asked: int) -> tuple[str, dict[str, str]]:
+    """How far a grid of fine-tuning runs, or heads on frozen features, have come."""
+    results, path = folder / "results.jsonl", folder / "report.json"
+    done = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    finished = done >= asked and path.is_file()
+    rows = {"state": "finished" if finished else "not finished", "runs done": f"{done:,} of {asked:,}"}
+    if finished and what == GRID:
         with _as_written(path):
             report = read_json(path)
             metric, chosen = report["metric"], report["chosen"]
             rows |= {"chosen": str(chosen["run"]), "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
-    return "grid of fine-tuning runs", rows
+    return what, rows
 
 
 @contextmanager

@@ -363,6 +363,14 @@ class Regression(TextTask[float, float]):
         self.varied(examples)
         return self
 
+    def check(self, examples: Sequence[TextExample[float]]) -> None:
+        super().check(examples)
+        if len(examples) > 1 and len(found := set(known_labels(examples))) == 1:
+            raise ValueError(
+                f"{examples[0].place}: this number is {found.pop():g}, as are all others, and no score tells anything; "
+                "test files that are published without their numbers look like that"
+            )
+
     def targets(self, examples: Sequence[TextExample[float]]) -> Outputs:
         found = np.array(known_labels(examples), dtype=np.float64)
         if odd := np.flatnonzero(~(np.abs(found) <= LARGEST)).tolist():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,13 +89,14 @@ def load_task(folder: Path) -> TaskModel | None:
             f"{folder / TASK_FILE}: a {task.head.kind} head with {task.head.outputs} outputs expected, but the model "
             f"has a {model.head.kind} head with {model.head.outputs}; the two are not from one training"
         )
-    described = load_head(folder)
+    said = (folder / TASK_FILE).is_file()
+    described = load_head(folder) if said else None  # from which the task is inferred where nothing else tells of it
     if task.label_names and described and described.labels and tuple(described.labels) != task.label_names:
         raise ValueError(
             f"{folder / TASK_FILE}: its labels are not those of config.json (id2label): "
             f"{', '.join(task.label_names[:5])} … against {', '.join(described.labels[:5])} …; which are right?"
         )
-    return TaskModel(model, task, inferred=not (folder / TASK_FILE).is_file())
+    return TaskModel(model, task, inferred=not said)
 
 
 def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
@@ -103,7 +106,12 @@ def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> N
         write_task(folder, found.task)
 
 
-def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
-    """Write a new folder, whole or not at all. Raises ValueError when something is there already."""
+def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer, beside: Sequence[Path] = ()) -> None:
+    """Write a new folder, whole or not at all, with copies of the files `beside` that are there.
+
+    Raises ValueError when something is there already.
+    """
     with new_folder(folder) as part:
         write_task_folder(part, found, tokenizer)
+        for file in filter(Path.is_file, beside):
+            shutil.copyfile(file, part / file.name)

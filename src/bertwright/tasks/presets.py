@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bertwright.settings import nearest
+from bertwright.settings import nearest, refuse_one_text
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.kinds import KINDS, AnyTask
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -168,6 +168,9 @@ class Overrides:
     positive: str | None = None
     """Classification by two labels: the one whose F1 is meant [the last in sorted order]."""
 
+    def __post_init__(self) -> None:
+        refuse_one_text(self, "endings")
+
     def applied(self, task: AnyTask) -> AnyTask:
         """The task with these changes. Raises ValueError for a setting that its kind does not have."""
         given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
@@ -199,6 +202,7 @@ class TaskSettings:
     overrides: Overrides = field(default_factory=Overrides)
 
     def __post_init__(self) -> None:
+        refuse_one_text(self, "train", "dev", "test")
         if self.task not in PRESETS and self.task not in KINDS:
             raise ValueError(f'no task "{self.task}"; {nearest(self.task, [*PRESETS, *KINDS])}')
         self.make()

@@ -163,7 +163,9 @@ class Tagging(Task[TagExample, Tagged]):
 
     def unseen(self, examples: Sequence[TagExample]) -> list[str]:
         counts = Counter(tag for example in examples for tag in normalized(_tags(example), self._scheme))
-        odd = {tag: count for tag, count in counts.items() if tag not in self.labels}
+        # A model from elsewhere may know iob1 as it stands, where I- begins a span; `score` reads it so.
+        begun = {f"B-{label[2:]}" for label in self.labels if self._scheme == "iob1" and label != OUTSIDE}
+        odd = {tag: count for tag, count in counts.items() if tag not in begun.union(self.labels)}
         if not odd:
             return []
         number = sum(odd.values())
