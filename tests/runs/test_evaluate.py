@@ -218,11 +218,11 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
 
 
 def test_the_model_s_positions_are_no_setting_to_be_raised() -> None:
-    (sentence,) = prediction.losses(QuestionAnswering(max_question=8), 2_000, 1_000, 512)
+    (sentence,) = prediction.cut_notes(QuestionAnswering(max_question=8), 2_000, 1_000, 512)
     assert sentence == (
         "1,000 of 2,000 examples (50.0%) lose tokens: max_question is 8; raise max_question to keep them whole"
     )
-    assert prediction.losses(CLASSES, 2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
+    assert prediction.cut_notes(CLASSES, 2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
 
 
 def test_a_tsv_is_read_again_as_it_was_written(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:

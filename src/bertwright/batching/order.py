@@ -1,6 +1,8 @@
-"""Which example comes when: a permutation that needs no table, and random numbers that need no history."""
+"""Which example comes when: a permutation that needs no table, random numbers that need no history, longest first."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -59,3 +61,21 @@ def permuted(indices: np.ndarray, size: int, key: int) -> np.ndarray:
 
 def _round_key(key: int, number: int) -> int:
     return (key + number * 0xD1342543DE82EF95) % 2**64
+
+
+def longest_first(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
+    """The numbers of sequences, or items, in groups of at most `budget` tokens, or of one; each number once.
+
+    Longest first: memory runs out at once or never, and a backend that pads has little to pad.
+
+    >>> import numpy as np
+    >>> [group.tolist() for group in longest_first(np.array([2, 9, 3, 2]), 6)]
+    [[1], [2, 0], [3]]
+    """
+    order = np.argsort(-lengths, kind="stable")
+    begin = 0
+    while begin < len(order):
+        total = np.cumsum(lengths[order[begin : begin + budget]])
+        end = begin + max(int(np.searchsorted(total, budget, side="right")), 1)
+        yield order[begin:end]
+        begin = end

@@ -24,7 +24,7 @@ from bertwright.tasks.classification import Classification, Regression, TextExam
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
 from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
-from bertwright.tasks.prediction import chunks, losses, predict
+from bertwright.tasks.prediction import chunks, cut_notes, predict
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
@@ -311,7 +311,7 @@ class Bert:
         """One prediction an example; warns of examples that are longer than the task reads."""
         assert isinstance(self.model, BertForTask)
         found = predict(self.model, task, self.tokenizer, examples)
-        for note in losses(task, len(examples), found.truncated, self.config.max_positions):
+        for note in cut_notes(task, len(examples), found.truncated, self.config.max_positions):
             warnings.warn(note, stacklevel=3)
         return found.predictions
 

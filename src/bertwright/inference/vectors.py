@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bertwright.batching.batch import Batch, from_flat, places, starts
+from bertwright.batching.order import longest_first
 from bertwright.vocabulary.tokenizer import Ragged
 
 Pooling = Literal["mean", "cls", "max"]
@@ -43,19 +44,10 @@ def windows(rows: Ragged, max_length: int) -> Windows:
 
 
 def batches(ids: npt.NDArray[np.uint32], cut: Windows, batch_tokens: int) -> Iterator[tuple[Ints, Batch]]:
-    """The windows in packed batches of at most `batch_tokens` tokens, or of one window; which, and the batch.
-
-    Longest first: memory runs out at once or never, and a backend that pads has little to pad.
-    """
+    """The windows in packed batches of at most `batch_tokens` tokens, or of one window; which, and the batch."""
     lengths = cut.content + SPECIALS
-    order = np.argsort(-lengths, kind="stable")
-    begin = 0
-    while begin < len(order):
-        total = np.cumsum(lengths[order[begin : begin + batch_tokens]])
-        end = begin + max(int(np.searchsorted(total, batch_tokens, side="right")), 1)
-        chosen = order[begin:end]
+    for chosen in longest_first(lengths, batch_tokens):
         yield chosen, window_batch(ids, cut.first[chosen], lengths[chosen])
-        begin = end
 
 
 def window_batch(ids: npt.NDArray[np.uint32], first: Ints, lengths: Ints) -> Batch:

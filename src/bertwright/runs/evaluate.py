@@ -21,7 +21,7 @@ from bertwright.runs.screen import counting, filled, heading, remark, say
 from bertwright.runs.tuning import within_positions
 from bertwright.settings import refuse_one_text
 from bertwright.tasks.kinds import AnyTask
-from bertwright.tasks.prediction import losses, scored
+from bertwright.tasks.prediction import cut_notes, scored
 from bertwright.tasks.presets import Overrides
 from bertwright.training.device import DeviceSettings, placed
 
@@ -65,7 +65,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
             part.write_text(json.dumps(found.scores, indent=2) + "\n", encoding="utf-8")
     heading(console, f"{settings.model} on {len(examples):,} examples")
     notes = [note for path in settings.inputs for note in task.left_out(path)] + task.unseen(examples)
-    for note in notes + losses(task, len(examples), encoded.truncated, model.config.max_positions):
+    for note in notes + cut_notes(task, len(examples), encoded.truncated, model.config.max_positions):
         remark(console, note)
     console.print(score_table({"score": found.scores}, task.metric))
     for one in task.details(examples, found.predictions):

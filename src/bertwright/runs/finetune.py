@@ -31,7 +31,7 @@ from bertwright.runs.screen import columns, counting, facts, heading, remark, sa
 from bertwright.runs.tuning import FREE, PARTS, FinetuneSettings, Part, Tuned, begin, open_run
 from bertwright.tasks.batches import micro_batches
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, write_task_folder
-from bertwright.tasks.prediction import Scored, losses, scored
+from bertwright.tasks.prediction import Scored, cut_notes, scored
 from bertwright.tasks.task import TaskBatch, percent
 from bertwright.training import checkpoint, schedule
 from bertwright.training.device import Place, tokens_a_pass
@@ -183,7 +183,7 @@ class Run(Tuned):
         for note in left_out + self.task.notes(self.train.examples):
             remark(self.console, note)
         for part in parts:
-            notes = losses(self.task, len(part.examples), part.encoded.truncated, config.max_positions)
+            notes = cut_notes(self.task, len(part.examples), part.encoded.truncated, config.max_positions)
             for note in notes + self.task.unseen(part.examples):
                 remark(self.console, f"{part.name}: {note}")
         if self.dev and self.settings.dev_share and not files("dev"):

@@ -31,7 +31,7 @@ from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import Advance, counting, filled, heading, remark, say
 from bertwright.settings import refuse_one_text
 from bertwright.tasks.kinds import KINDS, AnyTask
-from bertwright.tasks.prediction import losses, predicted
+from bertwright.tasks.prediction import cut_notes, predicted
 from bertwright.tasks.presets import Overrides
 from bertwright.tasks.task import Shown
 from bertwright.training.device import DeviceSettings, placed
@@ -115,7 +115,7 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
             rate = tally.examples / (time.perf_counter() - started)
             name = "standard output" if piped_out else settings.output
             say(console, f"{name}: {tally.examples:,} predictions, {rate:,.0f} a second")
-    for note in losses(task, tally.examples, tally.truncated, model.config.max_positions):
+    for note in cut_notes(task, tally.examples, tally.truncated, model.config.max_positions):
         remark(console, note)
     if tally.spaced:
         remark(console, f"{tally.spaced:,} fields held tabs or line breaks, now spaces; .jsonl and .csv keep them")
@@ -206,7 +206,7 @@ def _kept(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
 
 
 def _taken(value: Any, name: str, place: str) -> Any:
-    """A value that goes to the output as it is. Raises ValueError for one that JSON has no form for."""
+    """A value as it goes to the output: dates as texts, NaN as nothing. Raises ValueError for one without a form."""
     if isinstance(value, date | time_of_day):
         return value.isoformat()
     if isinstance(value, float) and not math.isfinite(value):  # NaN is how pandas writes a missing number

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from bertwright.batching.order import longest_first
 from bertwright.models.heads import BertForTask
 from bertwright.tasks.task import Encoded, Outputs, Task, gather, refuse_unfit, take
 from bertwright.training.loop import DivergedError
@@ -80,7 +81,7 @@ def characters(example: Any) -> int:
     return sum(map(len, texts)) + sum(sum(map(len, value)) for value in lists)
 
 
-def losses(task: Task[Any, Any], examples: int, truncated: int, positions: int) -> list[str]:
+def cut_notes(task: Task[Any, Any], examples: int, truncated: int, positions: int) -> list[str]:
     """A sentence on the examples that lost tokens, `truncated` of them all; none where none did.
 
     `positions`: those of the model, beyond which no setting helps.
@@ -124,29 +125,21 @@ def scored(
 def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
     """The head's outputs for all rows, R × C float32, dropout off; `advance` is told of items done.
 
-    Longest sequences first: memory runs out at once or never, and a backend that pads has little to pad. Raises
-    DivergedError for outputs that are not finite: no answer follows from those.
+    Raises DivergedError for outputs that are not finite: no answer follows from those.
     """
     refuse_unfit(encoded, model.encoder.config)
     device = next(model.parameters()).device
     training = model.training
     model.eval()
     found = np.empty((len(encoded.rows), model.head.outputs), dtype=np.float32)
-    lengths = encoded.item_lengths
-    order = np.argsort(-lengths, kind="stable")
-    begin, budget = 0, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
     try:
-        while begin < len(order):
-            total = np.cumsum(lengths[order[begin : begin + budget]])
-            end = begin + max(int(np.searchsorted(total, budget, side="right")), 1)
-            items = order[begin:end]
+        for items in longest_first(encoded.item_lengths, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])):
             batch = take(encoded, items).to(device)
             sequences = encoded.sequences(items)
             rows = gather(encoded.row_starts[sequences], encoded.row_counts[sequences])
             found[rows] = model(batch.batch, batch.rows).cpu().numpy()
             if advance is not None:
                 advance(len(items))
-            begin = end
     finally:
         model.train(training)
     if not np.isfinite(found).all():
