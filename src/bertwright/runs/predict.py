@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from datetime import time as time_of_day
 from io import TextIOWrapper
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -106,6 +106,8 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
             _show(console, task.shown(shown))
         else:
             _check_form(settings, task)
+            if settings.keep:
+                _check_names(settings, model, task)
             number = None if settings.inputs == (PIPED,) else _read_through(settings, task)
             started = time.perf_counter()
             with counting(console, "predicting", number) as advance, _output(settings.output) as file:
@@ -157,6 +159,15 @@ def _check_form(settings: PredictSettings, task: AnyTask) -> None:
         )
     if settings.keep and task.beside(settings.keep, "") is None:
         raise ValueError(f"--keep is for tables of texts; records of {task.kind} say themselves what they are about")
+
+
+def _check_names(settings: PredictSettings, model: Bert, task: AnyTask) -> None:
+    """Raise ValueError where a column to keep is called as a field of the predictions; the first one tells of all."""
+    assert isinstance(model.model, BertForTask)
+    for chunk in predicted(model.model, task, model.tokenizer, islice(_examples(settings.inputs, task), 1)):
+        record = task.record(chunk.examples[0], chunk.predictions[0])
+        if clash := [name for name in settings.keep if name in record]:
+            raise ValueError(f"--keep {clash[0]}: that is what a field of the prediction is called; rename the column")
 
 
 @contextmanager
@@ -245,8 +256,6 @@ def _write(
         return
     for number, ((example, prediction), kept) in enumerate(found):
         record = task.record(example, prediction)
-        if clash := [name for name in kept if name in record]:
-            raise ValueError(f"--keep {clash[0]}: that is what a field of the prediction is called; rename the column")
         if form == ".jsonl":
             file.write(json.dumps(kept | record, ensure_ascii=False) + "\n")
             continue
