@@ -112,9 +112,10 @@ def test_info_names_the_file_of_a_run_that_is_not_as_it_was_written(
 def test_info_names_the_report_of_a_grid_that_is_not_as_it_was_written(
     tmp_path: Path, console: Console, text: str
 ) -> None:
-    (tmp_path / "runs").mkdir()
-    for name in ("settings.toml", "results.jsonl"):
-        write_text(tmp_path / name, "")
+    write_text(
+        tmp_path / "settings.toml", "learning_rates = [1e-4]\nbatch_sizes = [8]\nepochs = [1.0, 2.0]\nseeds = 1\n"
+    )
+    write_text(tmp_path / "results.jsonl", "{}\n{}\n")
     write_text(tmp_path / "report.json", text)
     with pytest.raises(ValueError, match=r"report\.json: not as it was written"):
         use.info(InfoSettings(tmp_path), console)
