@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from bertwright.settings import nearest, read_toml, unfinished
+from bertwright.settings import fields_within, nearest, read_toml, unfinished
 
 
 class Verb(NamedTuple):
@@ -191,7 +191,11 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
     """
     import tyro
 
-    lists = {f"--{name.replace('_', '-')}" for name in _lists(cls)}
+    lists = {
+        f"--{name.replace('_', '-')}"
+        for _, name, kind in fields_within(cls)
+        if _is_list(kind) or any(map(_is_list, get_args(kind)))
+    }
     flags = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
     if twice := [flag for flag in flags if flag in lists and flags.count(flag) > 1]:  # the last would win, as elsewhere
         raise ValueError(f"{twice[0]} is given twice; name all of its values after one")
@@ -219,15 +223,6 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
         )
     except _RefusedError as refused:
         raise ValueError(str(refused)) from refused.__cause__
-
-
-def _lists(cls: type[Any]) -> Iterator[str]:
-    """The fields of a record, and of those in it, that take any number of values."""
-    for name, kind in get_type_hints(cls).items():
-        if dataclasses.is_dataclass(kind):
-            yield from _lists(cast(type[Any], kind))
-        elif _is_list(kind) or any(map(_is_list, get_args(kind))):
-            yield name
 
 
 def _taken(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:

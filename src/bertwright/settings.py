@@ -101,22 +101,22 @@ def _kinds(cls: type[Any], table: dict[str, Any], where: str) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
     for name in table:
         if name not in names:
-            home = next(_homes(cls, name), None)
-            within = where.split(": ")[1:]  # after the file's name, the tables
-            way_out = (
-                nearest(name, names) if home is None else f"it belongs into the table [{'.'.join([*within, home])}]"
-            )
+            way_out = nearest(name, names)
+            for tables, field, _ in fields_within(cls):
+                if field == name:
+                    around = where.split(": ")[1:]  # after the file's name, the tables
+                    way_out = f"it belongs into the table [{'.'.join([*around, *tables])}]"
+                    break
             raise ValueError(f'{where}: unknown setting "{name}"; {way_out}')
     return kinds
 
 
-def _homes(cls: type[Any], name: str, path: str = "") -> Iterator[str]:
-    """The tables below a record's that know a setting."""
-    for field, kind in get_type_hints(cls).items():
+def fields_within(cls: type[Any], *tables: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Every field of a record and of the records in it: the tables that it stands in, its name, its type."""
+    for name, kind in get_type_hints(cls).items():
+        yield tables, name, kind
         if dataclasses.is_dataclass(kind):
-            if name in kind.__dataclass_fields__:
-                yield path + field
-            yield from _homes(typing.cast(type[Any], kind), name, f"{path}{field}.")
+            yield from fields_within(typing.cast(type[Any], kind), *tables, name)
 
 
 def refuse_one_text(record: Any, *names: str) -> None:

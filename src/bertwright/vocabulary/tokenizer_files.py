@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
         raise FileNotFoundError(f"{path}: no such file or folder")
     config_path = path.with_name("tokenizer_config.json")
     config = _checked_config(config_path, read_json(config_path)) if config_path.is_file() else {}
-    config = _with_legacy(path, config)
+    config = _with_legacy(config_path, config)
     _check_names(path, config)
     if lowercase is not None:
         config["do_lower_case"] = lowercase
@@ -100,12 +101,18 @@ def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Settings with what older folders say in files of their own, which an added_tokens_decoder makes void."""
     if "added_tokens_decoder" in config:
         return config
+    beside = {}
     for name in ("special_tokens_map.json", "added_tokens.json"):
         file = path.with_name(name)
-        found = read_json(file) if file.is_file() else {}
-        if not isinstance(found, dict):
-            raise ValueError(f"{file}: an object expected, {type(found).__name__} found")
-        config |= {"added_tokens": found} if name == "added_tokens.json" else found
+        beside[name] = read_json(file) if file.is_file() else {}
+        if not isinstance(beside[name], dict):
+            raise ValueError(f"{file}: an object expected, {type(beside[name]).__name__} found")
+    config |= beside["special_tokens_map.json"]
+    specials = {*SPECIAL_TOKENS, *(token.content for token in _special_tokens(path, config))}
+    config["added_tokens_decoder"] = {
+        str(number): {"content": token, "normalized": token not in specials, "special": token in specials}
+        for token, number in beside["added_tokens.json"].items()
+    }
     return config
 
 
@@ -128,37 +135,32 @@ def _added_tokens(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[int |
 
     Raises ValueError, naming `path`, for what is no token.
     """
+    numbered = {
+        number: _added_token(path, value) for number, value in (config.get("added_tokens_decoder") or {}).items()
+    }
+    try:
+        yield from sorted(((int(number), token) for number, token in numbered.items()), key=itemgetter(0))
+    except ValueError:
+        raise ValueError(f"{path}: ids of added tokens are whole numbers, not {', '.join(numbered)}") from None
+    known = {token.content for token in numbered.values()}
+    yield from ((None, token) for token in _special_tokens(path, config) if token.content not in known)
+
+
+def _special_tokens(path: Path, config: Mapping[str, Any]) -> list[AddedToken]:
+    """Special tokens that are named beside BERT's own."""
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     named = [value for name, value in config.items() if name.endswith("_token") and isinstance(value, str | dict)]
     named += extra.values() if isinstance(extra, dict) else extra
-    special = [_added_token(path, value, special=True) for value in named if value not in SPECIAL_TOKENS]
-    specials = {token.content for token in special}
-    numbered = config.get("added_tokens_decoder") or {}
-    if numbered:
-        numbered = {number: _added_token(path, value) for number, value in numbered.items()}
-    else:
-        given = config.get("added_tokens") or {}
-        numbered = {
-            n: _added_token(path, token, special=token in {*SPECIAL_TOKENS, *specials}) for token, n in given.items()
-        }
-    try:
-        with_ids = sorted((int(number), token) for number, token in numbered.items())
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{path}: ids of added tokens are whole numbers, not {', '.join(map(str, numbered))}"
-        ) from None
-    yield from with_ids
-    known = {token.content for token in numbered.values()}
-    yield from ((None, token) for token in special if token.content not in known)
+    return [_added_token(path, value, special=True) for value in named if value not in SPECIAL_TOKENS]
 
 
-def _added_token(path: Path, value: Any, special: bool | None = None) -> AddedToken:
+def _added_token(path: Path, value: Any, special: bool = False) -> AddedToken:
     flags = {}
     if isinstance(value, dict):
         flags = {name: value[name] for name in TOKEN_FLAGS if name in value}
         value = value.get("content")
-    if special is not None:
-        flags = {"normalized": not special} | flags | {"special": special}
+    if special:
+        flags = {"normalized": False} | flags | {"special": True}
     if not isinstance(value, str) or not value or not all(isinstance(flag, bool) for flag in flags.values()):
         raise ValueError(
             f"{path}: {value!r} stands for an added token; a text, or an object with its content, expected"
