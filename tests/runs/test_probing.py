@@ -26,6 +26,7 @@ from bertwright.runs import probing
 from bertwright.runs.probe import ProbeSettings, Result, Row, probe, table_rows
 from bertwright.runs.probing import epoch_batches
 from bertwright.runs.resuming import saved_settings
+from bertwright.runs.use import InfoSettings, info
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import Overrides, TaskSettings
 from bertwright.training.device import DeviceSettings
@@ -232,6 +233,29 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
     carried_out(replace(first, run=tmp_path / "two"))
     assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
     assert not (tmp_path / "two/features").exists()
+
+    printed = io.StringIO()
+    info(InfoSettings(tmp_path / "states"), Console(file=printed, width=120))
+    told = printed.getvalue()
+    layers = sorted(path.stem.removeprefix("layer-") for path in (tmp_path / "states/dev").glob("layer-*.npy"))
+    assert "states of a frozen encoder" in told
+    assert told.count(f"numbers, of layer {', '.join(str(int(layer)) for layer in layers)}") == 3
+    path = tmp_path / "states/dev" / f"layer-{layers[0]}.npy"
+    content = path.read_bytes()
+    for damaged in (content[:-1], b"x", content + b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{path.name}: damaged.*; delete .*dev, and it is computed again"):
+            info(InfoSettings(tmp_path / "states"))
+
+
+def test_features_of_other_data_are_refused_before_a_run_is_begun(make: Make, tmp_path: Path) -> None:
+    first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
+    carried_out(first)
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(dev.read_text(encoding="utf-8").replace("bear", "deer", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"states/dev: holds features of other data"):
+        carried_out(replace(first, run=tmp_path / "two"))
+    assert not (tmp_path / "two").exists()
 
 
 def test_a_sentence_without_words_is_passed_over(make: Make, tmp_path: Path) -> None:

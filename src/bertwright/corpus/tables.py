@@ -18,6 +18,8 @@ LIMIT = 1 << 28  # characters in one line or field; beyond it the file is hardly
 TABLE_ROWS = 1024  # rows of a Parquet file held at a time
 SHOWN = 40  # characters of a column's name in a message; a file without a header has whole texts for names
 
+QUOTES_HINT = "; are fields in quotes? Set quotes to true"  # where nothing has been said of them
+
 HUB_METADATA = "huggingface"  # where `datasets` keeps what a Parquet file's columns hold, beside their types
 NO_LABEL = -1  # in a column of labels with names: how `datasets` writes that there is none, as in GLUE's test files
 
@@ -292,7 +294,7 @@ def _fields(head: str, separator: str, quotes: bool) -> list[str]:
 
 def _wrong_width(place: str, header: list[str], fields: list[str], columns: Columns, quotes: bool) -> ValueError:
     expected = f"{len(header)} columns expected ({', '.join(header) if columns.header else 'as in line 1'})"
-    advice = "" if quotes or '"' not in "".join(fields) else "; are fields in quotes? Set quotes to true"
+    advice = QUOTES_HINT if columns.quotes is None and not quotes and '"' in "".join(fields) else ""
     if columns.short_rows and len(fields) < len(header):
         advice = f"; {columns.short_rows} such rows were left out, and no more are known of the published file"
     return ValueError(f"{place}: {expected}, {len(fields)} found{advice}")
@@ -307,8 +309,8 @@ def _places(header: list[str], columns: Columns, quotes: bool, place: str) -> li
                 hint = "; without a header columns are numbers"
             elif name.isdigit():
                 hint = "; columns by number need header = false"
-            elif not quotes and f'"{name}"' in header:
-                hint = "; are fields in quotes? Set quotes to true"
+            elif columns.quotes is None and not quotes and f'"{name}"' in header:
+                hint = QUOTES_HINT
             elif len(header) == 1 and len(re.split("[,;\t]", header[0])) > 1:
                 hint = "; fields stand between commas in .csv, between tabs in .tsv and .txt"
             raise _no_column(place, name, header, columns, hint)

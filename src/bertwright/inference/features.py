@@ -124,13 +124,7 @@ def cached_features(
     shape = len(encoded.rows), encoder.config.hidden_size
     with folder_lock(folder.parent):
         sweep_parts(folder.parent)
-        if folder.exists():
-            kept = _read_header(folder)
-            if replace(kept, layers=header.layers) != header:
-                other = (
-                    "another model or number type" if kept.model != header.model else "other data, or otherwise read"
-                )
-                raise ValueError(f"{folder}: holds features of {other}; delete it, or name another folder")
+        if (kept := refuse_others(encoder, encoded, folder)) is not None:
             if {*layers} <= {*kept.layers}:
                 return _open(folder, kept, shape, encoded)
             header = replace(header, layers=tuple(sorted({*kept.layers, *layers})))
@@ -141,6 +135,38 @@ def cached_features(
         unfinished.rename(folder)
         sync(folder.parent)
     return Features(header, _files(folder, header, shape, "r"))
+
+
+def kept_states(folder: Path) -> tuple[Header, tuple[int, int]]:
+    """What a cache says that it holds, and (R, H); its numbers are not compared with their digests.
+
+    Raises ValueError for a folder that is no cache, and for files that are not as the header has them.
+    """
+    header = _read_header(folder)
+    first = _layer_file(folder, header.layers[0])
+    try:
+        rows, size = np.load(first, mmap_mode="r").shape
+    except (OSError, EOFError, ValueError):
+        raise ValueError(f"{first}: damaged; delete {folder}, and it is computed again") from None
+    _files(folder, header, (rows, size), "r")
+    return header, (rows, size)
+
+
+def refuse_others(encoder: Encoder, encoded: Encoded, folder: Path) -> Header | None:
+    """The header of what `folder` holds, None where it is not there.
+
+    Raises ValueError where that is another model's or of other data.
+    """
+    if not folder.exists():
+        return None
+    kept = _read_header(folder)
+    if kept.model != encoder_digest(encoder):
+        other = "another model or number type"
+    elif kept.data != rows_digest(encoded):
+        other = "other data, or otherwise read"
+    else:
+        return kept
+    raise ValueError(f"{folder}: holds features of {other}; delete it, or name another folder")
 
 
 def encoder_digest(encoder: Encoder) -> str:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from bertwright.files import digest_bytes, sweep_parts, write_json, write_text
-from bertwright.inference.features import Features, cached_features
+from bertwright.inference.features import Features, cached_features, refuse_others
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_model
 from bertwright.metrics.spread import Spread, spread
@@ -209,7 +209,10 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
         raise ValueError(f"{task.kind} reads every token of every window, too many to keep; fine-tune it instead")
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     parts = [Part(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
-    return _Run(settings, place, console, task, encoder.to(place.device), parts)
+    run = _Run(settings, place, console, task, encoder.to(place.device), parts)
+    for part in parts:
+        refuse_others(run.encoder, part.encoded, run.features_folder(part))
+    return run
 
 
 @dataclass
@@ -266,9 +269,11 @@ class _Run:
     def features(self, part: Part) -> Features:
         """The states of one part, computed or found on disk."""
         wanted = {layer for name in self.settings.representations for layer in self.layers(name)}
-        folder = (self.settings.features or self.settings.run / "features") / part.name
         with counting(self.console, f"features of {part.name}", part.encoded.items) as advance:
-            return cached_features(self.encoder, part.encoded, sorted(wanted), folder, advance)
+            return cached_features(self.encoder, part.encoded, sorted(wanted), self.features_folder(part), advance)
+
+    def features_folder(self, part: Part) -> Path:
+        return (self.settings.features or self.settings.run / "features") / part.name
 
     def source(self, features: Mapping[str, Features]) -> str:
         """Digest of all that heads are trained on and scored by."""

@@ -26,7 +26,7 @@ from bertwright.runs.screen import columns, counting, heading, remark, say
 from bertwright.settings import nearest
 from bertwright.tasks.classification import Classification, Regression, listed
 from bertwright.tasks.kinds import AnyTask, read_task
-from bertwright.tasks.prediction import outputs
+from bertwright.tasks.prediction import predicted
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE
 from bertwright.training.device import DeviceSettings, Place, placed
@@ -125,6 +125,8 @@ class SheetQuestions(NamedTuple):
     path: Path
     task: AnyTask
     """The model's own, made to read that file."""
+    rows: int
+    """How many there are."""
 
 
 def submission(settings: SubmissionSettings, console: Console | None = None) -> Path:
@@ -173,10 +175,10 @@ def _questions(settings: SubmissionSettings, name: str, model: str) -> list[Shee
         path = next((settings.data / file for file in sheet.files if (settings.data / file).is_file()), None)
         if path is None:
             raise ValueError(f"{settings.data}: no {sheet.files[0]}; name the folder with GLUE's files as published")
-        _check_index(sheet, path, settings.any_count)
+        rows = _checked_rows(sheet, path, settings.any_count)
         first, *second = sheet.texts
         reading = replace(task, text=first, pair=second[0] if second else None, header=True, quotes=False)
-        found.append(SheetQuestions(sheet, path, reading))
+        found.append(SheetQuestions(sheet, path, reading, rows))
     return found
 
 
@@ -214,8 +216,8 @@ def _trained_like(folder: Path, name: str) -> str | None:
     return next((other for other in alike if columns(PRESETS[other].task) == columns(found)), None)
 
 
-def _check_index(sheet: Sheet, path: Path, any_count: bool) -> None:
-    """Are the questions numbered from 0 on, and as many as GLUE asks?"""
+def _checked_rows(sheet: Sheet, path: Path, any_count: bool) -> int:
+    """How many questions there are. Raises ValueError unless they are numbered from 0 on, and as many as GLUE asks."""
     rows = 0
     columns = Columns((sheet.index, *sheet.texts), quotes=False, way_out="is this GLUE's own file?")
     for place, (index, *_) in read_rows(str(path), columns):
@@ -226,22 +228,28 @@ def _check_index(sheet: Sheet, path: Path, any_count: bool) -> None:
         raise ValueError(
             f"{path}: {rows:,} rows, {sheet.rows:,} expected; is this GLUE's own file? --any-count takes it as it is"
         )
+    return rows
 
 
 def _answered(model: str, asked: Sequence[SheetQuestions], place: Place, console: Console) -> dict[str, list[str]]:
     """One model's answers, sheet by sheet, as GLUE writes them."""
     bert = load(model, place.device, place.dtype)
     assert isinstance(bert.model, BertForTask)
-    answers = {}
-    for sheet, path, task in asked:
-        examples = list(task.read(str(path), labelled=False))
-        encoded = task.encode(examples, bert.tokenizer, labelled=False)
-        with counting(console, sheet.name, encoded.items) as advance:
+    answers: dict[str, list[str]] = {}
+    for sheet, path, task, rows in asked:
+        given = answers[sheet.name] = []
+        truncated = 0
+        with counting(console, sheet.name, rows) as advance:
             try:
-                found = outputs(bert.model, encoded, advance)
+                for chunk in predicted(bert.model, task, bert.tokenizer, task.read(str(path), labelled=False)):
+                    given += [_written(one, sheet) for one in chunk.predictions]
+                    truncated += chunk.truncated
+                    advance(len(chunk.examples))
             except DivergedError as error:  # numbers that are not finite: say whose
                 raise ValueError(f"{model}: {error}") from None
-        answers[sheet.name] = [_written(one, sheet) for one in task.decode(examples, encoded, found)]
+        if truncated:
+            share = f"{truncated:,} of {rows:,} examples"
+            remark(console, f"{sheet.name}: {share} lose tokens; {model} reads {task.max_length} of each")
     return answers
 
 

@@ -22,6 +22,7 @@ from bertwright.corpus.documents import Findings, read
 from bertwright.corpus.inputs import CorpusSettings, open_inputs
 from bertwright.corpus.tables import lines
 from bertwright.files import read_json
+from bertwright.inference.features import BLOCKS, kept_states
 from bertwright.inference.masks import Filled
 from bertwright.inference.model import Bert, load
 from bertwright.interop import google
@@ -30,6 +31,7 @@ from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
 from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
+from bertwright.runs.tuning import PARTS
 from bertwright.settings import read_toml, refuse_one_text
 from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
 from bertwright.tokenstore.store import TokenStore
@@ -113,7 +115,7 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class InfoSettings:
-    """Say what a folder holds: a model, a vocabulary, a token store, a run or a grid of runs."""
+    """Say what a folder holds: a model, a vocabulary, a token store, features, a run or a grid of runs."""
 
     folder: Positional[Path]
     """The folder to look into."""
@@ -178,7 +180,9 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
     if not folder.is_dir():
         raise ValueError(f"{folder}: {'a file; name its folder' if folder.exists() else 'no such folder'}")
     digests = True  # are there any, for --verify?
-    if (folder / "train" / "header.json").is_file():
+    if any((folder / part / BLOCKS).is_file() for part in PARTS):
+        what, rows, digests = "states of a frozen encoder", _features_facts(folder), False
+    elif (folder / "train" / "header.json").is_file():
         what, rows = "token store", _store_facts(folder, settings.verify)
     elif is_run(folder):
         what, rows = _run_facts(folder, settings.verify)
@@ -194,7 +198,7 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
             "model (config.json) nor a vocabulary (vocab.txt)"
         )
     if settings.verify and not digests:
-        raise ValueError(f"{folder}: a {what} stores no digests to verify; leave --verify out")
+        raise ValueError(f"{folder}: --verify is for token stores and for runs that have checkpoints; leave it out")
     heading(console, f"{folder}: {what}")
     console.print(facts(rows))
 
@@ -369,6 +373,15 @@ def _store_facts(folder: Path, verify: bool) -> dict[str, str]:
         "sentence rules": origin.rules,
         "checked": "every byte" if verify else "sizes and sampled blocks (--verify: every byte)",
     }
+
+
+def _features_facts(folder: Path) -> dict[str, str]:
+    rows = {}
+    for part in (part for part in PARTS if (folder / part).is_dir()):
+        header, (states, size) = kept_states(folder / part)
+        layers = ", ".join(map(str, header.layers))
+        rows[part] = f"{states:,} states of {size} numbers, of layer {layers}"
+    return rows | {"checked": "sizes (a probe that reads them compares every byte)"}
 
 
 def _run_facts(folder: Path, verify: bool) -> tuple[str, dict[str, str]]:
