@@ -210,8 +210,8 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     parts = [Part(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
     run = _Run(settings, place, console, task, encoder.to(place.device), parts)
-    for part in parts:
-        refuse_others(run.encoder, part.encoded, run.features_folder(part))
+    for one in parts:
+        refuse_others(run.encoder, one.encoded, run.features_folder(one))
     return run
 
 
