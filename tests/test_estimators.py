@@ -34,6 +34,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils import estimator_checks, get_tags
 
+import bertwright
 from bertwright import estimators
 from bertwright.estimators import BertClassifier, BertEstimator, BertRegressor, BertTagger
 from bertwright.files import read_json
@@ -385,6 +386,9 @@ def test_without_the_file_of_classes_labels_are_strings(classifier: BertClassifi
         (folder / "classes.json").write_text(json.dumps(content))
         with pytest.raises(ValueError, match=r"classes\.json: not the labels of the model beside it"):
             BertClassifier.from_folder(folder)
+    classifier.save(tmp_path / "whole")
+    bertwright.load(tmp_path / "whole").save(tmp_path / "again")
+    assert BertClassifier.from_folder(tmp_path / "again").classes_.tolist() == classifier.classes_.tolist()
     (folder / "classes.json").unlink()
     opened = BertClassifier.from_folder(folder, device="cpu", dtype="float32")
     assert opened.classes_.tolist() == ["0", "1"]
@@ -455,6 +459,41 @@ def test_nothing_is_written_that_nobody_could_resume_or_look_at(bert: str, monke
     monkeypatch.setattr(estimators, "finetune", watched)
     BertClassifier(bert, **QUICK | {"epochs": 2.0}).fit(TRAIN.texts, TRAIN.good)
     assert not left
+
+
+def test_of_the_best_weights_one_copy_is_kept(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    evaluate = finetuning.Run.evaluate
+
+    def watched(run: finetuning.Run, *given: Any) -> None:
+        evaluate(run, *given)
+        kept.append(len(list((run.settings.run / "best").glob("step-*"))))
+
+    monkeypatch.setattr(finetuning.Run, "evaluate", watched)
+    monkeypatch.setattr(finetuning, "scored", improving(finetuning.scored))
+    BertClassifier(bert, **QUICK | {"epochs": 3.0, "dev_share": 0.25}).fit(TRAIN.texts, TRAIN.good)
+    assert kept == [1, 1, 1]
+
+
+def improving(scored: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with an accuracy that is higher at each call."""
+    calls: list[int] = []
+
+    def better(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        found = scored(*given, **named)
+        return found._replace(scores=found.scores | {"accuracy": len(calls) / 100})
+
+    return better
+
+
+def test_one_process_among_others_fits_and_predicts_by_itself(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As within somebody's torchrun, on one of its ranks: it must not wait for the others."""
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    classifier = BertClassifier(bert, **QUICK | {"epochs": 1.0}).fit(TRAIN.texts, TRAIN.good)
+    assert len(classifier.predict(TEST.texts)) == len(TEST.texts)
+    assert not torch.distributed.is_initialized()
 
 
 def test_texts_that_are_not_read_whole_are_warned_of(bert: str) -> None:

@@ -58,6 +58,34 @@ def test_compiles_once_and_again_when_source_or_header_changes(package: Path, tm
 
 
 @needs_compiler
+def test_a_library_that_is_broken_in_the_cache_is_built_anew(
+    package: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compiler = native.find_compiler()
+    assert compiler is not None
+    path = native.built(package / "room" / "small.cpp", compiler)
+    path.write_bytes(path.read_bytes()[:100])
+    library = native.library("small")
+    assert library is not None
+    assert library.triple(14) == 42
+    assert not capfd.readouterr().err
+
+
+@needs_compiler
+def test_the_compiler_may_be_given_with_arguments(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = native.find_compiler()
+    assert plain is not None
+    native.find_compiler.cache_clear()
+    monkeypatch.setenv("CXX", f"env LC_ALL=C {plain[0]} -DUNUSED='a b'")
+    compiler = native.find_compiler()
+    assert compiler is not None
+    assert compiler[1:] == ("LC_ALL=C", plain[0], "-DUNUSED=a b")
+    source = package / "room" / "small.cpp"
+    assert native.loaded(source, compiler).triple(2) == 6
+    assert native.built(source, compiler) != native.built(source, plain)
+
+
+@needs_compiler
 def test_processes_that_compile_at_once_do_not_disturb_each_other(package: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from bertwright import native\n"

@@ -70,6 +70,11 @@ def test_broken_toml_names_file_and_line(tmp_path: Path) -> None:
         read_toml(tmp_path / "a.toml")
 
 
+def test_a_byte_order_mark_is_no_part_of_toml(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("steps = 1\n", encoding="utf-8-sig")
+    assert read_toml(tmp_path / "a.toml") == {"steps": 1}
+
+
 def test_differences_are_named_with_both_values() -> None:
     old, new = Outer(Path("x"), number=1), Outer(Path("x"), inner=Inner(share=0.1))
     assert differences(to_table(old), to_table(new)) == {"inner.share": (0.5, 0.1), "number": (1, None)}

@@ -13,13 +13,15 @@ import functools
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from bertwright.files import digest_bytes
+from bertwright.files import digest_bytes, sync
 
 PACKAGE = Path(__file__).parent
 # No -ffast-math: a number that is not finite must arrive as such. What is left off are errno, traps and strict fusing.
@@ -54,19 +56,20 @@ def library(name: str) -> ctypes.CDLL | None:
         return None
     (source,) = PACKAGE.rglob(f"{name}.cpp")
     try:
-        return ctypes.CDLL(str(built(source, compiler)))
+        return loaded(source, compiler)
     except (CompileError, OSError, subprocess.CalledProcessError) as error:
         note(f"{source.name} could not be built ({error}); Python does its work, more slowly")
         return None
 
 
 @functools.cache
-def find_compiler() -> str | None:
-    """The C++ compiler's path: `CXX` if set, else g++, else c++."""
+def find_compiler() -> tuple[str, ...] | None:
+    """The C++ compiler as a command: `CXX` if set, which may have arguments (ccache g++), else g++, else c++."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++"]
     for name in names:
-        if path := shutil.which(name):
-            return path
+        program, *arguments = shlex.split(name) or [""]
+        if path := shutil.which(program):
+            return path, *arguments
     note(f"no C++ compiler ({', '.join(names)}) found; Python does the native kernels' work, several times slower")
     return None
 
@@ -83,12 +86,24 @@ def note(text: str) -> None:
     print(f"bertwright: note: {text}\n", end="", file=sys.stderr, flush=True)  # at once: other ranks write there, too
 
 
-def built(source: Path, compiler: str) -> Path:
+def loaded(source: Path, compiler: Sequence[str]) -> ctypes.CDLL:
+    """The library made of a source; one that a power cut or a full disk has left broken in the cache is built anew."""
+    path = built(source, compiler)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:
+        path.unlink(missing_ok=True)
+        return ctypes.CDLL(str(built(source, compiler)))
+
+
+def built(source: Path, compiler: Sequence[str]) -> Path:
     """The compiled library's path in the cache; its name is the digest of all that decides its content."""
     texts = [path.read_bytes() for path in [source, *sorted(source.parent.glob("*.h"))]]
     openmp = bundled_openmp()
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-    key = digest_bytes(*texts, " ".join(FLAGS).encode(), str(openmp).encode(), version, processor().encode())
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
+    key = digest_bytes(
+        *texts, " ".join([*compiler[1:], *FLAGS]).encode(), str(openmp).encode(), version, processor().encode()
+    )
     file_name = f"{source.stem}-{key}.so"
     folder = cache_folder()
     if (folder / file_name).exists():
@@ -102,16 +117,18 @@ def built(source: Path, compiler: str) -> Path:
         workplace = tempfile.TemporaryDirectory(dir=folder, prefix=".build-")
     with workplace as part:
         # Renaming is atomic: of processes that compile at once the last one wins, with the same content.
-        return compile_library(source, compiler, openmp, Path(part)).replace(folder / file_name)
+        made = compile_library(source, compiler, openmp, Path(part))
+        sync(made)
+        return made.replace(folder / file_name)
 
 
-def compile_library(source: Path, compiler: str, openmp: Path | None, folder: Path) -> Path:
+def compile_library(source: Path, compiler: Sequence[str], openmp: Path | None, folder: Path) -> Path:
     """Compile and link in two steps, since -fopenmp at linking would ask for the system's OpenMP."""
     compiled, linked = folder / "compiled.o", folder / "linked.so"
     link = [str(openmp), f"-Wl,-rpath,{openmp.parent}"] if openmp else ["-fopenmp"]
     for command in (
-        [compiler, *FLAGS, "-c", str(source), "-o", str(compiled)],
-        [compiler, "-shared", str(compiled), "-Wl,--as-needed", *link, "-o", str(linked)],
+        [*compiler, *FLAGS, "-c", str(source), "-o", str(compiled)],
+        [*compiler, "-shared", str(compiled), "-Wl,--as-needed", *link, "-o", str(linked)],
     ):
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if result.returncode != 0:

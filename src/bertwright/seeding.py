@@ -8,6 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 
+def check_seed(seed: int, name: str = "seed") -> None:
+    """Raise ValueError for one that would be taken for another."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"{name} is {seed}; from 0 to {2**32 - 1} is possible")
+
+
 def generator(seed: int, *place: int) -> np.random.Generator:
     """Random numbers that belong to one place, whoever asks and in whatever order.
 

@@ -35,7 +35,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file; raises ValueError with the file's name and the parser's line and column."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not valid TOML: {error}") from None
     except UnicodeDecodeError as error:

@@ -78,6 +78,13 @@ def test_parquet_keeps_numbers_and_lists_and_places_are_rows(tmp_path: Path) -> 
         path
     )
     columns = Columns(("text",), ("label", "words", "n"))
+    kinds = polars.DataFrame({"a": ["x", "y"], "b": ["u", "v"]})
+    kinds = kinds.with_columns(polars.col("a").cast(polars.Categorical), polars.col("b").cast(polars.Enum(["v", "u"])))
+    kinds.write_parquet(tmp_path / "kinds.parquet")
+    assert [row for _, row in read_rows(str(tmp_path / "kinds.parquet"), Columns(("a", "b")))] == [
+        ("x", "u"),
+        ("y", "v"),
+    ]
     assert list(read_rows(str(path), columns)) == [
         (f"{path}, row 1", ("a", 1, ["x", "y"], 1.5)),
         (f"{path}, row 2", ("b", 0, [], 2.5)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from bertwright.inference import masks, vectors
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
+from bertwright.training.loop import DivergedError
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -190,6 +192,27 @@ def test_each_mask_of_a_long_text_is_answered():
 def test_filled_text_keeps_everything_else():
     text = "  A [MASK]  [MASK],b [MASK]"
     assert masks.fill(text, [(4, 10), (12, 18), (21, 27)], ["x", "##y", "z"]) == "  A xy,b z"
+
+
+def test_spaces_that_a_tokenizer_counts_to_a_mask_stay(tmp_path):
+    BERT.save(tmp_path / "m")
+    path = tmp_path / "m" / "tokenizer.json"
+    path.write_text(path.read_text().replace('"lstrip": true', '"lstrip": false'))
+    plain = bertwright.load(tmp_path / "m", device="cpu").fill_mask("the [MASK] sat").text
+    for flag in ("lstrip", "rstrip"):
+        description = json.loads(path.read_text())
+        for token in description["added_tokens"]:
+            token[flag] = token["content"] == "[MASK]"
+        path.write_text(json.dumps(description))
+        assert bertwright.load(tmp_path / "m", device="cpu").fill_mask("the [MASK] sat").text == plain
+
+
+def test_a_damaged_model_gives_no_answer():
+    broken = small()
+    torch.nn.init.constant_(broken.model.encoder.layers[0].output.bias, float("nan"))
+    for call in (lambda: broken.embed("the cat"), lambda: broken.fill_mask("the [MASK]")):
+        with pytest.raises(DivergedError, match="not finite numbers: its weights are damaged"):
+            call()
 
 
 def test_a_saved_model_is_loaded_again(tmp_path):

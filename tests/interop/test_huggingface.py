@@ -194,7 +194,6 @@ def test_bert_base_itself_would_load():
         ("model_type", "roberta", "model_type = 'roberta' is not computed here, only 'bert'"),
         ("position_embedding_type", "relative_key", "position_embedding_type = 'relative_key'"),
         ("add_cross_attention", True, "add_cross_attention = True"),
-        ("tie_word_embeddings", False, "tie_word_embeddings = False"),
         ("hidden_act", "relu", "activation = 'relu': 'gelu' or 'gelu_tanh' is needed"),
         ("hidden_size", "big", "hidden_size = 'big'; int expected"),
         ("num_attention_heads", 7, "hidden_size 24 is not a multiple of num_heads 7"),
@@ -281,6 +280,17 @@ def test_a_decoder_of_its_own_is_refused(folder):
     rewrite(folder, lambda tensors: tensors | {"cls.predictions.decoder.weight": torch.zeros(len(TOKENS), 24)})
     with pytest.raises(ValueError, match=r"decoder\.weight differs from the word embeddings"):
         load_model(folder)
+
+
+def test_a_decoder_that_is_said_to_be_another_must_be_there(folder):
+    edit_config(folder, tie_word_embeddings=False)
+    with pytest.raises(ValueError, match=r"no cls\.predictions\.decoder\.weight, though config\.json says"):
+        load_model(folder)
+    words = load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    rewrite(folder, lambda tensors: tensors | {"cls.predictions.decoder.weight": words.clone()})
+    assert not load_model(folder).missing_heads  # the same numbers, however they are said
+    rewrite(folder, lambda tensors: {name: t for name, t in tensors.items() if not name.startswith("cls.")})
+    assert load_model(folder, "optional").missing_heads == ("masked_token", "next_sentence")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])

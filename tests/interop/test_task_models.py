@@ -219,7 +219,8 @@ def test_a_folder_without_a_task(tmp_path):
         ),
         ("token", {"id2label": {"1": "O", "2": "X"}}, "id2label names each output, counted from 0, once"),
         ("token", {"id2label": {"0": "O", "1": "O"}}, "id2label names each output, counted from 0, once"),
-        ("token", {"id2label": {"0": 5}}, "id2label names each output"),
+        ("token", {"id2label": {"0": 5, "1": 6}}, r"config\.json: tells of 2 outputs \(id2label\)"),  # a name, too
+        ("token", {"id2label": {"0": None}}, "id2label names each output"),
         ("token", {"id2label": []}, "id2label names each output"),
         ("token", {"id2label": None, "num_labels": 10**12}, "num_labels = 1000000000000: a number from 1 to 1,000,000"),
         ("token", {"id2label": None, "num_labels": 0}, "num_labels = 0: a number from 1"),

@@ -44,6 +44,26 @@ def test_spans_are_those_of_seqeval_and_of_a_naive_matcher(tags):
     assert set(found) == naive(tags)
 
 
+@given(tags=st.lists(st.sampled_from([*"OBIES"]), max_size=10))
+def test_bare_prefixes_are_spans_of_one_kind(tags):
+    named = [tag if tag == "O" else f"{tag}-_" for tag in tags]
+    assert spans(tags) == spans(named)
+    assert [tuple(span) for span in spans(tags)] == get_entities(tags)
+    bare = normalized(tags, "iob1")
+    assert [tag if tag == "O" else f"{tag}-_" for tag in bare] == [*normalized(named, "iob1")]
+    assert normalized(["L" if tag == "E" else "U" if tag == "S" else tag for tag in tags], "bioes") == tuple(tags)
+
+
+def test_tags_that_spell_nothing_are_outside_for_every_score():
+    """As [PAD] and X, which old scripts gave to padding and to pieces of words; seqeval alone makes spans of them."""
+    gold, found = [["B-PER", "I-PER", "O"]], [["B-PER", "I-PER", "[PAD]"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert span_scores(gold, found) == (SpanScore(1.0, 1.0, 1.0, 1), {"PER": SpanScore(1.0, 1.0, 1.0, 1)})
+    assert span_scores(gold, [["X", "[CLS]", "B-PER"]]).total == SpanScore(0.0, 0.0, 0.0, 1)
+    assert span_scores([["B", "I", "O", "B"]], [["B", "I", "O", "O"]]).types == {"_": SpanScore(1.0, 0.5, 2 / 3, 2)}
+
+
 def test_ill_formed_predictions_are_read_as_conlleval_reads_them():
     assert [tuple(span) for span in spans(["I-PER", "O", "B-PER", "I-LOC", "I-LOC", "B-LOC"])] == [
         ("PER", 0, 0),
@@ -86,6 +106,12 @@ def test_bilou_is_bioes_with_other_letters():
         ([["B-X", "I-X"]], "iob2"),
         ([["O", "O"]], "none"),
         ([["B-PER", "O"], ["PER"]], "iob2"),
+        ([["B", "I", "O"], ["O"]], "iob2"),
+        ([["I", "O"]], "iob1"),
+        ([["B", "E", "O", "S"]], "bioes"),
+        ([["B", "NN", "O"]], "none"),
+        ([["S", "L", "O"]], "none"),
+        ([["B", "I"]], "none"),  # as segments of words are marked, whose every letter is in one
         ([], "none"),
     ],
 )

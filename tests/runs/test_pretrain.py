@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 import bertwright
 from bertwright.corpus.inputs import CorpusSettings
 from bertwright.files import folder_lock
-from bertwright.interop.huggingface import load_config
+from bertwright.interop.huggingface import load_config, save_model
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.batches import DataSettings
@@ -160,6 +160,19 @@ def test_training_goes_on_from_another_model(tmp_path: Path, make_settings: Make
     last = [record for record in read_metrics(first.run) if record["kind"] == "held_out"][-1]
     start = next(record for record in read_metrics(second.run) if record["kind"] == "held_out")
     assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
+
+
+def test_a_model_with_one_kind_of_segment_is_refused_where_pairs_are_read(
+    tmp_path: Path, make_settings: Make, store: Path
+) -> None:
+    tokenizer = Tokenizer.load(store / "tokenizer")
+    config = BertConfig(tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=32)
+    save_model(tmp_path / "one", BertForPretraining(replace(config, type_vocab_size=1), seed=0), tokenizer)
+    settings = make_settings(tmp_path / "run", model=ModelSettings(init=str(tmp_path / "one")))
+    with pytest.raises(ValueError, match=r"one kind of segment \(type_vocab_size 1\).*; choose --objective mlm$"):
+        carried_out(settings)
+    assert not settings.run.exists()
+    carried_out(replace(settings, data=replace(settings.data, objective="mlm")))
 
 
 @pytest.mark.parametrize(

@@ -307,13 +307,15 @@ WORDS = st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp
 @given(words=WORDS, data=st.data())
 def test_what_is_written_is_read_again(tmp_path_factory, words, data):
     tags = data.draw(st.lists(st.sampled_from(["O", "B-X"]), min_size=len(words), max_size=len(words)))
-    path = write(tmp_path_factory.mktemp("round"), column_text(words, tags) * 2)
-    if words[0].startswith("-DOCSTART-"):
+    if any(word.startswith(("-DOCSTART-", "\ufeff")) for word in words):  # refused, as the next test has it
         return
+    path = write(tmp_path_factory.mktemp("round"), column_text(words, tags) * 2)
     assert shown(read(path)) == [(0, " ".join(words), " ".join(tags))] * 2
 
 
-@pytest.mark.parametrize("word", ["", " ", "a\tb", "a\nb"])
+@pytest.mark.parametrize(
+    "word", ["", " ", "a\tb", "a\nb", "-DOCSTART-", "#begin document", "# newdoc", "\ufeff", "\ufeffa"]
+)
 def test_a_word_that_columns_cannot_hold_is_not_written(word):
     with pytest.raises(ValueError, match="cannot stand in a column file"):
         column_text([word], ["O"])

@@ -340,6 +340,8 @@ def labelled(*tags: str) -> TagExample:
         (Tagging(scheme="none"), [("B-A", "O")], "none", ("O", "B-A"), "accuracy"),
         (Tagging(metric="accuracy"), [("B-A", "O")], "iob2", ("O", "B-A"), "accuracy"),
         (Tagging(scheme="iob1"), [("B-A", "O")], "iob1", ("O", "B-A"), "f1"),
+        (Tagging(), [("B", "I", "O"), ("O", "B", "B")], "iob2", ("O", "B", "I"), "f1"),
+        (Tagging(), [("I", "I", "O")], "iob1", ("O", "B", "I"), "f1"),
     ],
 )
 def test_training_tells_scheme_labels_and_what_can_be_scored(task, sequences, scheme, labels, metric):
@@ -369,6 +371,7 @@ def test_a_fitted_task_is_kept_whole(tmp_path):
         (Tagging(), [("B-A", "PER", "O")], "a.conll, line 6: tag 'PER' of 'w1': tags of iob2"),
         (Tagging(scheme="iob2"), [("O", "O", "I-A")], "a.conll, line 7: tag 'I-A' of 'w2': in iob2 a span begins with"),
         (Tagging(scheme="bioes"), [("O", "NN")], "a.conll, line 6: tag 'NN' of 'w1': tags of bioes are"),
+        (Tagging(), [("B-A", "O"), ("O", "B")], "a.conll, line 6: tag 'B' of 'w1' has no type, and others have one"),
         (Tagging(), [("O", "O")], "a.conll, line 5: all words have the tag 'O'; two are the least"),
         (Tagging(), [], "no sentences to learn from"),
     ],
@@ -408,6 +411,20 @@ def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
              zip(sentences, [("B-LOC", "O"), ("O", "B-LOC"), ("B-PER", "O")], strict=True)]  # fmt: skip
     scores = TASK.score(sentences, found)
     assert (scores["precision"], scores["recall"], scores["accuracy"]) == (2 / 3, 2 / 3, 5 / 6)
+
+
+def test_entities_of_one_kind_may_go_without_a_name():
+    """As those of biomedical corpora that mark diseases alone: B I O."""
+    task = Tagging().fitted([labelled("B", "O")])
+    assert task.labels == ("O", "B")
+    sentences = [labelled("B", "I"), labelled("O", "B")]
+    assert task.unseen(sentences) == ["1 word has a tag that training never showed (I): scored, and never found"]
+    outputs = np.array([[0, 9], [9, 0], [9, 0], [0, 9]], dtype=np.float32)
+    found = task.decode(sentences, task.encode(sentences, TOKENIZER), outputs)
+    assert [entity.label for tagged in found for entity in tagged.entities] == ["_", "_"]
+    assert task.score(sentences, found)["f1"] == 0.5
+    with pytest.raises(ValueError, match="tag 'B-X' of 'w0' is unknown"):
+        task.check([labelled("B-X", "O")])
 
 
 def test_what_is_not_known_yet_cannot_be_asked_for():

@@ -299,6 +299,7 @@ def test_workers_do_not_take_the_user_s_files_for_modules(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])  # no string, which Python passes over
     for name in ("random", "numpy", "tokenizers"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not mine to import')")
     assert build(tmp_path / "s", corpus, tokenizer, PrepareSettings(workers=2)).train.num_documents > 0

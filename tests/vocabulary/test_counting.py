@@ -59,6 +59,22 @@ def test_small_tables_change_nothing(counter, monkeypatch):
     assert count_words(texts, lowercase=True) == whole
 
 
+@given(text=TEXTS, lowercase=st.booleans(), strip=st.sampled_from([None, True, False]))
+def test_long_chunks_are_cut_where_no_word_is(text, lowercase, strip):
+    text = text.replace(" ", "")
+    with pytest.MonkeyPatch.context() as patch:
+        whole = count_words([text], lowercase=lowercase, strip_accents=strip)
+        patch.setattr(counting, "NORMALIZE_AT_ONCE", 3)
+        assert count_words([text], lowercase=lowercase, strip_accents=strip) == whole
+
+
+def test_text_without_spaces_is_cut():
+    pieces = list(counting._pieces("漢字" * 200_000))
+    assert "".join(pieces) == "漢字" * 200_000
+    assert max(map(len, pieces)) == counting.NORMALIZE_AT_ONCE
+    assert list(counting._pieces("a" * 300_000)) == ["a" * 300_000]
+
+
 def test_text_without_spaces_is_settled_by_its_bytes(counter, monkeypatch):
     texts = [f"{n}漢字，" * 200 + "\n" for n in range(60)]  # a chunk each, of more than a kilobyte, no two alike
     whole = count_words(texts, lowercase=True)

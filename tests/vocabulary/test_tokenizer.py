@@ -168,9 +168,8 @@ def test_tokens_added_by_a_user_stay(tmp_path, small):
     text = "a<br>[E1] bcd"
     assert ours.encode(text).ids.tolist() == theirs(text)["input_ids"]
     assert AutoTokenizer.from_pretrained(tmp_path / "three")(text)["input_ids"] == theirs(text)["input_ids"]
-    raw = ours.ids([text]).ids.tolist()
-    assert ours.id("<br>") in raw
-    assert ours.id("[E1]") not in raw
+    assert ours.ids([text]).ids.tolist() == theirs(text)["input_ids"][1:-1]
+    assert not {ours.sep_id, ours.mask_id} & set(ours.ids(["a [SEP] [MASK] b"]).ids.tolist())
 
 
 def added(content: str, special: bool = False) -> dict[str, object]:
@@ -193,6 +192,15 @@ BESIDE = len(TOKENS)  # the first id beyond the vocabulary
         ({"extra_special_tokens": {"e_token": "<e>"}}, {}),
         ({"added_tokens_decoder": {str(BESIDE): added("<e>"), str(TOKENS.index("ab")): added("ab", True)}}, {}),
         ({"added_tokens_decoder": {}}, {"added_tokens.json": {"<e>": BESIDE}}),
+        ({"additional_special_tokens": ["<E>"]}, {"added_tokens.json": {"<E>": BESIDE}}),
+        (
+            {},
+            {
+                "special_tokens_map.json": {"additional_special_tokens": ["<E>"]},
+                "added_tokens.json": {"<E>": BESIDE},
+            },
+        ),
+        ({"model_specific_special_tokens": {"e_token": "<e>"}}, {}),
     ],
 )
 def test_tokens_that_files_beside_the_vocabulary_add(tmp_path, config, legacy, with_json):
@@ -209,6 +217,22 @@ def test_tokens_that_files_beside_the_vocabulary_add(tmp_path, config, legacy, w
     assert ours.vocab_size == len(theirs)
     ours.save(tmp_path / "again")
     assert AutoTokenizer.from_pretrained(tmp_path / "again")(text)["input_ids"] == theirs(text)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"added_tokens_decoder": [1]}, r"tokenizer_config\.json: added_tokens_decoder is '\[1\]'; dict expected"),
+        ({"additional_special_tokens": "<x>"}, "additional_special_tokens is '<x>'; list expected"),
+        ({"extra_special_tokens": "<x>"}, "extra_special_tokens is '<x>'; list or dict expected"),
+    ],
+)
+def test_added_tokens_of_another_form_are_refused(tmp_path, small, config, message):
+    small.save(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.load(tmp_path)
 
 
 UNUSUAL = [

@@ -341,7 +341,8 @@ def _parquet(file: InputFile, columns: Columns, findings: Findings) -> Iterator[
         for name in names:
             if name not in found:
                 raise _no_column(file.path, name, found.names(), columns)
-            if name in columns.texts and found[name] not in (polars.String, polars.Null):
+            strings = (polars.String, polars.Categorical, polars.Enum, polars.Null)
+            if name in columns.texts and found[name] not in strings:
                 raise ValueError(f"{file.path}: strings expected in {name!r}, {found[name]} found")
         kept = polars.read_parquet_metadata(file.local()).get(HUB_METADATA, "{}")
         classes = {} if columns.codes else _class_names(kept, [name for name in names if _whole_numbers(found[name])])

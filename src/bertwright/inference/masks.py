@@ -79,6 +79,16 @@ def _asked(held: Sequence[Window]) -> Questions:
     return Questions(pack([window.ids for window in held]), positions)
 
 
+def bare(text: str, first: int, last: int) -> tuple[int, int]:
+    """A [MASK]'s span without the spaces around, which belong to it where a folder's tokenizer says lstrip or rstrip.
+
+    >>> bare("a [MASK] b", 1, 9)
+    (2, 8)
+    """
+    span = text[first:last]
+    return last - len(span.lstrip()), first + len(span.rstrip())
+
+
 def fill(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> str:
     """Put tokens in place of character spans; a continuation joins the word before it.
 

@@ -29,6 +29,7 @@ from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
 from bertwright.tasks.task import Task
+from bertwright.training.loop import DivergedError
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 E = TypeVar("E")
@@ -66,10 +67,11 @@ class Bert:
         missing_heads: Sequence[str] = (),
         task: AnyTask | None = None,
         inferred: bool = False,
+        classes: Any = None,
     ) -> None:
         """`missing_heads`: heads of `model` that were never trained, as in `interop.huggingface.Loaded`.
 
-        `task`: what a `BertForTask` was trained for; `inferred` as in `tasks.kinds.TaskModel`.
+        `task`: what a `BertForTask` was trained for; `inferred` and `classes` as in `tasks.kinds.TaskModel`.
         """
         if tokenizer.vocab_size > model.config.vocab_size:
             raise ValueError(
@@ -84,6 +86,7 @@ class Bert:
         self.missing_heads = tuple(missing_heads)
         self.task = task
         self.inferred = inferred
+        self.classes = classes
 
     @property
     def device(self) -> torch.device:
@@ -122,6 +125,7 @@ class Bert:
         read = (masks.windows(encoding, found, longest) for encoding, found in zip(encodings, places, strict=True))
         for asked in masks.questions(chain.from_iterable(read)):
             predicted = model(asked.batch.to(self.device), torch.tensor(asked.positions, device=self.device))
+            _refuse_infinite(predicted.tokens)
             # A model may have more rows than tokens (rounded up for speed); those mean nothing.
             best = predicted.tokens[:, : self.tokenizer.vocab_size].softmax(-1).topk(top_k)
             answers += [
@@ -132,7 +136,7 @@ class Bert:
         in_turn = iter(answers)
         for text, encoding, found in zip(texts, encodings, places, strict=True):
             own = tuple(islice(in_turn, len(found)))
-            spans = [(int(first), int(last)) for first, last in encoding.offsets[found]]
+            spans = [masks.bare(text, *offsets) for offsets in encoding.offsets[found].tolist()]
             filled.append(Filled(masks.fill(text, spans, [answer[0].token for answer in own]), own))
         return filled
 
@@ -170,7 +174,9 @@ class Bert:
         pooled = np.empty((len(cut.first), self.config.hidden_size), dtype=np.float32)
         for chosen, batch in vectors.batches(rows.ids, cut, batch_tokens):
             batch = batch.to(self.device)
-            pooled[chosen] = vectors.pool(self.model.encoder(batch), batch, pooling).cpu().numpy()
+            found = vectors.pool(self.model.encoder(batch), batch, pooling)
+            _refuse_infinite(found)
+            pooled[chosen] = found.cpu().numpy()
         joined = vectors.join(pooled, cut, pooling)
         return vectors.normalized(joined) if normalize else joined
 
@@ -289,7 +295,9 @@ class Bert:
         """Write a Hugging Face folder with the task, if there is one; it must not be there yet."""
         if isinstance(self.model, BertForTask):
             assert self.task is not None
-            save_task_folder(Path(folder), TaskModel(self.model, self.task, self.inferred), self.tokenizer)
+            save_task_folder(
+                Path(folder), TaskModel(self.model, self.task, self.inferred, self.classes), self.tokenizer
+            )
         else:
             save_model(Path(folder), self.model, self.tokenizer)
 
@@ -314,6 +322,12 @@ class Bert:
         for note in cut_notes(task, len(examples), found.truncated, self.config.max_positions):
             warnings.warn(note, stacklevel=3)
         return found.predictions
+
+
+def _refuse_infinite(outputs: torch.Tensor) -> None:
+    """Raise DivergedError unless all outputs are finite numbers."""
+    if not outputs.isfinite().all():
+        raise DivergedError("the model's outputs are not finite numbers: its weights are damaged")
 
 
 def _rows(values: Any, name: str) -> list[Any]:
@@ -392,7 +406,7 @@ def load(
     folder = model_folder(name)
     tokenizer = Tokenizer.load(folder)
     if found := load_task(folder):
-        bert = Bert(found.model, tokenizer, task=found.task, inferred=found.inferred)
+        bert = Bert(found.model, tokenizer, task=found.task, inferred=found.inferred, classes=found.classes)
     else:
         loaded = load_model(folder, heads="optional")
         bert = Bert(loaded.model, tokenizer, loaded.missing_heads)

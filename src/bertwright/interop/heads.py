@@ -82,7 +82,7 @@ def _labels(fields: dict[str, Any], path: Path) -> tuple[str, ...]:
             raise ValueError(f"{path}: num_labels = {count!r}: a number from 1 to {MOST_LABELS:,} expected")
         return tuple(f"LABEL_{number}" for number in range(count))
     names = [given.get(str(number)) for number in range(len(given))] if isinstance(given, dict) else []
-    labels = tuple(name for name in names if isinstance(name, str))
+    labels = tuple(str(name) for name in names if isinstance(name, str | int))
     if not labels or len(set(labels)) < len(names):
         raise ValueError(f"{path}: id2label names each output, counted from 0, once; {str(given)[:60]} does not")
     return labels

@@ -57,12 +57,13 @@ SIZES = (
 )
 # Three names of one formula; the first is written.
 TANH_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
+TIED = "tie_word_embeddings"
+DECODER, HEADS_OWN = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
 # What a folder may ask for and this encoder does not compute.
 REFUSED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("model_type", ("bert",)),
     ("position_embedding_type", ("absolute",)),
     ("add_cross_attention", (False,)),
-    ("tie_word_embeddings", (True,)),
 )
 
 
@@ -125,7 +126,7 @@ def config_from(fields: Any, path: Path) -> BertConfig:
 def config_fields(config: BertConfig) -> dict[str, Any]:
     """What `transformers` reads from `config.json`."""
     fields: dict[str, Any] = {"architectures": ["BertForPreTraining"], "dtype": "float32"}
-    fields |= {name: possible[0] for name, possible in REFUSED}
+    fields |= {name: possible[0] for name, possible in REFUSED} | {TIED: True}
     fields |= {theirs: getattr(config, ours) for theirs, ours, _ in CONFIG_FIELDS}
     if config.activation == "gelu_tanh":
         fields["hidden_act"] = TANH_GELU[0]
@@ -141,6 +142,8 @@ def load_model(folder: Path, heads: Literal["required", "optional"] = "required"
     """
     config = replace(load_config(folder), **changes)
     path, tensors = read_weights(folder)
+    if read_json(folder / CONFIG).get(TIED) is False and HEADS_OWN in tensors and DECODER not in tensors:
+        raise ValueError(f"{path}: no {DECODER}, though {CONFIG} says that it is not the word embeddings ({TIED})")
     loaded = assemble(config, tensors, path)
     if heads == "required" and (loaded.missing_heads or loaded.ignored):
         lacking = f"lacks {', '.join(loaded.missing_heads)}" if loaded.missing_heads else ""
@@ -263,12 +266,10 @@ def joined(parts: list[Tensor]) -> Tensor:
 
 def check_tied(given: dict[str, Tensor], path: Path) -> None:
     """Take out the decoder's copy of the word embeddings; a decoder of its own would give other numbers."""
-    decoder = given.pop("cls.predictions.decoder.weight", None)
+    decoder = given.pop(DECODER, None)
     words = given.get("bert.embeddings.word_embeddings.weight")
     if decoder is not None and words is not None and not torch.equal(decoder, words):
-        raise ValueError(
-            f"{path}: cls.predictions.decoder.weight differs from the word embeddings; here the two are one (tied)"
-        )
+        raise ValueError(f"{path}: {DECODER} differs from the word embeddings; here the two are one (tied)")
 
 
 def to_foreign(model: Model) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import chain
 from typing import Literal, NamedTuple
 
@@ -16,10 +17,12 @@ of the same type ends just before. bioes: also E- for the last word and S- for a
 none: tags are plain classes, such as parts of speech."""
 
 OUTSIDE = "O"
-IOB_TAG = re.compile(r"O|[BI]-.+")
-TAG = {"iob1": IOB_TAG, "iob2": IOB_TAG, "bioes": re.compile(r"O|[BIESLU]-.+")}
+IOB_TAG = re.compile(r"O|[BI](-.+)?")
+TAG = {"iob1": IOB_TAG, "iob2": IOB_TAG, "bioes": re.compile(r"O|[BIESLU](-.+)?")}
 PREFIXES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # of tags as `normalized` gives them
-BILOU = {"L-": "E-", "U-": "S-"}
+BARE = frozenset("BIESLU")  # tags of spans that are all of one kind, which is not named
+UNNAMED = "_"  # that kind, as `seqeval` calls it
+BILOU = {"L": "E", "U": "S"}
 
 
 class Span(NamedTuple):
@@ -49,6 +52,18 @@ class Misfit(NamedTuple):
     """What the scheme has instead, and the way out."""
 
 
+@cache
+def parted(tag: str) -> tuple[str, str]:
+    """A tag's prefix and type; no type means that the word is in no span.
+
+    >>> parted("B-PER"), parted("I"), parted("O"), parted("[PAD]")
+    (('B', 'PER'), ('I', '_'), ('', ''), ('', ''))
+    """
+    prefix, _, of = tag.partition("-")
+    of = UNNAMED if tag in BARE else of
+    return (prefix, of) if of else ("", "")
+
+
 def spans(tags: Sequence[str]) -> list[Span]:
     """The spans that IOB or BIOES tags spell, in order, as conlleval and `seqeval` read them.
 
@@ -59,7 +74,7 @@ Span(label='ORG', first=5, last=5)]
     found: list[Span] = []
     first, label = 0, ""  # of the span that is open; "" for none
     for place, tag in enumerate([*tags, OUTSIDE]):
-        prefix, _, of = tag.partition("-")
+        prefix, of = parted(tag)
         if label and (prefix in ("B", "S") or of != label):
             found.append(Span(label, first, place - 1))
             label = ""
@@ -80,29 +95,28 @@ def normalized(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
     if scheme == "none":
         return tuple(tags)
     if scheme == "bioes":
-        return tuple([BILOU.get(tag[:2], tag[:2]) + tag[2:] for tag in tags])
-    before = (OUTSIDE, *tags)
-    return tuple(
-        [
-            "B" + tag[1:] if tag[:2] == "I-" and tag[2:] != last[2:] else tag
-            for tag, last in zip(tags, before, strict=False)
-        ]
-    )
+        return tuple([BILOU[tag[0]] + tag[1:] if parted(tag)[0] in BILOU else tag for tag in tags])
+    pairs = [parted(tag) for tag in tags]
+    begun = [prefix == "I" and of != last for (prefix, of), (_, last) in zip(pairs, [("", ""), *pairs], strict=False)]
+    return tuple(["B" + tag[1:] if begins else tag for tag, begins in zip(tags, begun, strict=True)])
 
 
 def detect(sequences: Iterable[Sequence[str]]) -> Scheme:
     """The scheme of a data set, from all its tag sequences.
 
-    Spans are spelled where every tag is O or has a prefix (B-PER). A stray tag among those, such as PER, does not
-    change that if there is an O: it is a mistake, which `misfit` finds. IOB that is not flawless IOB2 is iob1, which
-    allows more. Without O, tags of which some only look like IOB (as "S-" in Arabic treebanks) are plain ones.
+    Spans are spelled where every tag is O or has a prefix (B-PER), or where all but O are bare prefixes, B or I among
+    them (B I O: spans of one kind). A stray tag among those with prefixes, such as PER, does not change that if there
+    is an O: it is a mistake, which `misfit` finds. IOB that is not flawless IOB2 is iob1, which allows more. Without
+    O, tags of which some only look like IOB (as "S-" in Arabic treebanks) are plain ones.
 
     >>> detect([["B-PER", "I-PER", "O"]]), detect([["I-PER", "I-PER", "O"]]), detect([["S-PER", "O"]]), detect([["NN"]])
     ('iob2', 'iob1', 'bioes', 'none')
     """
     distinct = {tuple(tags) for tags in sequences}
     known = {tag for tags in distinct for tag in tags}
-    prefixed = {tag for tag in known - {OUTSIDE} if TAG["bioes"].fullmatch(tag)}
+    others = known - {OUTSIDE}
+    one_kind = others <= BARE and bool(others & {"B", "I"}) and OUTSIDE in known
+    prefixed = others if one_kind else {tag for tag in others - BARE if TAG["bioes"].fullmatch(tag)}
     if not prefixed or (OUTSIDE not in known and prefixed != known):
         return "none"
     if not all(TAG["iob2"].fullmatch(tag) for tag in prefixed):
@@ -148,7 +162,8 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     )
 
     _paired(gold, predicted)
-    lists = [[list(tags) for tags in side] for side in (gold, predicted)]
+    # A model from elsewhere may have tags such as X or [PAD], of which seqeval would make spans, and we make none.
+    lists = [[[tag if parted(tag)[1] else OUTSIDE for tag in tags] for tags in side] for side in (gold, predicted)]
     if not lists[0]:
         return SpanScores(SpanScore(0.0, 0.0, 0.0, 0), {})
     names = sorted({span.label for side in lists for tags in side for span in spans(tags)})

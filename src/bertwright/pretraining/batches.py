@@ -22,7 +22,7 @@ from bertwright.batching.order import permuted, uniform
 from bertwright.pretraining import masking
 from bertwright.pretraining.masking import Masked, Symbols
 from bertwright.pretraining.segments import ChunkPlan, Segments, pairs, singles
-from bertwright.seeding import generator, key
+from bertwright.seeding import check_seed, generator, key
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -66,8 +66,7 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         least = self.specials + 2
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; it must not be negative")
+        check_seed(self.seed)
         if self.max_length < least:
             raise ValueError(
                 f"max_length is {self.max_length}; {self.objective} needs {least} at least: "

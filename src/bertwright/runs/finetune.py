@@ -8,7 +8,6 @@ RUN/model/           the result, a Hugging Face folder with task.json    RUN/rep
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import sys
 import time
@@ -24,14 +23,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bertwright.corpus.inputs import real_files
 from bertwright.files import remove_folder, whole_folder, write_json
 from bertwright.runs.resuming import finished_model, held, way_on
 from bertwright.runs.screen import columns, counting, facts, heading, remark, say
-from bertwright.runs.tuning import FREE, PARTS, FinetuneSettings, Part, Tuned, begin, open_run
+from bertwright.runs.tuning import FREE, FinetuneSettings, Part, Tuned, begin, notes, open_run
 from bertwright.tasks.batches import micro_batches
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, write_task_folder
-from bertwright.tasks.prediction import Scored, cut_notes, scored
+from bertwright.tasks.prediction import Scored, scored
 from bertwright.tasks.task import TaskBatch, percent
 from bertwright.training import checkpoint, schedule
 from bertwright.training.device import Place, tokens_a_pass
@@ -49,13 +47,14 @@ def finetune(
     """Run or resume fine-tuning; returns the finished model's folder (on ranks but the first, the run's).
 
     `examples`: those of "train" and, if there are any, "dev" and "test", in place of the files that the settings name.
-    `passing`: the run's folder will go away, so nothing is plotted there and nobody is pointed to it.
+    `passing`: the run's folder will go away, so nothing is plotted there, nobody is pointed to it, and other ranks, if
+    there are any, take no part.
     Ctrl-C and SIGTERM finish the step in hand and save it before they raise KeyboardInterrupt. Raises ValueError
     for settings, files and checkpoints that do not fit, DivergedError for numbers that are not finite, OSError for
     a disk that fails; the newest checkpoint is whole in every case.
     """
     console = console or Console()
-    with held(settings, FREE) as place:
+    with held(settings, FREE, alone=passing) as place:
         if finished := finished_model(settings, place, console):
             return finished
         opened = open_run(settings, place, console, examples)
@@ -178,27 +177,15 @@ class Run(Tuned):
                 | {"place": str(self.place)}
             )
         )
-        files = self.settings.task.files
-        left_out = [note for part in PARTS for path in files(part) for note in self.task.left_out(path)]
-        for note in left_out + self.task.notes(self.train.examples):
+        for note in notes(self.task, self.settings.task, parts, config.max_positions):
             remark(self.console, note)
-        for part in parts:
-            notes = cut_notes(self.task, len(part.examples), part.encoded.truncated, config.max_positions)
-            for note in notes + self.task.unseen(part.examples):
-                remark(self.console, f"{part.name}: {note}")
-        if self.dev and self.settings.dev_share and not files("dev"):
+        if self.dev and self.settings.dev_share and not self.settings.task.files("dev"):
             dev, both = len(self.dev.examples), len(self.dev.examples) + len(self.train.examples)
             if not 0.5 < dev / both / self.settings.dev_share < 2:
                 found = f"{dev:,} of {both:,} examples ({dev / both:.1%}) are set aside as dev"
                 remark(self.console, f"{found}: what belongs together, such as equal texts, is not parted")
         if self.dev is None and not self.passing:
             remark(self.console, "no dev examples: the last weights are the result (--dev FILE, or --dev-share 0.1)")
-        real = {part: {file for place in files(part) for file in real_files(place)} for part in PARTS}
-        if shared := real["train"] & (real["dev"] | real["test"]):
-            remark(
-                self.console,
-                f"{os.path.relpath(min(shared))}: trained on and scored; such a score says little about others",
-            )
         if self.optimizer.steps:
             say(self.console, f"Resuming after step {self.optimizer.steps:,}")
 
@@ -216,7 +203,8 @@ class Run(Tuned):
         if best:
             write = partial(self.write_model, task=found.task)
             # What it outdoes goes with the next checkpoint: a run killed before that goes on from where it was best.
-            checkpoint.save(self.settings.run / "best", self.optimizer.steps, write, {}, keep=sys.maxsize)
+            keep = 1 if self.passing else sys.maxsize  # which nobody goes on with
+            checkpoint.save(self.settings.run / "best", self.optimizer.steps, write, {}, keep=keep)
         epoch = self.optimizer.steps * self.settings.batch_size / self.train.encoded.items
         say(
             self.console,

@@ -56,7 +56,7 @@ def open_run(settings: PretrainSettings, place: Place, console: Console) -> Open
     held_out = _held_out(settings, tokenizer, console if place.leads else None)
     model = _starting_model(settings, tokenizer, latest, console if place.leads else None)
     check_weights(model, 0)
-    _check_lengths(settings, model.config)
+    _check_fit(settings, model.config)
     settle(model, place)
     optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)
     if latest is not None:
@@ -118,7 +118,7 @@ def _direction(config: BertConfig) -> str:
     return "left-to-right" if config.causal else "bidirectional"
 
 
-def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
+def _check_fit(settings: PretrainSettings, config: BertConfig) -> None:
     for phase in settings.phases:
         if phase.data.max_length > config.max_positions:
             raise ValueError(
@@ -126,6 +126,11 @@ def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
                 "positions; raise --max-positions, lower --max-length or --long-length, or leave the long phase out "
                 "(--long-share 0)"
             )
+    if settings.data.objective == "mlm+nsp" and config.type_vocab_size < 2:
+        raise ValueError(
+            "the model knows one kind of segment (type_vocab_size 1), and --objective mlm+nsp reads pairs; choose "
+            "--objective mlm"
+        )
 
 
 def begin(settings: PretrainSettings, opened: Opened) -> None:

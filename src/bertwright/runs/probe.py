@@ -29,11 +29,12 @@ from bertwright.models.encoder import Encoder
 from bertwright.models.probe import REPRESENTATIONS, Probe, ProbeShape, RepresentationName, layers_of
 from bertwright.runs.probing import HeadData, Recipe, total_steps, train
 from bertwright.runs.resuming import held, saved_settings
-from bertwright.runs.screen import columns, counting, facts, heading, say
-from bertwright.runs.tuning import PARTS, Part, read_examples, within_positions
+from bertwright.runs.screen import columns, counting, facts, heading, remark, say
+from bertwright.runs.tuning import Part, notes, read_examples, within_positions
+from bertwright.seeding import check_seed
 from bertwright.settings import write_settings
 from bertwright.tasks.kinds import AnyTask
-from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.presets import PARTS, TaskSettings
 from bertwright.training.device import DeviceSettings, Place
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -81,8 +82,8 @@ class ProbeSettings:
         for name, least in (("epochs", 1), ("batch_size", 1), ("lstm_size", 2), ("lstm_layers", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if min(self.seeds) < 0:
-            raise ValueError(f"seeds must be at least 0, not {min(self.seeds)}")
+        for seed in self.seeds:
+            check_seed(seed, "one of seeds")
         if self.lstm_size % 2:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
         if not all(rate > 0 and math.isfinite(rate) for rate in self.learning_rates):
@@ -207,6 +208,8 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
     task = task.fitted(read["train"])
     if task.head.kind == "span":
         raise ValueError(f"{task.kind} reads every token of every window, too many to keep; fine-tune it instead")
+    for part in ("dev", "test"):
+        task.check(read[part])
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     parts = [Part(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
     run = _Run(settings, place, console, task, encoder.to(place.device), parts)
@@ -265,6 +268,8 @@ class _Run:
             "place": str(self.place),
         }
         self.console.print(facts(rows))
+        for note in notes(self.task, settings.task, self.parts, config.max_positions):
+            remark(self.console, note)
 
     def features(self, part: Part) -> Features:
         """The states of one part, computed or found on disk."""

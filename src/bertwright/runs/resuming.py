@@ -70,10 +70,13 @@ def check_folder(settings: Resumable, free: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def held(settings: Resumable, free: tuple[str, ...]) -> Iterator[Place]:
-    """Where a run computes; its folder is held for this process, and found fit by `check_folder`, all the while."""
+def held(settings: Resumable, free: tuple[str, ...], alone: bool = False) -> Iterator[Place]:
+    """Where a run computes, `alone` or with all ranks of torchrun.
+
+    Its folder is held for this process, and found fit by `check_folder`, all the while.
+    """
     with ExitStack() as stack:
-        place = stack.enter_context(placed(settings.device))
+        place = stack.enter_context(placed(settings.device, joined=not alone))
         fault = None
         if place.leads:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +14,18 @@ import numpy as np
 from rich.console import Console
 
 from bertwright.batching.order import permuted
-from bertwright.corpus.inputs import HUB, local_files, refuse_twice
+from bertwright.corpus.inputs import HUB, local_files, real_files, refuse_twice
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.folders import CONFIG, model_folder
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.heads import BertForTask
 from bertwright.runs.resuming import changed_data, kept_digests, settle, write_down
 from bertwright.runs.screen import remark
-from bertwright.seeding import key
+from bertwright.seeding import check_seed, key
 from bertwright.tasks.classification import Regression
 from bertwright.tasks.kinds import AnyTask, read_task
-from bertwright.tasks.presets import Overrides, TaskSettings
+from bertwright.tasks.prediction import cut_notes
+from bertwright.tasks.presets import PARTS, Overrides, TaskSettings
 from bertwright.tasks.task import Encoded, refuse_unfit
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, Place
@@ -78,8 +80,7 @@ class FinetuneSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, not {self.seed}")
+        check_seed(self.seed)
         if not (self.epochs > 0 and math.isfinite(self.epochs)):
             raise ValueError(f"epochs must be above 0, not {self.epochs}")
         for name in ("dropout", "label_smoothing", "dev_share"):
@@ -93,7 +94,6 @@ class FinetuneSettings:
             raise ValueError(f"freeze is a number of layers, not {self.freeze}")
 
 
-PARTS = ("train", "dev", "test")
 HELD_OUT = 1  # what the random order of groups is for
 
 START = "the weights to start from"  # among the digests of a run
@@ -187,6 +187,22 @@ def read_examples(task: AnyTask, settings: TaskSettings, part: str) -> list[Any]
         if len(found) == before:
             raise ValueError(f"{path}: no examples in it")
     return found
+
+
+def notes(task: AnyTask, settings: TaskSettings, parts: Sequence[Part], positions: int) -> list[str]:
+    """What a user should know of files and examples before they are learned from, one sentence each.
+
+    `parts`: the training part first; `positions`: the model's.
+    """
+    told = [note for name in PARTS for path in settings.files(name) for note in task.left_out(path)]
+    told += task.notes(parts[0].examples)
+    for part in parts:
+        cut = cut_notes(task, len(part.examples), part.encoded.truncated, positions)
+        told += [f"{part.name}: {note}" for note in cut + task.unseen(part.examples)]
+    real = {name: {file for place in settings.files(name) for file in real_files(place)} for name in PARTS}
+    if shared := real["train"] & (real["dev"] | real["test"]):
+        told.append(f"{os.path.relpath(min(shared))}: trained on and scored; such a score says little about others")
+    return told
 
 
 def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:

@@ -26,14 +26,14 @@ from bertwright.inference.features import BLOCKS, kept_states
 from bertwright.inference.masks import Filled
 from bertwright.inference.model import Bert, load
 from bertwright.interop import google
-from bertwright.interop.folders import CLASSES, is_run, model_folder
+from bertwright.interop.folders import is_run, model_folder
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
 from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
-from bertwright.runs.tuning import PARTS
 from bertwright.settings import read_toml, refuse_one_text
 from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
+from bertwright.tasks.presets import PARTS
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, placed
@@ -216,7 +216,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     folder = source if from_google else model_folder(settings.source)
     tokenizer = Tokenizer.load(folder / "vocab.txt" if from_google else folder, settings.lowercase)
     if not from_google and (found := load_task(folder)) is not None:
-        save_task_folder(settings.output, found, tokenizer, (folder / CLASSES,))
+        save_task_folder(settings.output, found, tokenizer)
         say(console, f"{settings.output}: written, {_parameters(found.model):,} parameters, for {found.task.kind}")
         return
     loaded = google.load_checkpoint(source) if from_google else load_model(folder, heads="optional")

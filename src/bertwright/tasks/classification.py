@@ -22,10 +22,12 @@ from bertwright.metrics import scores
 from bertwright.models.heads import Head
 from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, percent, softmax
 from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
 
 LARGEST = float(np.finfo(np.float32).max)  # of a target: losses are float32
 SHOWN_LABELS = 20  # in a message
 LABELS_IN_TABLE = 30  # of what they were taken for
+SEP = SPECIAL_TOKENS[3]
 
 L = TypeVar("L")  # what is to be found: a label, or a number
 L_co = TypeVar("L_co", covariant=True)
@@ -212,7 +214,10 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
 
     def notes(self, examples: Sequence[TextExample[L]]) -> list[str]:
         empty = empty_texts(examples)
-        return [f"{empty:,} examples have an empty text: [CLS] and [SEP] are all that is read of it"] if empty else []
+        found = [f"{empty:,} examples have an empty text: [CLS] and [SEP] are all that is read of it"] if empty else []
+        if written := sum(SEP in example.text or SEP in (example.pair or "") for example in examples):
+            found.append(f"{written:,} examples have {SEP} written in a text: it is read as letters; pairs have --pair")
+        return found
 
     def varied(self, examples: Sequence[TextExample[L]]) -> set[L]:
         """All that is to be found in the examples. Raises ValueError where it is one thing only: nothing to learn."""

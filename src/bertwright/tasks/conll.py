@@ -163,7 +163,8 @@ def column_text(words: Sequence[str], tags: Sequence[str], place: str = "words")
     if not words:
         raise ValueError(f"{place}: a sentence without words cannot stand in a column file; write .jsonl")
     for word in words:
-        if not word.strip(" \r") or "\t" in word or "\n" in word:
+        mark = word.startswith(("\ufeff", DOCUMENT_LINE)) or COMMENT.match(word)  # what a reader leaves out
+        if mark or not word.strip(" \r") or "\t" in word or "\n" in word:
             raise ValueError(f"{place}: the word {word!r} cannot stand in a column file; write .jsonl")
     return "".join([f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)]) + "\n"
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.files import read_json
-from bertwright.interop.folders import new_folder
+from bertwright.files import read_json, write_json
+from bertwright.interop.folders import CLASSES, new_folder
 from bertwright.interop.heads import HeadRecord
 from bertwright.interop.huggingface import load_config, load_head, load_task_model, write_task_model
 from bertwright.metrics.tags import detect, normalized
@@ -73,6 +71,8 @@ class TaskModel(NamedTuple):
     task: AnyTask
     inferred: bool = False
     """Does only `config.json` tell of the task? Then nobody said which columns it reads, nor whether it reads pairs."""
+    classes: Any = None
+    """Of a classifier of `estimators`: what its label names stood for in y, as `classes.json` has it."""
 
 
 def load_task(folder: Path) -> TaskModel | None:
@@ -96,7 +96,8 @@ def load_task(folder: Path) -> TaskModel | None:
             f"{folder / TASK_FILE}: its labels are not those of config.json (id2label): "
             f"{', '.join(task.label_names[:5])} … against {', '.join(described.labels[:5])} …; which are right?"
         )
-    return TaskModel(model, task, inferred=not said)
+    classes = read_json(folder / CLASSES) if (folder / CLASSES).is_file() else None
+    return TaskModel(model, task, inferred=not said, classes=classes)
 
 
 def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
@@ -104,14 +105,11 @@ def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> N
     write_task_model(folder, found.model, tokenizer, found.task.label_names, isinstance(found.task, Regression))
     if not found.inferred:  # what is not known stays unsaid
         write_task(folder, found.task)
+    if found.classes is not None:
+        write_json(folder / CLASSES, found.classes)
 
 
-def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer, beside: Sequence[Path] = ()) -> None:
-    """Write a new folder, whole or not at all, with copies of the files `beside` that are there.
-
-    Raises ValueError when something is there already.
-    """
+def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
+    """Write a new folder, whole or not at all. Raises ValueError when something is there already."""
     with new_folder(folder) as part:
         write_task_folder(part, found, tokenizer)
-        for file in filter(Path.is_file, beside):
-            shutil.copyfile(file, part / file.name)

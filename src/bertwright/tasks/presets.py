@@ -13,6 +13,8 @@ from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 
+PARTS = ("train", "dev", "test")
+
 
 class Preset(NamedTuple):
     """A published task: how its files are read, and what they are called in the folder that one downloads.
@@ -212,7 +214,7 @@ class TaskSettings:
         return self.overrides.applied(PRESETS[self.task].task if self.task in PRESETS else KINDS[self.task]())
 
     def files(self, part: str) -> tuple[str, ...]:
-        """Where the examples of "train", "dev" or "test" lie; none where neither flag nor folder has them."""
+        """Where the examples of one of PARTS lie; none where neither flag nor folder has them."""
         given: tuple[str, ...] = getattr(self, part)
         if given or self.data is None:
             return given

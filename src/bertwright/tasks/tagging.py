@@ -25,6 +25,7 @@ from torch import Tensor
 
 from bertwright.batching.batch import starts
 from bertwright.metrics.tags import (
+    BARE,
     OUTSIDE,
     PREFIXES,
     Scheme,
@@ -151,6 +152,10 @@ class Tagging(Task[TagExample, Tagged]):
                 odd, word = _tags(example)[fault.place], example.words[fault.place]
                 raise ValueError(f"{example.place_of(fault.place)}: tag {odd!r} of {word!r}: {fault.reason}")
         found = {tag for example in examples for tag in normalized(_tags(example), scheme)}
+        if scheme != "none" and found & BARE and not found <= BARE | {OUTSIDE}:
+            example, place = next((e, n) for e in examples for n, tag in enumerate(_tags(e)) if tag in BARE)
+            odd, word = _tags(example)[place], example.words[place]
+            raise ValueError(f"{example.place_of(place)}: tag {odd!r} of {word!r} has no type, and others have one")
         if not found:
             raise ValueError(f"{examples[0].place}: neither this nor any other sentence has a word to learn from")
         if len(found) < 2:
@@ -164,7 +169,7 @@ class Tagging(Task[TagExample, Tagged]):
     def unseen(self, examples: Sequence[TagExample]) -> list[str]:
         counts = Counter(tag for example in examples for tag in normalized(_tags(example), self._scheme))
         # A model from elsewhere may know iob1 as it stands, where I- begins a span; `score` reads it so.
-        begun = {f"B-{label[2:]}" for label in self.labels if self._scheme == "iob1" and label != OUTSIDE}
+        begun = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and label != OUTSIDE}
         odd = {tag: count for tag, count in counts.items() if tag not in begun.union(self.labels)}
         if not odd:
             return []
@@ -280,8 +285,8 @@ class Tagging(Task[TagExample, Tagged]):
         numbers = {tag: number for number, tag in enumerate(self.labels)}
         if self._scheme != "none":
             # Of a type that training had, some spelling may be missing there, as I-LST in CoNLL-2000: it can be scored.
-            types = {tag[2:] for tag in self.labels if tag != OUTSIDE}
-            spellings = [f"{prefix}-{name}" for prefix in PREFIXES[self._scheme] for name in types]
+            types = {tag[1:] for tag in self.labels if tag != OUTSIDE}
+            spellings = [f"{prefix}{name}" for prefix in PREFIXES[self._scheme] for name in types]
             numbers = dict.fromkeys([OUTSIDE, *spellings], UNSEEN) | numbers
         meant = [normalized(_tags(example), self._scheme) for example in examples]
         try:

@@ -229,7 +229,8 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
             ours, theirs = Pipe()
             with theirs:
                 # Modules are found where we found ours, and not in the current folder, where -c looks first.
-                code = f"import sys; sys.path[:] = {sys.path!r}; from bertwright.tokenstore.parts import serve; "
+                places = [place for place in sys.path if isinstance(place, str)]  # Python passes over others, too
+                code = f"import sys; sys.path[:] = {places!r}; from bertwright.tokenstore.parts import serve; "
                 code += f"serve({theirs.fileno()}, {os.getpid()})"
                 command = [sys.executable, "-c", code]
                 process = subprocess.Popen(

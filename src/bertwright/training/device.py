@@ -88,17 +88,18 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 @contextmanager
-def placed(settings: DeviceSettings) -> Iterator[Place]:
-    """Set this process up to compute as settings say; under torchrun, join the other ranks until the block ends.
+def placed(settings: DeviceSettings, joined: bool = False) -> Iterator[Place]:
+    """Set this process up to compute as settings say.
 
-    Raises ValueError when a GPU is asked for and none is there.
+    `joined`: under torchrun, to compute together with the other ranks, until the block ends; else it computes alone, be
+    there other ranks or not. Raises ValueError when a GPU is asked for and none is there.
     """
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             "device cuda was asked for, but this PyTorch sees no GPU; leave --device at auto, or see nvidia-smi"
         )
     on_gpu = settings.device != "cpu" and torch.cuda.is_available()
-    ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    ranks, rank = (int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))) if joined else (1, 0)
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:

@@ -34,6 +34,7 @@ DELETED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 # Indic, Thai, Lao, Tibetan and Burmese scripts, kana, Hangul: what NFD sets apart here, or what counts as an accent,
 # is part of the letter. Stripping takes the vowels of Hindi, makes が into か and 한 into three jamo.
 ACCENTS_ARE_LETTERS = re.compile("[\u0900-\u109f\u3040-\u30ff\uac00-\ud7a3]")
+ALONE = re.compile("[!-/:-@\\[-`{-~\u4e00-\u9fff]")  # punctuation and ideographs: words by themselves; there are others
 # Stands between chunks while they are normalized together. Inside a chunk at most two spaces meet (of two CJK
 # characters, each of which is set apart by spaces), so four of them are a boundary and nothing else.
 BOUNDARY = " " * 4
@@ -171,7 +172,7 @@ def _settle(counts: WordCounts, chunks: Iterator[tuple[str, int]], rules: WordRu
 def _cleaned(counts: WordCounts, chunks: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     """Chunks without what BERT deletes or takes for white space beyond ASCII; what they are is added to `counts`."""
     for chunk, count in chunks:
-        if chunk.isascii() and chunk.isprintable():
+        if chunk.isascii() and chunk.isprintable() and len(chunk) <= NORMALIZE_AT_ONCE:
             counts.chunks += count
             yield chunk, count
             continue
@@ -179,7 +180,21 @@ def _cleaned(counts: WordCounts, chunks: Iterator[tuple[str, int]]) -> Iterator[
             counts.chunks += count
             if ACCENTS_ARE_LETTERS.search(part):
                 counts.accents_are_letters += count
-            yield part, count
+            for piece in _pieces(part):
+                yield piece, count
+
+
+def _pieces(chunk: str) -> Iterator[str]:
+    """A chunk in pieces of few more than NORMALIZE_AT_ONCE characters, with the same words.
+
+    Text without spaces may be one chunk of any length. Before what stands alone it can be cut; without any of that, it
+    is left whole.
+    """
+    first = 0
+    while found := ALONE.search(chunk, first + NORMALIZE_AT_ONCE):
+        yield chunk[first : found.start()]
+        first = found.start()
+    yield chunk[first:]
 
 
 class PythonChunkCounter:

@@ -186,8 +186,9 @@ class Tokenizer:
     @cached_property
     def _raw(self) -> FlatBackend:
         description = json.loads(self._backend.to_str())
-        # Tokens that the user added as ordinary vocabulary stay; control tokens become plain text.
-        description["added_tokens"] = [token for token in description["added_tokens"] if not token["special"]]
+        # Tokens that the user added stay, markers such as [E1] too; BERT's own control tokens become plain text.
+        added = description["added_tokens"]
+        description["added_tokens"] = [token for token in added if token["content"] not in SPECIAL_TOKENS]
         description["post_processor"] = None
         return flat_backend(json.dumps(description))
 

@@ -29,6 +29,12 @@ NORMALIZER_KEYS = (
     ("strip_accents", "strip_accents", None),
     ("tokenize_chinese_chars", "handle_chinese_chars", True),
 )
+ADDED_KEYS = {  # settings that add tokens, and how they are written
+    "added_tokens_decoder": (dict,),
+    "extra_special_tokens": (list, dict),
+    "additional_special_tokens": (list,),
+    "model_specific_special_tokens": (dict,),
+}
 GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these take tokenizer.json as it is
 OTHER_CLASSES = ("BertJapaneseTokenizer",)  # these find words by means of other libraries
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -94,7 +100,15 @@ def _checked_config(path: Path, config: Any) -> dict[str, Any]:
     for key, _, default in NORMALIZER_KEYS:
         if type(config.get(key, default)) not in (bool, type(default)):
             raise ValueError(f"{path}: {key} is {config[key]!r}; true or false expected")
+    _check_added(path, config)
     return config
+
+
+def _check_added(path: Path, config: Mapping[str, Any]) -> None:
+    for key, kinds in ADDED_KEYS.items():
+        if config.get(key) is not None and not isinstance(config[key], kinds):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{path}: {key} is {str(config[key])[:60]!r}; {expected} expected")
 
 
 def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -107,8 +121,12 @@ def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         beside[name] = read_json(file) if file.is_file() else {}
         if not isinstance(beside[name], dict):
             raise ValueError(f"{file}: an object expected, {type(beside[name]).__name__} found")
-    config |= beside["special_tokens_map.json"]
-    specials = {*SPECIAL_TOKENS, *(token.content for token in _special_tokens(path, config))}
+    named = beside["special_tokens_map.json"]
+    _check_added(path.with_name("special_tokens_map.json"), named)
+    # To transformers 5 a token of added_tokens.json that this file calls additional is an ordinary one.
+    known = config | {name: value for name, value in named.items() if name != "additional_special_tokens"}
+    specials = {*SPECIAL_TOKENS, *(token.content for token in _special_tokens(path, known))}
+    config |= named
     config["added_tokens_decoder"] = {
         str(number): {"content": token, "normalized": token not in specials, "special": token in specials}
         for token, number in beside["added_tokens.json"].items()
@@ -151,6 +169,7 @@ def _special_tokens(path: Path, config: Mapping[str, Any]) -> list[AddedToken]:
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     named = [value for name, value in config.items() if name.endswith("_token") and isinstance(value, str | dict)]
     named += extra.values() if isinstance(extra, dict) else extra
+    named += (config.get("model_specific_special_tokens") or {}).values()
     return [_added_token(path, value, special=True) for value in named if value not in SPECIAL_TOKENS]
 
 
