@@ -122,26 +122,18 @@ void cross_entropy(int64_t type, void* logits, int64_t stride, const float* bias
 }
 
 // Of each kind of tensor as many pointers as there are `sizes`.
-void adamw(int64_t type, void* const* parameters, const void* const* gradients, float* const* exp_avg,
-           float* const* exp_avg_sq, const int64_t* sizes, int64_t tensors, const double* step, int64_t threads) {
-    with_type(type, [&](auto* t) {
-        using T = ELEMENT(t);
-        adamw((T* const*)parameters, (const T* const*)gradients, exp_avg, exp_avg_sq, sizes, tensors,
-              *(const AdamStep*)step, threads);
-    });
+void adamw(float* const* parameters, const float* const* gradients, float* const* exp_avg, float* const* exp_avg_sq,
+           const int64_t* sizes, int64_t tensors, const double* step, int64_t threads) {
+    adamw(parameters, gradients, exp_avg, exp_avg_sq, sizes, tensors, *(const AdamStep*)step, threads);
 }
 
-void adamw_rows(int64_t type, void* parameter, const void* gradient, const int64_t* places, uint8_t* touched, float* exp_avg,
+void adamw_rows(float* parameter, const float* gradient, const int64_t* places, uint8_t* touched, float* exp_avg,
                 float* exp_avg_sq, const double* step, int64_t rows, int64_t columns, int64_t threads) {
-    with_type(type, [&](auto* t) {
-        using T = ELEMENT(t);
-        adamw_rows((T*)parameter, (const T*)gradient, places, touched, exp_avg, exp_avg_sq, *(const AdamStep*)step,
-                   rows, columns, threads);
-    });
+    adamw_rows(parameter, gradient, places, touched, exp_avg, exp_avg_sq, *(const AdamStep*)step, rows, columns, threads);
 }
 
-void square_sum(int64_t type, const void* const* x, const int64_t* sizes, int64_t tensors, double* total, int64_t threads) {
-    with_type(type, [&](auto* t) { *total = square_sum((const ELEMENT(t)* const*)x, sizes, tensors, threads); });
+void square_sum(const float* const* x, const int64_t* sizes, int64_t tensors, double* total, int64_t threads) {
+    *total = square_sum(x, sizes, tensors, threads);
 }
 
 void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, int64_t rows, int64_t columns, int64_t threads) {

@@ -337,26 +337,15 @@ def cross_entropy_(
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> float:
-    """The Euclidean norm of all gradients together, summed in double precision."""
+    """The Euclidean norm of all gradients together, float32 each, summed in double precision."""
     if not gradients:
         return 0.0
     if not runs_native(*gradients):
         return twins.gradient_norm(gradients).item()
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
     total = torch.empty((), dtype=torch.float64)
-    squares = 0.0
-    for dtype, places in places_by_type(gradients).items():
-        alike = [gradients[place] for place in places]
-        call("square_sum", TYPES[dtype], alike, torch.tensor(sizes(alike)), len(alike), total)
-        squares += total.item()
-    return math.sqrt(squares)
-
-
-def places_by_type(tensors: Sequence[Tensor]) -> dict[torch.dtype, list[int]]:
-    """What one native call takes: tensors of one number type, by their places in the sequence."""
-    places: dict[torch.dtype, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        places.setdefault(tensor.dtype, []).append(place)
-    return places
+    call("square_sum", gradients, torch.tensor(sizes(gradients)), len(gradients), total)
+    return math.sqrt(total.item())
 
 
 def sizes(tensors: Sequence[Tensor]) -> list[int]:
@@ -371,7 +360,7 @@ def adamw_(
     exp_avg_sq: Sequence[Tensor],
     step: AdamStep,
 ) -> None:
-    """One AdamW update in place, in one pass over the four tensors of each parameter; the moments are float32.
+    """One AdamW update in place, in one pass over the four tensors of each parameter, all float32.
 
     The gradients may be used up.
     """
@@ -382,12 +371,8 @@ def adamw_(
     kinds = parameters, gradients, exp_avg, exp_avg_sq
     counts = sizes(parameters)
     assert all(sizes(kind) == counts for kind in kinds), [sizes(kind) for kind in kinds]
-    assert {moment.dtype for moment in (*exp_avg, *exp_avg_sq)} <= {torch.float32}
-    numbers = doubles(step)
-    for dtype, places in places_by_type(parameters).items():
-        alike = [[kind[place] for place in places] for kind in kinds]
-        assert {gradient.dtype for gradient in alike[1]} == {dtype}, dtype
-        call("adamw", TYPES[dtype], *alike, torch.tensor([counts[place] for place in places]), len(places), numbers)
+    assert {tensor.dtype for kind in kinds for tensor in kind} == {torch.float32}
+    call("adamw", *kinds, torch.tensor(counts), len(counts), doubles(step))
     torch.autograd.graph.increment_version(parameters)  # autograd cannot see what native code writes
     return None
 
@@ -403,14 +388,13 @@ def adamw_rows_(
     assert runs_native(parameter), parameter.device
     gradient = gradient.coalesce()
     rows, values = gradient.indices()[0], gradient.values().contiguous()
-    assert values.dtype == parameter.dtype, (values.dtype, parameter.dtype)
-    assert exp_avg.dtype == exp_avg_sq.dtype == torch.float32, (exp_avg.dtype, exp_avg_sq.dtype)
+    assert {tensor.dtype for tensor in (parameter, values, exp_avg, exp_avg_sq)} == {torch.float32}
     assert parameter.shape == exp_avg.shape == exp_avg_sq.shape == gradient.shape
     assert touched.shape == parameter.shape[:1], touched.shape
     places = torch.full((len(parameter),), -1)
     places[rows] = torch.arange(len(rows))
     given = (parameter, values, places, touched, exp_avg, exp_avg_sq, doubles(step))
-    call("adamw_rows", TYPES[parameter.dtype], *given, *parameter.shape)
+    call("adamw_rows", *given, *parameter.shape)
     torch.autograd.graph.increment_version(parameter)
 
 

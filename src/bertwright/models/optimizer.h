@@ -1,12 +1,11 @@
-// AdamW in one pass over its four tensors, and the sum of squares for clipping.
+// AdamW in one pass over its four tensors, and the sum of squares for clipping: of float32, as weights and gradients are.
 #pragma once
 #include "lanes.h"
 
 struct AdamStep { double lr, beta1, beta2, eps, weight_decay, clip_scale, correction1, correction2; };
 
 // The update of `count` neighbours.
-template <class T>
-INLINE void adamw_span(T* p, const T* g, float* m, float* v, int64_t count, const AdamStep& step) {
+INLINE void adamw_span(float* p, const float* g, float* m, float* v, int64_t count, const AdamStep& step) {
     const float b1 = step.beta1, b2 = step.beta2, rest1 = 1 - step.beta1, rest2 = 1 - step.beta2, clip = step.clip_scale;
     const float eps = step.eps, rate = step.lr / step.correction1, decay = 1 - step.lr * step.weight_decay;
     const float root = 1 / std::sqrt(step.correction2);
@@ -30,8 +29,7 @@ static std::vector<Piece> pieces(const int64_t* sizes, int64_t tensors) {
     return all;
 }
 
-template <class T>
-static void adamw(T* const* parameters, const T* const* gradients, float* const* exp_avg, float* const* exp_avg_sq,
+static void adamw(float* const* parameters, const float* const* gradients, float* const* exp_avg, float* const* exp_avg_sq,
                   const int64_t* sizes, int64_t tensors, const AdamStep& step, int64_t threads) {
     const std::vector<Piece> all = pieces(sizes, tensors);
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -43,17 +41,16 @@ static void adamw(T* const* parameters, const T* const* gradients, float* const*
 
 // The same bits for a table most of whose rows have no gradient: places[r] is the row of `gradient` that belongs to row r,
 // or -1. A row that never had one (`touched`) has moments of zero and only decays.
-template <class T>
-static void adamw_rows(T* parameter, const T* gradient, const int64_t* places, uint8_t* touched, float* exp_avg,
+static void adamw_rows(float* parameter, const float* gradient, const int64_t* places, uint8_t* touched, float* exp_avg,
                        float* exp_avg_sq, const AdamStep& step, int64_t rows, int64_t columns, int64_t threads) {
-    const std::vector<T> zeros(columns);
+    const std::vector<float> zeros(columns);
     const float decay = 1 - step.lr * step.weight_decay;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        T* p = parameter + r * columns;
+        float* p = parameter + r * columns;
         if (places[r] >= 0) touched[r] = 1;
         if (touched[r]) {
-            const T* g = places[r] >= 0 ? gradient + places[r] * columns : zeros.data();
+            const float* g = places[r] >= 0 ? gradient + places[r] * columns : zeros.data();
             adamw_span(p, g, exp_avg + r * columns, exp_avg_sq + r * columns, columns, step);
         } else if (decay != 1) {
             sweep(columns, [&](int64_t c, auto load, auto store) { store(p + c, load(p + c) * decay); });
@@ -62,13 +59,12 @@ static void adamw_rows(T* parameter, const T* gradient, const int64_t* places, u
 }
 
 // In double precision, piece by piece, added in order: the same for any number of threads.
-template <class T>
-static double square_sum(const T* const* x, const int64_t* sizes, int64_t tensors, int64_t threads) {
+static double square_sum(const float* const* x, const int64_t* sizes, int64_t tensors, int64_t threads) {
     const std::vector<Piece> all = pieces(sizes, tensors);
     std::vector<double> sums(all.size());
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (size_t i = 0; i < all.size(); i++) {
-        const T* from = x[all[i].tensor] + all[i].first;
+        const float* from = x[all[i].tensor] + all[i].first;
         int64_t count = all[i].count, c = 0;
         double lanes[2 * W] = {};  // independent sums, for the processor's sake
         for (; c + 2 * W <= count; c += 2 * W) {
