@@ -67,7 +67,7 @@ def find_compiler() -> tuple[str, ...] | None:
     """The C++ compiler as a command: `CXX` if set, which may have arguments (ccache g++), else g++, else c++."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++"]
     for name in names:
-        program, *arguments = shlex.split(name) or [""]
+        program, *arguments = [name] if shutil.which(name) else shlex.split(name) or [""]
         if path := shutil.which(program):
             return path, *arguments
     note(f"no C++ compiler ({', '.join(names)}) found; Python does the native kernels' work, several times slower")
