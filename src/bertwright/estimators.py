@@ -221,9 +221,11 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """N × C, the probability of each label, in the order of `classes_`; rows sum to 1."""
         with self._placed() as bert:
-            found = bert.classify(_texts(X))
-        names = _names(self.classes_)
-        return np.array([[one.probabilities[name] for name in names] for one in found])
+            names, texts = _names(self.classes_), _texts(X)
+            shares = np.empty((len(texts), len(names)))
+            for row, one in zip(shares, bert.classified(texts), strict=True):
+                row[:] = [one.probabilities[name] for name in names]
+        return shares
 
     @classmethod
     def from_folder(cls, folder: str | Path, **parameters: Any) -> Self:

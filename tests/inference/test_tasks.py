@@ -99,7 +99,9 @@ def test_sentences_of_a_document_are_tagged_with_those_around_them():
     texts = ["The cat sat.", ("bad", "cat"), "", "a b c d e f g h i j k l m n"]
     found = bert.tag(texts, document=True)
     given = [TagExample(one.words) for one in bert.tag(texts)]
-    assert found[1] == prediction.predict(bert.model, task, TOKENIZER, list(surrounded(given, 10))).predictions[1]
+    assert (
+        found[1] == next(prediction.predicted(bert.model, task, TOKENIZER, list(surrounded(given, 10)))).predictions[1]
+    )
     assert found[1] != bert.tag(texts)[1]
     assert [one.words for one in found] == [one.words for one in bert.tag(texts)]
     assert bert.tag([texts[0]], document=True) == bert.tag([texts[0]])  # nothing around it

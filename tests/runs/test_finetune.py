@@ -33,7 +33,7 @@ from bertwright.runs.finetune import Run, finetune
 from bertwright.runs.tuning import FinetuneSettings, open_run, rate_factors
 from bertwright.settings import write_settings
 from bertwright.tasks.kinds import load_task
-from bertwright.tasks.prediction import predict
+from bertwright.tasks.prediction import predicted
 from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
 from bertwright.training import checkpoint
 from bertwright.training.device import DeviceSettings, placed
@@ -158,8 +158,8 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
         examples = list(found.task.read(path))
         task = found.task
         if own:
-            task = task.tuned(examples, predict(found.model, task, tokenizer, examples).predictions)
-        return task.threshold, task.score(examples, predict(found.model, task, tokenizer, examples).predictions)
+            task = task.tuned(examples, next(predicted(found.model, task, tokenizer, examples)).predictions)
+        return task.threshold, task.score(examples, next(predicted(found.model, task, tokenizer, examples)).predictions)
 
     (dev,) = files["dev"]
     assert found.task.threshold == scores(dev, own=True)[0] != 0

@@ -18,7 +18,7 @@ from transformers import BertTokenizerFast
 
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
-from bertwright.tasks.prediction import predict
+from bertwright.tasks.prediction import predicted
 from bertwright.tasks.question_answering import (
     Answer,
     Candidate,
@@ -283,7 +283,7 @@ def test_a_model_learns_to_point() -> None:
         loss = task.loss(model(batch.batch, batch.rows), batch) / batch.count
         loss.backward()
         optimizer.step()
-    answers = predict(model, task, TOKENIZER, examples).predictions
+    answers = next(predicted(model, task, TOKENIZER, examples)).predictions
     assert task.score(examples, answers) == {"exact_match": 1.0, "f1": 1.0}
     assert min(answer.probability for answer in answers) > 0.5
 

@@ -22,7 +22,7 @@ from bertwright.metrics.tags import normalized
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
 from bertwright.tasks.conll import TagExample, surrounded
-from bertwright.tasks.prediction import outputs, predict
+from bertwright.tasks.prediction import outputs, predicted
 from bertwright.tasks.tagging import Entity, Tagged, Tagging
 from bertwright.tasks.task import from_fields, take, write_task
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -191,7 +191,8 @@ def model(task: Tagging) -> BertForTask:
 @given(sentences=st.lists(st.lists(st.text("abcdefgh.", min_size=1, max_size=4), min_size=1, max_size=9), max_size=6))
 def test_predictions_are_those_of_each_sentence_alone(sentences):
     network = model(TASK).eval()
-    predictions = predict(network, TASK, TOKENIZER, [TagExample(tuple(words)) for words in sentences]).predictions
+    examples = [TagExample(tuple(words)) for words in sentences]
+    predictions = [one for chunk in predicted(network, TASK, TOKENIZER, examples) for one in chunk.predictions]
     assert len(predictions) == len(sentences)
     for words, prediction in zip(sentences, predictions, strict=True):
         ids, rows = [TOKENIZER.cls_id], []
@@ -318,7 +319,7 @@ def test_a_small_model_learns_tags_and_a_long_text_keeps_its_words():
         optimizer.step()
     assert task.score(examples, task.decode(examples, encoded, outputs(network, encoded)))["f1"] == 1.0
     text = "Anna lives in Paris " * 30
-    (found,) = predict(network, task, TOKENIZER, [TagExample.from_text(text)]).predictions
+    (found,) = next(predicted(network, task, TOKENIZER, [TagExample.from_text(text)])).predictions
     assert list(found.words) == text.split()
     assert {one.text for one in found.entities if one.label == "LOC"} == {"Paris"}
 

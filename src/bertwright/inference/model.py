@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from bertwright.tasks.classification import Classification, Regression, TextExam
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
 from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
-from bertwright.tasks.prediction import chunks, cut_notes, predict
+from bertwright.tasks.prediction import chunks, cut_notes, predicted
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
@@ -190,13 +190,17 @@ class Bert:
         What is longer than the task's `max_length` is cut at the end, of a pair the longer text first. Raises
         ValueError for a model of another kind of task, and for pairs where it reads single texts, or the reverse.
         """
-        task: AnyTask = self._task_of("classify", Classification, Regression)
         if isinstance(texts, str | tuple):
             return self.classify([texts])[0]
+        return list(self.classified(texts))
+
+    def classified(self, texts: Sequence[Text]) -> Iterator[Any]:
+        """What `classify` gives, one after another, without holding it all; warnings come at the end."""
+        task: AnyTask = self._task_of("classify", Classification, Regression)
         examples = [_text_example(given, f"text {number}") for number, given in enumerate(_rows(texts, "texts"))]
         if self.inferred and any(example.pair is not None for example in examples):
             task = replace(task, pair="pair")  # type: ignore[type-var]
-        return self._predict(task, examples)
+        return self._predictions(task, examples)
 
     @overload
     def choose(self, prompt: str, endings: Sequence[str]) -> Chosen: ...  # type: ignore[overload-overlap]
@@ -316,12 +320,17 @@ class Bert:
         return f"this model is for {self.task.kind}: call {USES[self.task.kind]}"
 
     def _predict(self, task: Task[E, P], examples: Sequence[E]) -> list[P]:
-        """One prediction an example; warns of examples that are longer than the task reads."""
+        return list(self._predictions(task, examples))
+
+    def _predictions(self, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
+        """One prediction an example; warns, at the end, of examples that are longer than the task reads."""
         assert isinstance(self.model, BertForTask)
-        found = predict(self.model, task, self.tokenizer, examples)
-        for note in cut_notes(task, len(examples), found.truncated, self.config.max_positions):
-            warnings.warn(note, stacklevel=3)
-        return found.predictions
+        truncated = 0
+        for chunk in predicted(self.model, task, self.tokenizer, examples):
+            yield from chunk.predictions
+            truncated += chunk.truncated
+        for note in cut_notes(task, len(examples), truncated, self.config.max_positions):
+            warnings.warn(note, stacklevel=4)
 
 
 def _refuse_infinite(outputs: torch.Tensor) -> None:

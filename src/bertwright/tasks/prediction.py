@@ -41,16 +41,6 @@ def predicted(
         yield Predicted(chunk, task.decode(chunk, encoded, outputs(model, encoded)), encoded.truncated)
 
 
-def predict(model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]) -> Predicted[E, P]:
-    """The same of all examples at once."""
-    found = list(predicted(model, task, tokenizer, examples))
-    return Predicted(
-        [one for chunk in found for one in chunk.examples],
-        [one for chunk in found for one in chunk.predictions],
-        sum(chunk.truncated for chunk in found),
-    )
-
-
 def chunks(examples: Iterable[E]) -> Iterator[list[E]]:
     """Examples in lists of at most EXAMPLES_AT_ONCE, and of at most CHARACTERS_AT_ONCE or a single one that has more.
 
