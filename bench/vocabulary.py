@@ -164,8 +164,8 @@ def main(settings: Settings) -> None:
     console.print(table)
     console.print(
         f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, tokenizers "
-        f"{tokenizers.__version__}, {datetime.date.today()}; medians of {settings.rounds} runs in turn; the texts "
-        f"themselves take {runs[TIMED[0]][0]['texts']:.0f} MB of the peak"
+        f"{tokenizers.__version__}, {datetime.date.today()}; medians of {settings.rounds} runs in turn; "
+        f"{runs[TIMED[0]][0]['texts']:.0f} MB of the peak are there, texts among them, before learning begins"
     )
     for name in TIMED:
         console.print(f"{name}, last learned: {' '.join(vocabularies[name][-12:])}", markup=False)
