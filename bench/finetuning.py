@@ -12,6 +12,9 @@ The examples of a block are the same for all: whole batches of what length group
 batches) makes of 1,600 random examples, every tenth for blocks of 5. The contender with length grouping takes these
 batches as they are, longest first; for the others the examples are shuffled among the block's batches, as they come
 without grouping. The first round is not counted. Ratios are taken within a round; their median counts.
+
+The last row are the block's matrix products alone, last layer at [CLS] only, at the speed of the fastest product known
+here (`gemm_ceiling`) in the same round: what no program could surpass in these number types.
 """
 
 from __future__ import annotations
@@ -26,7 +29,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,14 +36,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertwright.interop.huggingface import load_config
+from bertwright.models.config import BertConfig
+from bertwright.tasks.presets import PRESETS, AnyTask
+from bertwright.tasks.task import Encoded
 from bertwright.training.device import multiplies_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
 from footing import machine, minilm, use_threads
 from pretraining import MEMORY, Child
 
 BATCH, GROUPED = 32, 50  # examples a step; batches within which transformers groups by length
 FILES = {"sst2": Path("glue", "SST-2", "train.tsv"), "mrpc": Path("glue", "MRPC", "train.tsv")}
 LENGTH = 128
+CEILING = "the products alone"
 RECIPE = OptimizerSettings(learning_rate=3e-5, bias_correction=True)
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -61,9 +69,11 @@ def contenders(bfloat16: bool, compiled: bool) -> dict[str, tuple[list[str], dic
     if compiled:
         listed["transformers, with length grouping, compiled"] = ([*grouped, "--compile"], MEMORY)
     if bfloat16:
+        dynamic = ["theirs", "--padding", "dynamic", "--bfloat16"]
+        listed["transformers, in random order, bf16 autocast"] = (dynamic, MEMORY)
         listed["transformers, with length grouping, bf16 autocast"] = ([*grouped, "--bfloat16"], MEMORY)
         listed["bertwright, bf16"] = (["ours", "--bfloat16"], {})
-    return listed
+    return listed | {CEILING: (["ceiling", *["--bfloat16"] * bfloat16], {})}
 
 
 def block_examples(lengths: Ints, number: int, steps: int) -> Ints:
@@ -84,7 +94,6 @@ def shuffled(examples: Ints, number: int) -> Ints:
 def theirs(chosen: argparse.Namespace) -> Block:
     import transformers
 
-    from bertwright.tasks.presets import PRESETS
     from peers import SequencePeer, adamw
 
     task = PRESETS[chosen.task].task
@@ -120,27 +129,20 @@ def theirs(chosen: argparse.Namespace) -> Block:
 
 def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.interop.huggingface import start_task_model
-    from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForTask
     from bertwright.native import keep_freed_memory
     from bertwright.seeding import key
     from bertwright.tasks.batches import DROPOUT
-    from bertwright.tasks.presets import PRESETS
     from bertwright.tasks.task import TaskBatch, take
     from bertwright.training.loop import Computed, steps
     from bertwright.training.optimizer import AdamW
-    from bertwright.vocabulary.tokenizer import Tokenizer
 
     keep_freed_memory()  # as `bertwright finetune` does
-    tokenizer = Tokenizer.load(minilm())
-    task = PRESETS[chosen.task].task
-    examples = list(task.read(str(chosen.data / FILES[chosen.task])))
-    task = task.fitted(examples)
-    encoded = task.encode(examples, tokenizer)
+    task, encoded = encode(chosen.data, chosen.task)
     if chosen.model == "minilm":
         model = start_task_model(minilm(), task.head, 0, hidden_dropout=0.1, attention_dropout=0.1).model
     else:
-        model = BertForTask(BertConfig.named("base", tokenizer.vocab_size), task.head)
+        model = BertForTask(shape(chosen.model), task.head)
     model.encoder.compute_dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     model.encoder.embeddings.sparse = True  # as `bertwright finetune` has it
     model.train()
@@ -163,11 +165,40 @@ def ours(chosen: argparse.Namespace) -> Block:
     return block
 
 
+def ceiling(chosen: argparse.Namespace) -> Block:
+    """Gives no loss, but the seconds that the products of a block take."""
+    from bertwright.training.device import Place, gemm_ceiling
+
+    config, (_, encoded) = shape(chosen.model), encode(chosen.data, chosen.task)
+    number_type = torch.bfloat16 if chosen.bfloat16 else torch.float32
+    place = Place(torch.device("cpu"), number_type, chosen.threads)
+
+    def block(number: int) -> float:
+        batches = encoded.lengths[block_examples(encoded.lengths, number, chosen.steps)]
+        work = sum(config.training_flops(lengths, predictions=0, pooled=True) for lengths in batches)
+        return work / gemm_ceiling(place, config.hidden_size, seconds=2.0)
+
+    return block
+
+
+def shape(model: str) -> BertConfig:
+    """The encoder of a contender."""
+    return load_config(minilm()) if model == "minilm" else BertConfig.named("base", Tokenizer.load(minilm()).vocab_size)
+
+
+def encode(data: Path, name: str) -> tuple[AnyTask, Encoded]:
+    """A task and its training examples."""
+    task = PRESETS[name].task
+    examples = list(task.read(str(data / FILES[name])))
+    task = task.fitted(examples)
+    return task, task.encode(examples, Tokenizer.load(minilm()))
+
+
 def serve(chosen: argparse.Namespace) -> None:
     """A contender: one block for each line read; answers with seconds, mean loss and peak memory."""
     use_threads(chosen.threads)
     torch.manual_seed(0)
-    block = {"ours": ours, "theirs": theirs}[chosen.serve](chosen)
+    block = {"ours": ours, "theirs": theirs, "ceiling": ceiling}[chosen.serve](chosen)
     clock = time.process_time if chosen.cpu_time else time.perf_counter
     for number, _ in enumerate(sys.stdin):
         started = clock()
@@ -200,11 +231,13 @@ def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
             child.step(counted=number > 0)
     for child in children.values():
         child.close()
-    print(f"\n### {chosen.model}, {chosen.task}: {tokens(str(chosen.data), chosen.task):.1f} tokens an example\n")
+    length = encode(chosen.data, chosen.task)[1].lengths.mean()
+    print(f"\n### {chosen.model}, {chosen.task}: {length:.1f} tokens an example\n")
     print("| | examples/s (least to most) | bertwright is, × as fast (least to most) | peak memory, GB | loss |")
     print("|---|---:|---:|---:|---:|")
     own = {name: child.seconds for name, child in children.items() if name.startswith("bertwright")}
     fastest = min(own.values(), key=statistics.median)
+    products = children.pop(CEILING, None)
     for name, child in children.items():
         speeds = [BATCH * chosen.steps / seconds for seconds in child.seconds]
         ratios = [seconds / ours for seconds, ours in zip(child.seconds, fastest, strict=True)]
@@ -212,17 +245,10 @@ def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
         speed = f"{statistics.median(speeds):.1f} ({min(speeds):.1f} to {max(speeds):.1f})"
         loss = statistics.fmean(child.results)
         print(f"| {name} | {speed} | {ratio} | {child.peak / 1e9:.2f} | {loss:.3f} |", flush=True)
-
-
-@cache
-def tokens(data: str, name: str) -> float:
-    """Mean tokens of a task's training examples."""
-    from bertwright.tasks.presets import PRESETS
-    from bertwright.vocabulary.tokenizer import Tokenizer
-
-    task = PRESETS[name].task
-    examples = list(task.read(str(Path(data) / FILES[name])))
-    return float(task.fitted(examples).encode(examples, Tokenizer.load(minilm())).lengths.mean())
+    if products:
+        speed = BATCH * chosen.steps / statistics.median(products.results)
+        share = statistics.median(least / ours for least, ours in zip(products.results, fastest, strict=True))
+        print(f"| {CEILING} | {speed:.1f} | {share:.2f} | | |", flush=True)
 
 
 def main() -> None:
@@ -236,7 +262,7 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds: one thread on a busy machine")
     parser.add_argument("--compiled", action="store_true", help="let transformers compete under torch.compile, too")
     parser.add_argument("--without", nargs="+", default=[], help="leave out contenders whose name contains this")
-    parser.add_argument("--serve", choices=("ours", "theirs"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=("ours", "theirs", "ceiling"), help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--padding", choices=("fixed", "dynamic", "grouped"), help=argparse.SUPPRESS)

@@ -4,7 +4,7 @@
 
 Each row is the least of several runs, forward and backward together, in float32 at T = 4,096 tokens. Where the machine
 has bfloat16 units, a second table has what is done otherwise in bfloat16: medians of runs in turn; and a third what one
-native call for all layers saves, where there are tile registers for it.
+native call for all layers saves.
 The last rows set one encoder layer against the matrix products in it: what is left between them is all the rest.
 """
 
@@ -32,7 +32,7 @@ from bertwright.models.attention import attention
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, initialize
 from bertwright.models.kernels import AdamStep, Dropout, Norm, Tables
-from bertwright.models.products import tile_registers
+from bertwright.models.products import bfloat16_units
 from bertwright.training.device import multiplies_bfloat16
 
 TOKENS, LENGTH, VOCABULARY, MASKED, HEAD_SIZE = 4096, 128, 30522, 614, 64
@@ -248,7 +248,7 @@ def main() -> None:
         for hidden in (256, 768):
             for what, ours, theirs in bfloat16_rows(hidden):
                 print(f"| {hidden} | {what} | {ours:.1f} | {theirs:.1f} | {theirs / ours:.1f}× |", flush=True)
-    if multiplies_bfloat16(torch.device("cpu")) and tile_registers():
+    if bfloat16_units():
         print("\n| H | six layers in bfloat16, ms | at once | layer by layer | ratio |\n|---|---|---|---|---|")
         for hidden, length in product((256, 768), (13, 128)):
             whole, one_by_one = at_once(hidden, length)

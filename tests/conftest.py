@@ -29,10 +29,10 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes | None], N
 
 
 @pytest.fixture
-def tile_registers() -> None:
-    """Tests of what runs on tile registers alone are skipped elsewhere."""
-    if native.library("kernels") is None or not products.tile_registers():
-        pytest.skip("a processor without tile registers, or no C++ compiler")
+def bfloat16_units() -> None:
+    """Tests of what runs in units for bfloat16 alone are skipped elsewhere."""
+    if native.library("kernels") is None or not products.bfloat16_units():
+        pytest.skip("a processor without units for bfloat16, or no C++ compiler")
 
 
 @pytest.fixture

@@ -190,6 +190,8 @@ def test_labels_come_back_as_they_were_also_from_a_folder(bert: str, tmp_path: P
     assert classifier.classes_.dtype == labels.dtype
     assert classifier.predict(TEST.texts).dtype == labels.dtype
     assert classifier.score(TEST.texts, labels[np.array(TEST.good, dtype=int)]) > 0.9
+    classifier.model_.save(tmp_path / "model")
+    assert BertClassifier.from_folder(tmp_path / "model").classes_.dtype == labels.dtype
     classifier.save(tmp_path / "folder")
     opened = BertClassifier.from_folder(tmp_path / "folder", device="cpu", dtype="float32", threads=1)
     assert opened.classes_.tolist() == sorted(labels)

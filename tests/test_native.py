@@ -110,15 +110,16 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert library.triple(2) == 6
 
 
+@pytest.mark.parametrize("name", ["no-such-compiler", "g++ -DX='a"])
 def test_no_compiler_gives_one_note(
-    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    package: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("CXX", name)
     assert native.library("small") is None
     native.library.cache_clear()
     assert native.library("small") is None
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("bertwright: note: no C++ compiler (no-such-compiler) found; Python does the native")
+    assert line.startswith(f"bertwright: note: no C++ compiler ({name}) found; Python does the native")
 
 
 def test_native_0_is_silent(package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,16 +30,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bertwright.corpus.tables import SURROGATE, plain
-from bertwright.files import read_json, write_json
 from bertwright.inference.model import Bert, Text, load
 from bertwright.interop.folders import CLASSES, model_folder, new_folder
-from bertwright.models.heads import BertForTask
 from bertwright.runs.finetune import finetune
 from bertwright.runs.tuning import FinetuneSettings, paper_optimizer
 from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
-from bertwright.tasks.kinds import TaskModel, write_task_folder
+from bertwright.tasks.kinds import write_task_folder
 from bertwright.training.device import DeviceSettings, placed
 
 SHOWN = 40  # characters of a value in a message
@@ -117,10 +115,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _write(self, folder: Path) -> None:
         """Write the fitted model into a folder that exists."""
-        model, task = self.model_.model, self.model_.task
-        assert isinstance(model, BertForTask)
-        assert task is not None
-        write_task_folder(folder, TaskModel(model, task, self.model_.inferred), self.model_.tokenizer)
+        write_task_folder(folder, self.model_.task_model, self.model_.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
@@ -209,6 +204,7 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
             raise ValueError(f"y holds one class only, {_shown(classes.tolist()[0])}: two are the least")
         names = _names(classes)
         self.model_ = self._tuned(_examples(texts, [names[number] for number in which]))
+        self.model_.classes = {"classes": classes.tolist(), "dtype": classes.dtype.char}
         self.classes_ = classes
         return self
 
@@ -231,12 +227,8 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
     def from_folder(cls, folder: str | Path, **parameters: Any) -> Self:
         made = super().from_folder(folder, **parameters)
         assert made.model_.task is not None
-        made.classes_ = _classes(model_folder(folder) / CLASSES, made.model_.task.label_names)
+        made.classes_ = _classes(made.model_.classes, made.model_.task.label_names, model_folder(folder) / CLASSES)
         return made
-
-    def _write(self, folder: Path) -> None:
-        super()._write(folder)
-        write_json(folder / CLASSES, {"classes": self.classes_.tolist(), "dtype": self.classes_.dtype.char})
 
 
 class BertRegressor(RegressorMixin, BertEstimator):  # type: ignore[misc]
@@ -393,11 +385,10 @@ def _names(classes: npt.NDArray[Any]) -> list[str]:
     return [plain(value, "y", f"class {value!r}") for value in classes.tolist()]
 
 
-def _classes(path: Path, names: Sequence[str]) -> npt.NDArray[Any]:
-    """The classes that a file has for a model's label names; where there is none, the names."""
-    if not path.is_file():
+def _classes(written: Any, names: Sequence[str], path: Path) -> npt.NDArray[Any]:
+    """The classes that a file, `path`, has for a model's label names; where there is none (None), the names."""
+    if written is None:
         return np.unique(names)
-    written = read_json(path)
     try:
         classes: npt.NDArray[Any] = np.array(written["classes"], dtype=written["dtype"])
         if sorted(_names(classes)) == sorted(names):

@@ -67,7 +67,10 @@ def find_compiler() -> tuple[str, ...] | None:
     """The C++ compiler as a command: `CXX` if set, which may have arguments (ccache g++), else g++, else c++."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++"]
     for name in names:
-        program, *arguments = [name] if shutil.which(name) else shlex.split(name) or [""]
+        try:
+            program, *arguments = [name] if shutil.which(name) else shlex.split(name) or [""]
+        except ValueError:  # a quotation mark that nothing closes
+            continue
         if path := shutil.which(program):
             return path, *arguments
     note(f"no C++ compiler ({', '.join(names)}) found; Python does the native kernels' work, several times slower")
@@ -92,12 +95,16 @@ def loaded(source: Path, compiler: Sequence[str]) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError:
-        path.unlink(missing_ok=True)
-        return ctypes.CDLL(str(built(source, compiler)))
+        if os.statvfs(path).f_flag & os.ST_NOEXEC:  # where no library can be loaded from
+            raise
+        return ctypes.CDLL(str(built(source, compiler, anew=True)))
 
 
-def built(source: Path, compiler: Sequence[str]) -> Path:
-    """The compiled library's path in the cache; its name is the digest of all that decides its content."""
+def built(source: Path, compiler: Sequence[str], anew: bool = False) -> Path:
+    """The compiled library's path in the cache; its name is the digest of all that decides its content.
+
+    `anew`: in place of the one that is there.
+    """
     texts = [path.read_bytes() for path in [source, *sorted(source.parent.glob("*.h"))]]
     openmp = bundled_openmp()
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
@@ -106,7 +113,7 @@ def built(source: Path, compiler: Sequence[str]) -> Path:
     )
     file_name = f"{source.stem}-{key}.so"
     folder = cache_folder()
-    if (folder / file_name).exists():
+    if (folder / file_name).exists() and not anew:
         return folder / file_name
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -246,7 +246,8 @@ def test_damage_is_told(encoder: Encoder, encoded: Encoded, tmp_path: Path):
     with pytest.raises(ValueError, match=r"layer-02\.npy: damaged \(not there\)"):
         cached_features(encoder, encoded, (4,), folder)
     (tmp_path / "mine").mkdir()
-    for header in (None, "{", '{"model": "a", "data": "b", "layers": "ab"}', "[]"):
+    without_layers = '{"model": "a", "data": "b", "layers": []}'
+    for header in (None, "{", '{"model": "a", "data": "b", "layers": "ab"}', without_layers, "[]"):
         if header is not None:
             (tmp_path / "mine" / "header.json").write_text(header)
         with pytest.raises(

@@ -228,6 +228,10 @@ def test_several_questions_are_answered_from_one_context():
 def test_what_is_not_read_is_warned_of():
     with pytest.warns(UserWarning, match=r"1 of 2 examples \(50.0%\) lose tokens: max_length is 16; raise max_length"):
         CLASSIFIER.classify(["the cat", "a " * 40])
+    for call in (lambda: CLASSIFIER.classify("a " * 40), lambda: CHOOSER.choose("the cat", ["sat", "a " * 60])):
+        with pytest.warns(UserWarning, match="lose tokens") as told:
+            call()
+        assert [warning.filename for warning in told] == [__file__]  # where the call was made
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         CLASSIFIER.classify(["the cat", "sat."])

@@ -214,7 +214,7 @@ def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monke
 ROWS = (None, [0, 7, 8, 3, 19, 15, 60], [*range(63, -1, -1)], [])
 
 
-@pytest.mark.usefixtures("tile_registers")
+@pytest.mark.usefixtures("bfloat16_units")
 @pytest.mark.parametrize("frozen", [(), ("embeddings", "layers.0", "layers.1"), ("layers.1",)], ids=str)
 @pytest.mark.parametrize("rows", ROWS, ids=["all", "some", "reversed", "none"])
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, 
             assert torch.equal(gradient, expected), name
 
 
-@pytest.mark.usefixtures("tile_registers")
+@pytest.mark.usefixtures("bfloat16_units")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(threads):
     model = Encoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
@@ -276,7 +276,7 @@ def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(thread
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.usefixtures("tile_registers")
+@pytest.mark.usefixtures("bfloat16_units")
 def test_what_does_not_fit_goes_layer_by_layer(monkeypatch):
     monkeypatch.setattr(encoder_module, "whole_layers", None)  # not called
     batch = pack(texts([7, 12])[0])

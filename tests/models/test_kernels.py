@@ -244,7 +244,7 @@ def test_linear_in_bfloat16_is_torchs(
         assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
 
 
-@pytest.mark.usefixtures("tile_registers")
+@pytest.mark.usefixtures("bfloat16_units")
 @given(
     rows=st.integers(0, 520),
     widths=st.tuples(*[st.integers(1, 9).map(lambda tiles: 32 * tiles)] * 2),
@@ -274,7 +274,7 @@ def test_products_on_tiles_are_exact(
         assert got is None if not wanted else got is not None and torch.equal(got, expected)
 
 
-@pytest.mark.usefixtures("tile_registers")
+@pytest.mark.usefixtures("bfloat16_units")
 def test_tiles_need_no_preparation() -> None:
     """Linux kills a process that uses the registers without having asked."""
     program = "import torch; from bertwright.models.products import dense; x = torch.ones(32, 32); "
@@ -283,7 +283,7 @@ def test_tiles_need_no_preparation() -> None:
     assert (done.returncode, done.stdout) == (0, "32768.0\n"), done.stderr
 
 
-@pytest.mark.usefixtures("tile_registers")
+@pytest.mark.usefixtures("bfloat16_units")
 def test_what_is_not_finite_stays_in_its_row() -> None:
     x, weight = torch.ones(65, 64).bfloat16(), torch.ones(32, 64)
     x[3, 5], x[64, 0] = torch.inf, torch.nan
@@ -293,7 +293,7 @@ def test_what_is_not_finite_stays_in_its_row() -> None:
     assert (y[4:64] == 64).all()
 
 
-@pytest.mark.usefixtures("tile_registers")
+@pytest.mark.usefixtures("bfloat16_units")
 @given(first=st.integers(0, 150), rows=st.integers(1, 150), threads=st.integers(1, 3))
 @settings(deadline=None, max_examples=40)
 def test_a_row_on_tiles_does_not_depend_on_the_others(first: int, rows: int, threads: int) -> None:
@@ -305,7 +305,7 @@ def test_a_row_on_tiles_does_not_depend_on_the_others(first: int, rows: int, thr
     assert torch.equal(products.dense(x[part], weight, None), products.dense(x, weight, None)[part])
 
 
-@pytest.mark.usefixtures("tile_registers")
+@pytest.mark.usefixtures("bfloat16_units")
 def test_gradients_of_float32_weights_are_not_rounded() -> None:
     x, weight = torch.randn(200, 64).bfloat16(), torch.randn(96, 64, requires_grad=True)
     upstream = torch.randn(200, 96).bfloat16()
@@ -394,7 +394,7 @@ def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
             *tables,
             inputs[1],
         )
-        on_tiles = products.tile_registers()  # where there are none, torch computes this, which promises nothing
+        on_tiles = products.bfloat16_units()  # where there are none, torch computes this, which promises nothing
         layer = (inputs[0].bfloat16(), torch.eye(160, 96) + 1 / 3, torch.ones(160))
         dense = outcome(kernels.linear, *layer) if on_tiles else []
         return [*normed, *gelu, *embedded, *dense, torch.tensor(kernels.gradient_norm([torch.randn(99_999)]))]

@@ -68,6 +68,8 @@ def test_info_tells_a_fine_tuning_run_at_each_of_its_ages(
     use.info(InfoSettings(run), console)
     assert f"{run}: fine-tuning run\n" in shown(console)
     assert "checkpoints none yet" in shown(console)
+    with pytest.raises(ValueError, match="--verify is for token stores and for runs that have checkpoints"):
+        use.info(InfoSettings(run, verify=True), console)
 
     write = partial(write_task_folder, found=TaskModel(bert.model, CLASSIFICATION), tokenizer=bert.tokenizer)
     checkpoint.save(run / "checkpoints", 20, write, {"moment": torch.zeros(1)}, keep=1)

@@ -401,6 +401,9 @@ def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
     assert TASK.unseen(sentences) == ["1 word has a tag that training never showed (I-LOC): scored, and never found"]
     assert not TASK.unseen(sentences[2:])
     assert not Tagging(labels=("O", "I-X"), scheme="iob1").unseen([labelled("I-X", "O"), labelled("B-X", "B-X")])
+    foreign = Tagging(labels=("O", "B-PER", "I-PER", "X"), scheme="iob1")  # of a hub's folder; X is in no span
+    with pytest.raises(ValueError, match="tag 'B' of 'w0'"):
+        foreign.check([labelled("B", "O")])
     encoded = TASK.encode(sentences, TOKENIZER)
     logits = torch.randn(len(encoded.rows), len(TASK.labels))
     known = [number for number, target in enumerate(encoded.targets) if target >= 0]

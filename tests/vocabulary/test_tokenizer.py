@@ -396,6 +396,9 @@ def test_broken_tokenizer_settings(tmp_path, config, message):
         ("special_tokens_map.json", {"unk_token": {"content": "a"}}, r"its unk_token is 'a' .*; BERT's is \[UNK\]"),
         ("special_tokens_map.json", [], "special_tokens_map.json: an object expected, list found"),
         ("added_tokens.json", {"<e>": 900}, f"<e> has id {BESIDE}, but 900 in added_tokens_decoder .* of one model"),
+        ("added_tokens.json", {"<e>": "7"}, r"added_tokens.json: the id of '<e>' is '7'; a whole number expected"),
+        ("added_tokens.json", {"<e>": BESIDE, "<f>": BESIDE}, "added_tokens.json: two of its tokens have the same id"),
+        ("special_tokens_map.json", {"sep_token": {"content": 7}}, "special_tokens_map.json: 7 stands for an added"),
         ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "made for BertJapaneseTokenizer"),
         (
             "config.json",

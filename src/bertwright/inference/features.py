@@ -124,7 +124,7 @@ def cached_features(
     shape = len(encoded.rows), encoder.config.hidden_size
     with folder_lock(folder.parent):
         sweep_parts(folder.parent)
-        if (kept := refuse_others(encoder, encoded, folder)) is not None:
+        if (kept := refuse_others(folder, header.model, header.data)) is not None:
             if {*layers} <= {*kept.layers}:
                 return _open(folder, kept, shape, encoded)
             header = replace(header, layers=tuple(sorted({*kept.layers, *layers})))
@@ -152,17 +152,17 @@ def kept_states(folder: Path) -> tuple[Header, tuple[int, int]]:
     return header, (rows, size)
 
 
-def refuse_others(encoder: Encoder, encoded: Encoded, folder: Path) -> Header | None:
+def refuse_others(folder: Path, model: str, data: str) -> Header | None:
     """The header of what `folder` holds, None where it is not there.
 
-    Raises ValueError where that is another model's or of other data.
+    Raises ValueError where that is another model's or of other data, going by their digests.
     """
     if not folder.exists():
         return None
     kept = _read_header(folder)
-    if kept.model != encoder_digest(encoder):
+    if kept.model != model:
         other = "another model or number type"
-    elif kept.data != rows_digest(encoded):
+    elif kept.data != data:
         other = "other data, or otherwise read"
     else:
         return kept
@@ -304,8 +304,10 @@ def _part(encoded: Encoded, first: int, last: int) -> Encoded:
 def _read_header(folder: Path) -> Header:
     try:
         fields: dict[str, Any] = read_json(folder / HEADER)
-        return Header(str(fields["model"]), str(fields["data"]), tuple(map(int, fields["layers"])))
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        layers = tuple(map(int, fields["layers"]))
+        layers[0]  # a folder without any is none
+        return Header(str(fields["model"]), str(fields["data"]), layers)
+    except (FileNotFoundError, LookupError, TypeError, ValueError):
         raise ValueError(
             f"{folder}: no folder of features ({HEADER} is missing or damaged); delete it, or name another"
         ) from None

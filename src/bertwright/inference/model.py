@@ -29,7 +29,7 @@ from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
 from bertwright.tasks.task import Task
-from bertwright.training.loop import DivergedError
+from bertwright.training.loop import refuse_infinite
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 E = TypeVar("E")
@@ -125,7 +125,7 @@ class Bert:
         read = (masks.windows(encoding, found, longest) for encoding, found in zip(encodings, places, strict=True))
         for asked in masks.questions(chain.from_iterable(read)):
             predicted = model(asked.batch.to(self.device), torch.tensor(asked.positions, device=self.device))
-            _refuse_infinite(predicted.tokens)
+            refuse_infinite(bool(predicted.tokens.isfinite().all()))
             # A model may have more rows than tokens (rounded up for speed); those mean nothing.
             best = predicted.tokens[:, : self.tokenizer.vocab_size].softmax(-1).topk(top_k)
             answers += [
@@ -175,7 +175,7 @@ class Bert:
         for chosen, batch in vectors.batches(rows.ids, cut, batch_tokens):
             batch = batch.to(self.device)
             found = vectors.pool(self.model.encoder(batch), batch, pooling)
-            _refuse_infinite(found)
+            refuse_infinite(bool(found.isfinite().all()))
             pooled[chosen] = found.cpu().numpy()
         joined = vectors.join(pooled, cut, pooling)
         return vectors.normalized(joined) if normalize else joined
@@ -191,7 +191,8 @@ class Bert:
         ValueError for a model of another kind of task, and for pairs where it reads single texts, or the reverse.
         """
         if isinstance(texts, str | tuple):
-            return self.classify([texts])[0]
+            (found,) = self.classified([texts])
+            return found
         return list(self.classified(texts))
 
     def classified(self, texts: Sequence[Text]) -> Iterator[Any]:
@@ -216,12 +217,13 @@ class Bert:
         """
         task = self._task_of("choose", MultipleChoice)
         if isinstance(prompt, str):
-            return self._predict(task, [_choice_example(prompt, endings, "this choice")])[0]
+            (found,) = self._predictions(task, [_choice_example(prompt, endings, "this choice")])
+            return found
         prompts, several = _rows(prompt, "prompt"), _rows(endings, "endings")
         if len(prompts) != len(several):
             raise ValueError("choose takes one prompt and its endings, or a list of each, equally long")
         pairs = enumerate(zip(prompts, several, strict=True))
-        return self._predict(task, [_choice_example(*pair, f"choice {number}") for number, pair in pairs])
+        return list(self._predictions(task, [_choice_example(*pair, f"choice {number}") for number, pair in pairs]))
 
     @overload
     def tag(self, texts: str | tuple[str, ...]) -> Tagged: ...  # type: ignore[overload-overlap]
@@ -235,15 +237,15 @@ class Bert:
         Raises ValueError as `classify`, and where a model that was trained without context is to use it.
         """
         task = self._task_of("tag", Tagging)
-        if isinstance(texts, str | tuple):
-            if document:
-                raise ValueError("document: a list of sentences expected, one text found")
-            return self.tag([texts])[0]
-        rows = enumerate(_rows(texts, "texts"))
+        single = isinstance(texts, str | tuple)
+        if single and document:
+            raise ValueError("document: a list of sentences expected, one text found")
+        rows = enumerate([texts] if single else _rows(texts, "texts"))
         examples = [_tag_example(given, f"text {number}") for number, given in rows]
         if document:
             examples = task.in_context(examples)
-        return self._predict(task, examples)
+        found = list(self._predictions(task, examples))
+        return found[0] if single else found
 
     @overload
     def answer(self, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]
@@ -256,18 +258,16 @@ class Bert:
         A context of any length is read in windows. Raises ValueError for lists of unequal length, and as `classify`.
         """
         task = self._task_of("answer", QuestionAnswering)
-        if isinstance(question, str):
-            if not isinstance(context, str):
-                raise ValueError(
-                    f"context: a text expected, as there is one question; one {type(context).__name__} found"
-                )
-            return self.answer([question], [context])[0]
-        questions = _rows(question, "question")
+        single = isinstance(question, str)
+        if single and not isinstance(context, str):
+            raise ValueError(f"context: a text expected, as there is one question; one {type(context).__name__} found")
+        questions = [question] if single else _rows(question, "question")
         contexts = [context] * len(questions) if isinstance(context, str) else _rows(context, "context")
         if len(questions) != len(contexts):
             raise ValueError("answer takes one question and its context, or a list of each, equally long")
         pairs = enumerate(zip(questions, contexts, strict=True))
-        return self._predict(task, [_qa_example(number, *pair) for number, pair in pairs])
+        found = list(self._predictions(task, [_qa_example(number, *pair) for number, pair in pairs]))
+        return found[0] if single else found
 
     @overload
     def features(self, texts: str | tuple[str, ...], layers: Sequence[int] = (-1,)) -> Vectors: ...  # type: ignore[overload-overlap]
@@ -295,13 +295,17 @@ class Bert:
             found += word_features(self.model.encoder, encoded, len(chunk), read)
         return [vectors[:, [read.index(layer) for layer in asked]] for vectors in found]
 
+    @property
+    def task_model(self) -> TaskModel:
+        """A task's model, with all that its folder tells of the task."""
+        assert isinstance(self.model, BertForTask)
+        assert self.task is not None
+        return TaskModel(self.model, self.task, self.inferred, self.classes)
+
     def save(self, folder: Path | str) -> None:
         """Write a Hugging Face folder with the task, if there is one; it must not be there yet."""
         if isinstance(self.model, BertForTask):
-            assert self.task is not None
-            save_task_folder(
-                Path(folder), TaskModel(self.model, self.task, self.inferred, self.classes), self.tokenizer
-            )
+            save_task_folder(Path(folder), self.task_model, self.tokenizer)
         else:
             save_model(Path(folder), self.model, self.tokenizer)
 
@@ -319,9 +323,6 @@ class Bert:
             return "this model was not fine-tuned for a task"
         return f"this model is for {self.task.kind}: call {USES[self.task.kind]}"
 
-    def _predict(self, task: Task[E, P], examples: Sequence[E]) -> list[P]:
-        return list(self._predictions(task, examples))
-
     def _predictions(self, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
         """One prediction an example; warns, at the end, of examples that are longer than the task reads."""
         assert isinstance(self.model, BertForTask)
@@ -330,13 +331,7 @@ class Bert:
             yield from chunk.predictions
             truncated += chunk.truncated
         for note in cut_notes(task, len(examples), truncated, self.config.max_positions):
-            warnings.warn(note, stacklevel=4)
-
-
-def _refuse_infinite(outputs: torch.Tensor) -> None:
-    """Raise DivergedError unless all outputs are finite numbers."""
-    if not outputs.isfinite().all():
-        raise DivergedError("the model's outputs are not finite numbers: its weights are damaged")
+            warnings.warn(note, stacklevel=3)  # where the call that drains this was made
 
 
 def _rows(values: Any, name: str) -> list[Any]:

@@ -2,7 +2,7 @@
 //
 // n tokens of one sequence, D head size. Small matrix products carry the work. In float32, `product` multiplies rows read in
 // any order by a right-hand side packed into panels, so that its inner loop touches memory in order. bfloat16 is float32
-// inside, too, but where the machine has tile registers: there the factors of all products are bfloat16, and so softmax's
+// inside, too, but where the machine has units for it: there the factors of all products are bfloat16, and so softmax's
 // weights and the scores' gradients are rounded once, as in the attention kernels of GPUs.
 #pragma once
 #include "dropout.h"
@@ -287,8 +287,8 @@ static void backward_head(const T* qkv, const T* out, const float* lse, const T*
     write_rows(dvalues, wide, n, D, 1.0f, dqkv + base + 2 * H, stride);
 }
 
-#if HAS_TILES
-// The two once more on tile registers. Padding is zeros, and so are the weights of padded keys and queries. Queries and keys are
+#if BFLOAT16_UNITS
+// The two once more, in bfloat16. Padding is zeros, and so are the weights of padded keys and queries. Queries and keys are
 // filled up to multiples of HALF, and where they are the depth of a product to whole tiles.
 INLINE int64_t tile_rows(int64_t n) { return std::clamp<int64_t>(32768 / tiled(n) / TILE * TILE, TILE, 4 * TILE); }
 
@@ -406,10 +406,10 @@ static void share_heads(Sequences sequences, int64_t heads, int64_t threads, F f
     }
 }
 
-// The same for tensors of T, on tile registers where these serve it.
+// The same for tensors of T, in bfloat16 where the machine has units for it.
 template <class T, class F>
 static void for_heads(Sequences sequences, int64_t heads, int64_t threads, F f) {
-#if HAS_TILES
+#if BFLOAT16_UNITS
     if constexpr (std::is_same_v<T, bfloat16>)
         if (tiles_allowed()) return share_heads<Tiles>(sequences, heads, threads, f);
 #endif

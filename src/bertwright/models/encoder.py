@@ -123,7 +123,7 @@ class Encoder(nn.Module):
     def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
         """The last layer's states, T × H; with `rows` (R int64, distinct), those of these tokens alone, R × H.
 
-        On tile registers all layers are one native call, and `Layer.forward` is not called.
+        Where the machine has units for bfloat16 all its layers are one native call, and `Layer.forward` is not called.
         A state that nobody reads costs most of a layer. In pre-training one in six is read.
         """
         hidden = self.embed(batch)

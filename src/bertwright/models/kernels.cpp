@@ -140,16 +140,16 @@ void transpose(const void* x, int64_t x_row, void* y, int64_t y_row, int64_t row
     transpose((const uint16_t*)x, x_row, (uint16_t*)y, y_row, nullptr, rows, columns, threads);
 }
 
-// 1 in `has` if this processor has tile registers, which dense layers need.
-void tile_registers(int64_t* has, int64_t) {
-#if HAS_TILES
+// 1 in `has` if this processor has units for bfloat16, which dense layers need.
+void bfloat16_units(int64_t* has, int64_t) {
+#if BFLOAT16_UNITS
     *has = tiles_allowed();
 #else
     *has = 0;
 #endif
 }
 
-#if HAS_TILES
+#if BFLOAT16_UNITS
 // `type` is the weight's; `bias` may be null.
 void dense(int64_t type, const void* x, const void* weight, const float* bias, void* y, int64_t rows, int64_t inner,
            int64_t outer, int64_t threads) {

@@ -90,7 +90,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class Linear(torch.autograd.Function):
-    """`F.linear` of a bfloat16 state. Gradients of float32 weights are never rounded where tile registers make them."""
+    """`F.linear` of a bfloat16 state. Gradients of float32 weights are never rounded where native kernels make them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

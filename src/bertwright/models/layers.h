@@ -1,4 +1,4 @@
-// All layers of an encoder at once, in bfloat16 on tile registers: what `Layer.forward` of encoder.py does kernel by kernel,
+// All layers of an encoder at once, in bfloat16: what `Layer.forward` of encoder.py does kernel by kernel,
 // with the same bits. Between two calls Python's own code has left the nearest caches; for a few hundred tokens that costs as
 // much as a kernel.
 #pragma once
@@ -8,7 +8,7 @@
 #include "products.h"
 #include <utility>
 
-#if HAS_TILES
+#if BFLOAT16_UNITS
 
 // T tokens, of which R are `kept` after attention (`rows`, or all of them); widths H and F.
 struct LayerShape {

@@ -1,4 +1,4 @@
-"""All layers of an encoder as one native call forward and one backward (`layers.h`), for bfloat16 on tile registers.
+"""All layers of an encoder as one native call forward and one backward (`layers.h`), on processors with bfloat16 units.
 
 T tokens, of which R leave the last layer; H hidden size, A heads, F feed-forward size.
 """

@@ -1,4 +1,4 @@
-// Products of whole matrices of bfloat16 on tile registers: what dense layers are made of.
+// Products of whole matrices of bfloat16: what dense layers are made of.
 //
 // The right factor is packed into panels first (tiles.h), straight from what it is made of, float32 weights say. Every
 // number of a product is summed by one thread, in the order of the depth: its bits do not depend on how many there are.
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
-#if HAS_TILES
+#if BFLOAT16_UNITS
 
 // 2W numbers in bfloat16, the first of them in the lower half of the first word.
 INLINE Lanes side_by_side(Lanes first, Lanes last) { return (Lanes)_mm512_cvtne2ps_pbh((__m512)last, (__m512)first); }

@@ -2,7 +2,7 @@
 
 T tokens, H and O the widths of a layer's input and output, V vocabulary size, M masked positions.
 
-On a processor with AMX's tile registers a dense layer's are native kernels (`products.h`), for widths that fill tiles.
+On a processor with units for bfloat16 a dense layer's are native kernels (`products.h`), for widths that fill tiles.
 Elsewhere, for other widths and for the vocabulary, oneDNN multiplies, in the shapes that it is quick at
 (docs/decisions/13).
 """
@@ -27,19 +27,20 @@ def halves(x: Tensor) -> bool:
 
 
 @cache
-def tile_registers() -> bool:
+def bfloat16_units() -> bool:
+    """Whether this processor multiplies bfloat16: on tile registers (AMX), or in vectors (AVX512-BF16)."""
     has = torch.zeros(1, dtype=torch.int64)
-    call("tile_registers", has)
+    call("bfloat16_units", has)
     return bool(has)
 
 
 def fill_tiles(*widths: int) -> bool:
-    """Whether products of layers of these widths run on tile registers: they must be multiples of their size."""
-    return all(width > 0 and width % TILE == 0 for width in widths) and tile_registers()
+    """Whether native kernels multiply layers of these widths: they must be multiples of a tile's."""
+    return all(width > 0 and width % TILE == 0 for width in widths) and bfloat16_units()
 
 
 def fills_tiles(weight: Tensor) -> bool:
-    """Whether a layer's products run on tile registers."""
+    """Whether native kernels make a layer's products."""
     return weight.dtype in TYPES and weight.is_contiguous() and fill_tiles(*weight.shape)
 
 

@@ -1,4 +1,5 @@
-// Products of bfloat16 matrices, summed in float32, on the tile registers of Intel's AMX, where the machine has them.
+// Products of bfloat16 matrices, summed in float32, where the machine has units for them: the tile registers of Intel's AMX, or
+// vectors that add up products of pairs (AVX512-BF16, AMD's processors since Zen 4).
 //
 // A tile is 16 rows of 64 bytes. The left factor is read as it lies, 16 rows × 32 of its columns; of the right factor a tile
 // holds 32 rows × 16 columns, two rows woven into one: panels[columns / 16][rows / 2][16 words]. Sizes are padded with
@@ -10,8 +11,10 @@ constexpr int TILE = 32, HALF = TILE / 2;
 INLINE int64_t tiled(int64_t size) { return (size + TILE - 1) / TILE * TILE; }
 INLINE int64_t half_tiled(int64_t size) { return (size + HALF - 1) / HALF * HALF; }
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
-#define HAS_TILES 1
+#if defined(__AVX512BF16__)
+#define BFLOAT16_UNITS 1
+
+#if defined(__AMX_BF16__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -109,6 +112,50 @@ static void tile_product(const uint16_t* a, int64_t a_row, const uint32_t* b, in
             else block(one, one);
         }
 }
+#else
+static bool tiles_allowed() { return true; }
+struct Tiles {};  // vectors need no preparation
+
+// c[0 … R)[0 … 16 V) (+)= the product of R rows of a, `a_row` apart, and V panels of b, whose depth is b_depth.
+template <int R, int V, bool ADD>
+INLINE void add_pairs(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t depth, int64_t b_depth, float* c, int64_t c_row) {
+    __m512 sums[R][V];
+    for (int i = 0; i < R; i++)
+        for (int v = 0; v < V; v++) sums[i][v] = ADD ? _mm512_loadu_ps(c + i * c_row + v * W) : _mm512_setzero_ps();
+    for (int64_t k = 0; k < depth; k += 2) {
+        __m512bh right[V];
+        for (int v = 0; v < V; v++) right[v] = (__m512bh)_mm512_loadu_si512(b + (v * b_depth + k) * W / 2);
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++) {
+            int32_t pair;
+            memcpy(&pair, a + i * a_row + k, sizeof pair);
+            const __m512bh left = (__m512bh)_mm512_set1_epi32(pair);
+            for (int v = 0; v < V; v++) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], left, right[v]);
+        }
+    }
+    for (int i = 0; i < R; i++)
+        for (int v = 0; v < V; v++) _mm512_storeu_ps(c + i * c_row + v * W, sums[i][v]);
+}
+
+constexpr int PAIR_ROWS = 8;  // with two panels sixteen sums, which is all that the units have to wait for
+
+INLINE void tile_block(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t depth, float* block) {
+    for (int i = 0; i < TILE; i += PAIR_ROWS)
+        add_pairs<PAIR_ROWS, 2, false>(a + i * a_row, a_row, b, depth, depth, block + i * TILE, TILE);
+}
+
+template <bool ADD>
+static void tile_product(const uint16_t* a, int64_t a_row, const uint32_t* b, int64_t rows, int64_t depth, int64_t columns,
+                         int64_t b_depth, float* c, int64_t c_row) {
+    for (int64_t j = 0; j < columns; j += TILE)
+        for (int64_t i = 0; i < rows; i += PAIR_ROWS) {
+            const uint32_t* panels = b + j * b_depth / 2;
+            float* out = c + i * c_row + j;
+            if (j + HALF < columns) add_pairs<PAIR_ROWS, 2, ADD>(a + i * a_row, a_row, panels, depth, b_depth, out, c_row);
+            else add_pairs<PAIR_ROWS, 1, ADD>(a + i * a_row, a_row, panels, depth, b_depth, out, c_row);
+        }
+}
+#endif
 
 // rows × columns, rows `stride` apart → y, padded with zeros.
 static void copy_padded(const bfloat16* x, int64_t stride, int64_t rows, int64_t columns, uint16_t* y) {

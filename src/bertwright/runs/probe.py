@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from bertwright.files import digest_bytes, sweep_parts, write_json, write_text
-from bertwright.inference.features import Features, cached_features, refuse_others
+from bertwright.inference.features import Features, cached_features, encoder_digest, refuse_others, rows_digest
 from bertwright.interop.folders import model_folder
 from bertwright.interop.huggingface import load_model
 from bertwright.metrics.spread import Spread, spread
+from bertwright.metrics.tags import parted
 from bertwright.models.encoder import Encoder
 from bertwright.models.probe import REPRESENTATIONS, Probe, ProbeShape, RepresentationName, layers_of
 from bertwright.runs.probing import HeadData, Recipe, total_steps, train
@@ -213,8 +214,10 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     parts = [Part(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
     run = _Run(settings, place, console, task, encoder.to(place.device), parts)
-    for one in parts:
-        refuse_others(run.encoder, one.encoded, run.features_folder(one))
+    if kept := [one for one in parts if run.features_folder(one).exists()]:
+        model = encoder_digest(run.encoder)
+        for one in kept:
+            refuse_others(run.features_folder(one), model, rows_digest(one.encoded))
     return run
 
 
@@ -336,7 +339,7 @@ class _Run:
 
     def report(self, rows: Sequence[Row]) -> None:
         """Print the table, beside the paper's where it is of the same kind, and write it as JSON."""
-        types = {name.partition("-")[2] for name in self.task.label_names} - {""}
+        types = {parted(name)[1] for name in self.task.label_names} - {""}
         comparable = self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
         metric = self.task.metric.replace("_", " ")
         heading(self.console, f"{metric} on the frozen states, percent, mean ± deviation over the seeds")

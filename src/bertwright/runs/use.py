@@ -180,12 +180,13 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
     if not folder.is_dir():
         raise ValueError(f"{folder}: {'a file; name its folder' if folder.exists() else 'no such folder'}")
     digests = True  # are there any, for --verify?
-    if any((folder / part / BLOCKS).is_file() for part in PARTS):
-        what, rows, digests = "states of a frozen encoder", _features_facts(folder), False
+    if parts := [part for part in PARTS if (folder / part / BLOCKS).is_file()]:
+        what, rows, digests = "states of a frozen encoder", _features_facts(folder, parts), False
     elif (folder / "train" / "header.json").is_file():
         what, rows = "token store", _store_facts(folder, settings.verify)
     elif is_run(folder):
         what, rows = _run_facts(folder, settings.verify)
+        digests = bool(checkpoint.checkpoints(folder / "checkpoints"))
     elif (folder / "settings.toml").is_file() and (series := _series(folder)) is not None:
         (what, rows), digests = _series_facts(folder, *series), False
     elif (folder / "config.json").is_file():
@@ -194,8 +195,8 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
         what, rows, digests = "vocabulary", _vocabulary_facts(folder), False
     else:
         raise ValueError(
-            f"{folder}: neither a run (settings.toml, checkpoints/), a finished token store (train/header.json), a "
-            "model (config.json) nor a vocabulary (vocab.txt)"
+            f"{folder}: neither a run (settings.toml, checkpoints/), a finished token store (train/header.json), "
+            f"features (train/{BLOCKS}), a model (config.json) nor a vocabulary (vocab.txt)"
         )
     if settings.verify and not digests:
         raise ValueError(f"{folder}: --verify is for token stores and for runs that have checkpoints; leave it out")
@@ -375,9 +376,9 @@ def _store_facts(folder: Path, verify: bool) -> dict[str, str]:
     }
 
 
-def _features_facts(folder: Path) -> dict[str, str]:
+def _features_facts(folder: Path, parts: Sequence[str]) -> dict[str, str]:
     rows = {}
-    for part in (part for part in PARTS if (folder / part).is_dir()):
+    for part in parts:
         header, (states, size) = kept_states(folder / part)
         layers = ", ".join(map(str, header.layers))
         rows[part] = f"{states:,} states of {size} numbers, of layer {layers}"

@@ -216,7 +216,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         empty = empty_texts(examples)
         found = [f"{empty:,} examples have an empty text: [CLS] and [SEP] are all that is read of it"] if empty else []
         if written := sum(SEP in example.text or SEP in (example.pair or "") for example in examples):
-            found.append(f"{written:,} examples have {SEP} written in a text: it is read as letters; pairs have --pair")
+            advice = "" if self.pair else "; a pair's second text needs a column of its own"
+            found.append(f"{written:,} examples have {SEP} written in a text: it is read as letters{advice}")
         return found
 
     def varied(self, examples: Sequence[TextExample[L]]) -> set[L]:

@@ -12,7 +12,7 @@ import torch
 from bertwright.batching.order import longest_first
 from bertwright.models.heads import BertForTask
 from bertwright.tasks.task import Encoded, Outputs, Task, gather, refuse_unfit, take
-from bertwright.training.loop import DivergedError
+from bertwright.training.loop import refuse_infinite
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 E = TypeVar("E")
@@ -132,8 +132,5 @@ def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None]
                 advance(len(items))
     finally:
         model.train(training)
-    if not np.isfinite(found).all():
-        raise DivergedError(
-            "the model's outputs are not finite numbers: its weights are damaged, or its training diverged"
-        )
+    refuse_infinite(bool(np.isfinite(found).all()))
     return found

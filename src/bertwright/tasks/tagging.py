@@ -34,6 +34,7 @@ from bertwright.metrics.tags import (
     detect,
     misfit,
     normalized,
+    parted,
     span_scores,
     spans,
 )
@@ -169,7 +170,7 @@ class Tagging(Task[TagExample, Tagged]):
     def unseen(self, examples: Sequence[TagExample]) -> list[str]:
         counts = Counter(tag for example in examples for tag in normalized(_tags(example), self._scheme))
         # A model from elsewhere may know iob1 as it stands, where I- begins a span; `score` reads it so.
-        begun = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and label != OUTSIDE}
+        begun = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and parted(label)[1]}
         odd = {tag: count for tag, count in counts.items() if tag not in begun.union(self.labels)}
         if not odd:
             return []
@@ -285,7 +286,7 @@ class Tagging(Task[TagExample, Tagged]):
         numbers = {tag: number for number, tag in enumerate(self.labels)}
         if self._scheme != "none":
             # Of a type that training had, some spelling may be missing there, as I-LST in CoNLL-2000: it can be scored.
-            types = {tag[1:] for tag in self.labels if tag != OUTSIDE}
+            types = {tag[1:] for tag in self.labels if parted(tag)[1]}
             spellings = [f"{prefix}{name}" for prefix in PREFIXES[self._scheme] for name in types]
             numbers = dict.fromkeys([OUTSIDE, *spellings], UNSEEN) | numbers
         meant = [normalized(_tags(example), self._scheme) for example in examples]

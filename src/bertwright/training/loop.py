@@ -26,6 +26,14 @@ class DivergedError(RuntimeError):
     """A loss, a gradient, an output or a weight is not finite. What has been written before it is good."""
 
 
+def refuse_infinite(finite: bool) -> None:
+    """Raise DivergedError unless all outputs of a model are `finite`."""
+    if not finite:
+        raise DivergedError(
+            "the model's outputs are not finite numbers: its weights are damaged, or its training diverged"
+        )
+
+
 class Computed(NamedTuple):
     """One micro-batch, forward."""
 

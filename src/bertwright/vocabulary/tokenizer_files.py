@@ -115,23 +115,32 @@ def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Settings with what older folders say in files of their own, which an added_tokens_decoder makes void."""
     if "added_tokens_decoder" in config:
         return config
-    beside = {}
-    for name in ("special_tokens_map.json", "added_tokens.json"):
-        file = path.with_name(name)
-        beside[name] = read_json(file) if file.is_file() else {}
-        if not isinstance(beside[name], dict):
-            raise ValueError(f"{file}: an object expected, {type(beside[name]).__name__} found")
-    named = beside["special_tokens_map.json"]
-    _check_added(path.with_name("special_tokens_map.json"), named)
-    # To transformers 5 a token of added_tokens.json that this file calls additional is an ordinary one.
+    map_path, added_path = path.with_name("special_tokens_map.json"), path.with_name("added_tokens.json")
+    named, added = _object_or_none(map_path), _object_or_none(added_path)
+    _check_added(map_path, named)
+    _ = _special_tokens(map_path, named)  # refuses what is no token, with the name of this file
+    for token, number in added.items():
+        if type(number) is not int:
+            raise ValueError(f"{added_path}: the id of {token!r} is {number!r}; a whole number expected")
+    if len({*added.values()}) < len(added):
+        raise ValueError(f"{added_path}: two of its tokens have the same id")
+    # To transformers 5 a token of added_tokens.json that the map calls additional is an ordinary one.
     known = config | {name: value for name, value in named.items() if name != "additional_special_tokens"}
     specials = {*SPECIAL_TOKENS, *(token.content for token in _special_tokens(path, known))}
     config |= named
     config["added_tokens_decoder"] = {
         str(number): {"content": token, "normalized": token not in specials, "special": token in specials}
-        for token, number in beside["added_tokens.json"].items()
+        for token, number in added.items()
     }
     return config
+
+
+def _object_or_none(path: Path) -> dict[str, Any]:
+    """What a JSON file holds; nothing where there is none. Raises ValueError unless it is an object."""
+    found = read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: an object expected, {type(found).__name__} found")
+    return found
 
 
 def _check_names(path: Path, config: Mapping[str, Any]) -> None:
