@@ -62,8 +62,8 @@ which a project meets them:
 
 `bertwright VERB --help` explains every setting of a verb, with its default and
 where it comes from. --config reads settings from a TOML file (see recipes/);
-options given beside it win. The settings in force are written beside a result,
-as settings.toml, and --config reads them again.
+options given beside it win. Vocabularies, stores and runs keep the settings in
+force as settings.toml, which --config reads again.
 """
 FROM_FILE = "Settings may also stand in a TOML file: --config FILE.toml; options given beside it win."
 

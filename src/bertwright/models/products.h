@@ -81,7 +81,7 @@ static void tile_products(const uint16_t* a, int64_t a_row, const uint32_t* b, c
     const int64_t across = shares(columns, wide), tasks = shares(rows, high) * across;
 #pragma omp parallel num_threads(threads)
     {
-        Tiles registers;
+        [[maybe_unused]] Tiles registers;
         std::vector<uint16_t> filled;  // the last rows
         alignas(64) float block[TILE * TILE];
 #pragma omp for schedule(dynamic)
