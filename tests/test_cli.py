@@ -345,6 +345,7 @@ MISUSE = {
     "empty text": ("embed run a ''", "text 2 of 2 is empty"),
     "no place for vectors": ("embed run --inputs text.txt", "vectors of files need a place"),
     "vectors are there": ("embed run a b --output text.txt", "text.txt: is there already"),
+    "vectors to a screen": ("embed run a b --output -", "a file is written here, not standard output"),
     "nothing in the file to embed": ("embed run --inputs blank.txt --output new.npy", "no documents in blank.txt"),
     "length of windows": ("embed run a b --max-length 900", "max_length = 900: from 3 to the model's 32"),
     "info on nothing": ("info nowhere", "nowhere: no such folder"),

@@ -451,6 +451,8 @@ MISUSE: dict[str, tuple[str, str]] = {
         "no-tag.conll, line 19: column 1 and column -1 expected, 1 column found: 'bear'; choose them with --words"),
     "ragged columns": (f"{TAG} ragged.conll",
         "ragged.conll, line 19: 2 columns expected, as in the lines around, 4 found: 'the bear X O'; mend the line"),
+    "one line of text": ("predict tagging --inputs line.txt --output found.tsv", "line.txt, line 1: running text?"),
+    "lines of equal length": ("predict tagging --inputs even.txt --output found.tsv", "even.txt, line 3: running text"),
     "running text": ("predict tagging --inputs text.txt --output found.tsv", "text.txt, line 3: running text? Words"),
     "no IOB": (f"{TAG} not-iob.conll", "not-iob.conll, line 19: tag 'ANIMAL' of 'bear': tags of iob2 are O, B-…, I-…"),
     "no IOB2": (f"{TAG} inside.conll --scheme iob2", "in iob2 a span begins with B-; iob1 is the scheme in which"),
@@ -538,6 +540,8 @@ MISUSE: dict[str, tuple[str, str]] = {
     "task of another model": ("predict crossed a b", "crossed/task.json: a span head with 2 outputs expected"),
     "values given twice": ("predict classification --inputs one.tsv --inputs=bare.tsv --output found.tsv",
         "--inputs is given twice; name all of its values after one"),
+    "scores to a screen": ("evaluate classification one.tsv --output -", "a file is written here, not standard output"),
+    "one number to score": ("evaluate regression lonely.csv", "lonely.csv, line 2: this number is 1, and there is no"),
     "numbers kept secret": ("evaluate regression secret.csv",
         "secret.csv, line 2: this number is -1, as are all others, and no score tells anything"),
     "no room for a context": ("finetune --task question-answering --max-question 40 --model bert --run new --train "
@@ -566,6 +570,7 @@ ROW = "the bear\tdry\nthe wolf\twet\n"
 TAGGED = written("tagging", 3, seed=4)
 ENDINGS = '{"prompt": "p", "right": 0, "all": ["a", "b"]}\n'
 BAD: dict[str, str | bytes] = {
+    "lonely.csv": "first,alike,second\nthe bear,1,a\n",
     "secret.csv": "first,alike,second\nthe bear,-1,a\nthe wolf,-1.0,b\n",
     "text.toml": '[task]\ntask = "classification"\ntext = "sentence"\n',
     "few.tsv": f"text\tlabel\n{ROW}the bear\n",
@@ -604,6 +609,8 @@ BAD: dict[str, str | bytes] = {
     "other-tag.conll": "bear B-PLANT\n",
     "inside.conll": "the O\nbear I-ANIMAL\n",
     "all-o.conll": "the O\nbear O\n",
+    "line.txt": "The bear sees the wolf.\n",
+    "even.txt": "The bear sees.\n\nThe wolf sees.\n",
     "text.txt": "The bear sees the wolf.\n\nThe wolf sees.\n",
     "uneven-tags.jsonl": '{"words": ["the", "bear"], "tags": ["O"]}\n',
     "odd-word.jsonl": '{"words": ["the", " "]}\n',

@@ -270,6 +270,7 @@ TABLE = "text\tlabel\na\t0\n"
         ("a.tsv", TABLE, Columns(("2",)), r"no column '2'; .*columns by number need header = false"),
         ("a.tsv", "a\t0\n", Columns(("3",), header=False), r"no column '3'; found are 1, 2; without a header"),
         ("a.tsv", "a\t0\n", Columns(("0",), header=False), r"no column '0'; found are 1, 2; without a header"),
+        ("a.csv", "a;0\n", Columns(("2",), header=False), r"no column '2'; .*fields stand between commas in \.csv"),
         ("a.tsv", '"text"\n"a"\n', Columns(("text",)), r"are fields in quotes\? Set quotes to true"),
         ("a.tsv", f"{'long ' * 30}\tb\na\tb\n", BOTH, r"no column 'text'; found are long .{30,60}…, b$"),
         ("a.tsv", f"\n{TABLE}", BOTH, r"line 1: no column 'text'; found are none"),
@@ -283,6 +284,7 @@ TABLE = "text\tlabel\na\t0\n"
         ("a.jsonl", '{"text": "a", "label": null}', BOTH, r"line 1: no value \(null\) in 'label'"),
         ("a.jsonl", '{"text": "\\ud800", "label": 0}', BOTH, r"line 1: \\ud800 is half a surrogate .*; mend the file"),
         ("a.jsonl", '{"text": "a", "label": ["\\udc00"]}', BOTH, r"line 1: \\udc00 is half a surrogate pair"),
+        ("a.jsonl", '{"text": "a", "label": {"b": "\\udc00"}}', BOTH, r"line 1: \\udc00 is half a surrogate pair"),
         (
             "a.tsv",
             b"text\tlabel\na\t0\nb\xe9\t1\n",

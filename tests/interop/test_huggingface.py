@@ -331,7 +331,7 @@ def test_folders_that_hold_no_model(tmp_path, folder):
 def test_nothing_is_overwritten_and_nothing_half_written(folder, tokenizer, monkeypatch):
     with pytest.raises(ValueError, match="is there already"):
         save_model(folder, random_model(), tokenizer)
-    with pytest.raises(ValueError, match="the tokenizer has 43 tokens, the model 42"):
+    with pytest.raises(ValueError, match="the tokenizer has 43 tokens, the model vectors of 42"):
         save_model(folder.with_name("other"), random_model(vocab_size=42), tokenizer)
     monkeypatch.setattr("bertwright.interop.weights.save_file", full_disk)
     with pytest.raises(OSError, match=r"model\.safetensors: not written \(No space left on device"):

@@ -82,12 +82,23 @@ def test_files_are_answered_in_order_chunk_by_chunk(
     assert "7 predictions" in printed(console)
 
 
-def test_tags_are_written_as_columns(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+def conllu(*rows: str) -> str:
+    return "".join(f"{row}\t_\t_\tX\t_\t_\t_\t_\t_\t_\n" if row else "\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.conll", "the X\nbear X\n\nwolf X\n"),
+        ("a.conllu", conllu("1\tthe", "2-3\tbears", "2\tbear", "", "1\twolf")),  # whose lines do not follow one another
+    ],
+)
+def test_tags_are_written_as_columns(
+    name: str, text: str, tmp_path: Path, vocabulary_folder: Path, console: Console
+) -> None:
     bert, model = small(vocabulary_folder, TAGGING, tmp_path / "model")
-    (tmp_path / "a.conll").write_text("the X\nbear X\n\nwolf X\n")
-    predict(
-        PredictSettings(model, inputs=(str(tmp_path / "a.conll"),), output=tmp_path / "o.conll", device=CPU), console
-    )
+    (tmp_path / name).write_text(text)
+    predict(PredictSettings(model, inputs=(str(tmp_path / name),), output=tmp_path / "o.conll", device=CPU), console)
     first, second = bert.tag([("the", "bear"), ("wolf",)])
     expected = f"the\t{first.tags[0]}\nbear\t{first.tags[1]}\n\nwolf\t{second.tags[0]}\n\n"
     assert (tmp_path / "o.conll").read_text() == expected
@@ -162,7 +173,7 @@ def test_a_form_of_another_kind_is_refused(tmp_path: Path, vocabulary_folder: Pa
             predict(PredictSettings(model, inputs=("a.tsv",), output=tmp_path / name, device=CPU), console)
 
 
-GOOD = {"a.tsv": "text\nthe bear\n", "a.conll": "the X\n", "a.jsonl": '{"prompt": "the", "all": ["bear", "wolf"]}\n'}
+GOOD = {"a.tsv": "text\nthe bear\n", "a.conll": "the\tX\n", "a.jsonl": '{"prompt": "the", "all": ["bear", "wolf"]}\n'}
 CLASSES = Classification(labels=("bad", "good"))
 
 

@@ -469,6 +469,42 @@ def test_dev_may_be_a_share_of_the_training_examples(tmp_path: Path, make_tuning
     assert "80 examples" in printed
 
 
+def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, make_tuning: Make) -> None:
+    path = tmp_path / "few.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"the bear sees {number}\t{number}\n" for number in range(12)))
+    task = TaskSettings("regression", train=(str(path),))
+    with pytest.raises(
+        ValueError, match=r"few\.tsv, line \d+: this number is \d+, and there is no other: correlations"
+    ):
+        finetune(make_tuning(tmp_path / "refused", task=task, dev_share=0.1))
+    assert not (tmp_path / "refused").exists()
+    (tmp_path / "train.tsv").write_text("text\tlabel\nthe bear\tgood\nthe wolf\tbad\n")
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nthe lynx\tbad\n")
+    for metric, note in (
+        ("f1", "dev: no example has the label 'good'"),
+        ("matthews", "all examples have the label 'bad'"),
+    ):
+        files = {part: (str(tmp_path / f"{part}.tsv"),) for part in ("train", "dev")}
+        task = TaskSettings("classification", **files, overrides=Overrides(metric=metric))
+        assert note in carried_out(make_tuning(tmp_path / metric, task=task, epochs=1, batch_size=2))
+
+
+def test_a_token_without_a_vector_is_told_of_before_training(
+    tmp_path: Path, make_tuning: Make, tiny_bert: Path
+) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "bert")
+    config = tmp_path / "bert" / "tokenizer_config.json"
+    config.write_text(json.dumps(read_json(config) | {"additional_special_tokens": ["[E1]"]}))
+    settings = make_tuning(tmp_path / "run", model=str(tmp_path / "bert"))
+    with pytest.raises(
+        ValueError, match=r"bert: the tokenizer has \d+ tokens, the model vectors of \d+; .*resize_token"
+    ):
+        finetune(settings)
+    assert not settings.run.exists()
+    with pytest.raises(ValueError, match="bert: the tokenizer has"):
+        bertwright.load(tmp_path / "bert")
+
+
 def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) -> None:
     path = tmp_path / "copies.tsv"
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)

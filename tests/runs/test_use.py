@@ -24,6 +24,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.runs import use
 from bertwright.runs.use import ConvertSettings, EmbedSettings, FillMaskSettings, InfoSettings
+from bertwright.tasks import prediction
 from bertwright.training import checkpoint
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -80,7 +81,7 @@ def test_fill_mask_returns_what_it_shows(folder: Path, console: Console) -> None
 def test_vectors_on_disk_are_those_in_memory(
     tmp_path: Path, folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(use, "EMBED_AT_ONCE", 3)  # so that ten texts are written in four blocks
+    monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 3)  # so that ten texts are written in four blocks
     texts = [f"The bear sees the {noun} ." for noun in "deer fish wolf crow hare duck seal lynx mole bear".split()]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     settings = EmbedSettings(

@@ -11,7 +11,7 @@ import pytest
 
 from bertwright.runs.evaluate import EvaluateSettings
 from bertwright.runs.predict import PredictSettings
-from bertwright.runs.use import FillMaskSettings
+from bertwright.runs.use import EmbedSettings, FillMaskSettings
 from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
 
 
@@ -190,6 +190,8 @@ def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -
         (lambda: PredictSettings("model", inputs="a.tsv", output=Path("b.tsv")), "inputs"),  # type: ignore[arg-type]
         (lambda: EvaluateSettings("model", "dev.tsv"), "inputs"),  # type: ignore[arg-type]
         (lambda: FillMaskSettings("model", "a [MASK]"), "texts"),  # type: ignore[arg-type]
+        (lambda: EmbedSettings("model", "good"), "texts"),  # type: ignore[arg-type]
+        (lambda: EmbedSettings("model", inputs="my-file.txt"), "inputs"),  # type: ignore[arg-type]
     ],
 )
 def test_one_text_is_not_taken_for_its_letters(made: Callable[[], Any], name: str) -> None:

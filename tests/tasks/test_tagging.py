@@ -398,9 +398,11 @@ def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
     """As I-LST in CoNLL-2000, of which training has B-LST alone."""
     sentences = [labelled("B-LOC", "I-LOC"), labelled("O", "I-LOC"), labelled("B-PER", "O")]
     TASK.check(sentences)
-    assert TASK.unseen(sentences) == ["1 word has a tag that training never showed (I-LOC): scored, and never found"]
-    assert not TASK.unseen(sentences[2:])
-    assert not Tagging(labels=("O", "I-X"), scheme="iob1").unseen([labelled("I-X", "O"), labelled("B-X", "B-X")])
+    assert TASK.score_notes(sentences) == [
+        "1 word has a tag that training never showed (I-LOC): scored, and never found"
+    ]
+    assert not TASK.score_notes(sentences[2:])
+    assert not Tagging(labels=("O", "I-X"), scheme="iob1").score_notes([labelled("I-X", "O"), labelled("B-X", "B-X")])
     foreign = Tagging(labels=("O", "B-PER", "I-PER", "X"), scheme="iob1")  # of a hub's folder; X is in no span
     with pytest.raises(ValueError, match="tag 'B' of 'w0'"):
         foreign.check([labelled("B", "O")])
@@ -422,7 +424,7 @@ def test_entities_of_one_kind_may_go_without_a_name():
     task = Tagging().fitted([labelled("B", "O")])
     assert task.labels == ("O", "B")
     sentences = [labelled("B", "I"), labelled("O", "B")]
-    assert task.unseen(sentences) == ["1 word has a tag that training never showed (I): scored, and never found"]
+    assert task.score_notes(sentences) == ["1 word has a tag that training never showed (I): scored, and never found"]
     outputs = np.array([[0, 9], [9, 0], [9, 0], [0, 9]], dtype=np.float32)
     found = task.decode(sentences, task.encode(sentences, TOKENIZER), outputs)
     assert [entity.label for tagged in found for entity in tagged.entities] == ["_", "_"]

@@ -212,6 +212,9 @@ def _whole_pairs(values: Any, place: str, on_bad_bytes: OnBadBytes, findings: Fi
     """The same values with every half of a surrogate pair replaced, if that was asked for."""
     if isinstance(values, tuple | list):
         return type(values)(_whole_pairs(value, place, on_bad_bytes, findings) for value in values)
+    if isinstance(values, dict):
+        pairs = _whole_pairs([*values.items()], place, on_bad_bytes, findings)
+        return dict(pairs)
     if not isinstance(values, str) or not (half := SURROGATE.search(values)):
         return values
     where = f"{place}: \\u{ord(half[0]):04x} is half a surrogate pair"
@@ -250,7 +253,7 @@ def _delimited(
         else:
             header = [str(number) for number in range(1, len(first[1]) + 1)]
             found = chain([first], found)
-        chosen = _places(header, columns, quotes, f"{file.path}, line 1")
+        chosen = _places(header, first[1], columns, quotes, f"{file.path}, line 1")
         for line, fields in found:
             if len(fields) == len(header):
                 yield line, tuple([fields[place] for place in chosen])
@@ -300,19 +303,19 @@ def _wrong_width(place: str, header: list[str], fields: list[str], columns: Colu
     return ValueError(f"{place}: {expected}, {len(fields)} found{advice}")
 
 
-def _places(header: list[str], columns: Columns, quotes: bool, place: str) -> list[int]:
-    """Where in a row each column stands that is asked for."""
+def _places(header: list[str], first: list[str], columns: Columns, quotes: bool, place: str) -> list[int]:
+    """Where in a row each column stands that is asked for; `first`: the first row, be it the header or not."""
     for name in columns.names:
         if name not in header:
             hint = ""
-            if not columns.header:
+            if len(first) == 1 and len(re.split("[,;\t]", first[0])) > 1:
+                hint = "; fields stand between commas in .csv, between tabs in .tsv and .txt"
+            elif not columns.header:
                 hint = "; without a header columns are numbers"
             elif name.isdigit():
                 hint = "; columns by number need header = false"
             elif columns.quotes is None and not quotes and f'"{name}"' in header:
                 hint = QUOTES_HINT
-            elif len(header) == 1 and len(re.split("[,;\t]", header[0])) > 1:
-                hint = "; fields stand between commas in .csv, between tabs in .tsv and .txt"
             raise _no_column(place, name, header, columns, hint)
         if header.count(name) > 1:
             raise ValueError(f"{place}: {name!r} names several columns; rename all but one")

@@ -18,7 +18,7 @@ from bertwright.inference.features import word_features
 from bertwright.inference.masks import Filled, TokenCandidate
 from bertwright.inference.vectors import Pooling, Vectors
 from bertwright.interop.folders import model_folder
-from bertwright.interop.huggingface import load_model, save_model
+from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample
@@ -73,11 +73,7 @@ class Bert:
 
         `task`: what a `BertForTask` was trained for; `inferred` and `classes` as in `tasks.kinds.TaskModel`.
         """
-        if tokenizer.vocab_size > model.config.vocab_size:
-            raise ValueError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.config.vocab_size}: "
-                "they do not belong together"
-            )
+        check_vocabulary(tokenizer, model.config, "tokenizer and model")
         if (task and task.head) != (model.head if isinstance(model, BertForTask) else None):
             raise ValueError("a task's model needs its task, and a task its own model: they do not belong together")
         self.model = model.eval()
@@ -409,6 +405,7 @@ def load(
     place = _device(device)
     folder = model_folder(name)
     tokenizer = Tokenizer.load(folder)
+    check_vocabulary(tokenizer, load_config(folder), folder)
     if found := load_task(folder):
         bert = Bert(found.model, tokenizer, task=found.task, inferred=found.inferred, classes=found.classes)
     else:

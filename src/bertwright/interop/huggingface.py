@@ -297,12 +297,17 @@ def write_task_model(
     _write(folder, model, tokenizer, config_fields(model.config) | described)
 
 
-def _write(folder: Path, model: Model, tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
-    if tokenizer.vocab_size > model.config.vocab_size:
+def check_vocabulary(tokenizer: Tokenizer, config: BertConfig, place: Path | str) -> None:
+    """Raise ValueError, naming the place, for a tokenizer with more tokens than the model has vectors of."""
+    if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model {model.config.vocab_size}; "
-            "they do not belong together"
+            f"{place}: the tokenizer has {tokenizer.vocab_size:,} tokens, the model vectors of {config.vocab_size:,}; "
+            "they do not belong together, or tokens were added without vectors (transformers: resize_token_embeddings)"
         )
+
+
+def _write(folder: Path, model: Model, tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
+    check_vocabulary(tokenizer, model.config, folder)
     write_json(folder / CONFIG, fields)
     tokenizer.save(folder, max_length=model.config.max_positions)
     write_weights(folder / WEIGHTS, to_foreign(model))

@@ -64,7 +64,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
         if part is not None:
             part.write_text(json.dumps(found.scores, indent=2) + "\n", encoding="utf-8")
     heading(console, f"{settings.model} on {len(examples):,} examples")
-    notes = [note for path in settings.inputs for note in task.left_out(path)] + task.unseen(examples)
+    notes = [note for path in settings.inputs for note in task.left_out(path)] + task.score_notes(examples)
     for note in notes + cut_notes(task, len(examples), encoded.truncated, model.config.max_positions):
         remark(console, note)
     console.print(score_table({"score": found.scores}, task.metric))

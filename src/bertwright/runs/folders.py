@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bertwright.corpus.decoding import PIPED
 from bertwright.files import whole_file
 from bertwright.interop.folders import is_run, model_folder
 
@@ -26,8 +27,10 @@ def refuse_existing(path: Path) -> None:
 def new_file(path: Path) -> Iterator[Path]:
     """A path to write to that becomes `path`, whole or not at all; what cannot be written shows before the work.
 
-    Raises OSError for that, and ValueError where something is there already.
+    Raises OSError for that, and ValueError where something is there already, or for the sign of standard output.
     """
+    if path == Path(PIPED):
+        raise ValueError(f"--output {PIPED}: a file is written here, not standard output; name it")
     refuse_existing(path)
     with whole_file(path) as part:
         part.touch()

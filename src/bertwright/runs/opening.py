@@ -97,6 +97,7 @@ def _starting_model(
         raise ValueError(
             f"{folder}: a {_direction(loaded.model.config)} model does not fit --objective {settings.data.objective}"
         )
+    huggingface.check_vocabulary(tokenizer, loaded.model.config, folder)
     if console is not None:
         for head in loaded.missing_heads:
             remark(console, f"{folder} has no {head} head: it starts from random weights")

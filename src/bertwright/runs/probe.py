@@ -23,7 +23,7 @@ from rich.console import Console
 from bertwright.files import digest_bytes, sweep_parts, write_json, write_text
 from bertwright.inference.features import Features, cached_features, encoder_digest, refuse_others, rows_digest
 from bertwright.interop.folders import model_folder
-from bertwright.interop.huggingface import load_model
+from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.metrics.spread import Spread, spread
 from bertwright.metrics.tags import parted
 from bertwright.models.encoder import Encoder
@@ -198,6 +198,7 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
         raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
     folder = model_folder(settings.model)
     encoder, tokenizer = load_model(folder, heads="optional").model.encoder, Tokenizer.load(folder)
+    check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = place.dtype
     for name in settings.representations:
         layers_of(name, encoder.config.num_layers)

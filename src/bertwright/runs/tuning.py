@@ -17,7 +17,7 @@ from bertwright.batching.order import permuted
 from bertwright.corpus.inputs import HUB, local_files, real_files, refuse_twice
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.folders import CONFIG, model_folder
-from bertwright.interop.huggingface import load_task_model, start_task_model
+from bertwright.interop.huggingface import check_vocabulary, load_task_model, start_task_model
 from bertwright.models.heads import BertForTask
 from bertwright.runs.resuming import changed_data, kept_digests, settle, write_down
 from bertwright.runs.screen import remark
@@ -139,6 +139,7 @@ def open_run(
     tokenizer = Tokenizer.load(source)
     task, read = _fitted(settings, examples)
     model = _starting_model(settings, task, source, latest is not None, console if place.leads else None)
+    check_vocabulary(tokenizer, model.config, source)
     check_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     parts = {
@@ -170,10 +171,10 @@ def _fitted(
     if "train" not in parts:
         raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
     task = task.fitted(parts["train"])
-    for name in ("dev", "test"):
-        task.check(parts.get(name, ()))
     if settings.dev_share and "dev" not in parts:
         parts["train"], parts["dev"] = _set_aside(task, parts["train"], settings.dev_share)
+    for name in ("dev", "test"):
+        task.check(parts.get(name, ()))
     return task, parts
 
 
@@ -198,10 +199,12 @@ def notes(task: AnyTask, settings: TaskSettings, parts: Sequence[Part], position
     told += task.notes(parts[0].examples)
     for part in parts:
         cut = cut_notes(task, len(part.examples), part.encoded.truncated, positions)
-        told += [f"{part.name}: {note}" for note in cut + task.unseen(part.examples)]
+        told += [f"{part.name}: {note}" for note in cut + task.score_notes(part.examples)]
     real = {name: {file for place in settings.files(name) for file in real_files(place)} for name in PARTS}
     if shared := real["train"] & (real["dev"] | real["test"]):
-        told.append(f"{os.path.relpath(min(shared))}: trained on and scored; such a score says little about others")
+        place = min(shared)
+        place = place if place.startswith(HUB) else os.path.relpath(place)
+        told.append(f"{place}: trained on and scored; such a score says little about others")
     return told
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +32,7 @@ from bertwright.runs.folders import new_file, refuse_existing
 from bertwright.runs.screen import columns, facts, heading, reading, remark, say
 from bertwright.settings import read_toml, refuse_one_text
 from bertwright.tasks.kinds import AnyTask, load_task, read_task, save_task_folder
+from bertwright.tasks.prediction import chunks
 from bertwright.tasks.presets import PARTS
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
@@ -40,7 +40,6 @@ from bertwright.training.device import DeviceSettings, placed
 from bertwright.training.journal import METRICS, read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-EMBED_AT_ONCE = 4_096  # texts between two writes: enough to group them by length, little enough to hold
 MASK_WIDTH = 26  # terminal columns of one [MASK] and its candidates
 TEXT_WIDTH, COSINE_WIDTH = 36, 8  # terminal columns
 SHOWN_LABELS = 12
@@ -97,6 +96,7 @@ class EmbedSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
+        refuse_one_text(self, "texts", "inputs")
         if bool(self.texts) == bool(self.inputs):
             raise ValueError("give either texts, or files with --inputs")
         if self.inputs and self.output is None:
@@ -168,7 +168,7 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
             _show_cosines(console, given, _vectors(model, given, settings))
         else:
             texts = _texts_of_files(settings, console) if settings.inputs else iter(given)
-            parts = (_vectors(model, chunk, settings) for chunk in _chunks(texts, EMBED_AT_ONCE))
+            parts = (_vectors(model, chunk, settings) for chunk in chunks(texts))
             number = _write_rows(settings.output, parts, model.config.hidden_size)
             say(console, f"{settings.output}: {number:,} vectors of {model.config.hidden_size} numbers")
 
@@ -277,11 +277,6 @@ def _texts_of_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
                 last = findings.bytes_read
     if left_out := findings.null_values + findings.empty_documents:
         remark(console, f"{left_out:,} rows without a text have no vector: row numbers differ from there on")
-
-
-def _chunks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
-    while chunk := list(islice(texts, size)):
-        yield chunk
 
 
 def _vectors(model: Bert, texts: Sequence[str], settings: EmbedSettings) -> Any:

@@ -302,6 +302,19 @@ class Classification(TextTask[str, Classified]):
                 )
         return np.array([numbers[label] for label in labels], dtype=np.int64)
 
+    def score_notes(self, examples: Sequence[TextExample[str]]) -> list[str]:
+        found = set(known_labels(examples))
+        if self.metric == "f1" and self._positive not in found:
+            return [f"no example has the label {self._positive!r}, whose f1 is 0 whatever a model says"]
+        if self.metric == "matthews" and len(found) == 1:
+            return [f"all examples have the label {found.pop()!r}: matthews is 0 whatever a model says"]
+        return []
+
+    @property
+    def _positive(self) -> str:
+        """The label whose F1 is meant."""
+        return self.labels[-1] if self.positive is None else self.positive
+
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
 
@@ -317,7 +330,7 @@ class Classification(TextTask[str, Classified]):
         truth, found = known_labels(examples), [prediction.label for prediction in predictions]
         results = {"accuracy": scores.accuracy(truth, found)}
         if len(self.labels) == 2:
-            results["f1"] = scores.f1(truth, found, self.labels[-1] if self.positive is None else self.positive)
+            results["f1"] = scores.f1(truth, found, self._positive)
         return results | {"macro_f1": scores.macro_f1(truth, found), "matthews": scores.matthews(truth, found)}
 
     def details(self, examples: Sequence[TextExample[str]], predictions: Sequence[Classified]) -> list[Shown]:
@@ -371,11 +384,14 @@ class Regression(TextTask[float, float]):
 
     def check(self, examples: Sequence[TextExample[float]]) -> None:
         super().check(examples)
-        if len(examples) > 1 and len(found := set(known_labels(examples))) == 1:
-            raise ValueError(
-                f"{examples[0].place}: this number is {found.pop():g}, as are all others, and no score tells anything; "
-                "test files that are published without their numbers look like that"
+        if len(found := set(known_labels(examples))) == 1:
+            reason = (
+                "as are all others, and no score tells anything; test files that are published without their numbers "
+                "look like that"
             )
+            if len(examples) == 1:
+                reason = "and there is no other: correlations need two at least"
+            raise ValueError(f"{examples[0].place}: this number is {found.pop():g}, {reason}")
 
     def targets(self, examples: Sequence[TextExample[float]]) -> Outputs:
         found = np.array(known_labels(examples), dtype=np.float64)

@@ -230,7 +230,8 @@ class Column(NamedTuple):
 
 def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: list[Column]) -> Iterator[TagExample]:
     document = found = 0
-    alone: set[int] = set()  # numbers of columns of the first two sentences, where they have one line
+    widths: set[int] = set()  # numbers of columns, for as long as all sentences are one line without a tab
+    lines_alone = True
     for block in _blocks(path):
         marked = block[0].text.startswith(DOCUMENT_LINE)
         if marked or any(DOCUMENT_COMMENT.match(line.text) for line in block):
@@ -240,10 +241,11 @@ def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: 
             continue
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
         _check_widths(rows, path)
-        if len(rows) == 1 and found < 2:
-            alone.add(len(rows[0][2]))
-        if len(alone) > 1:  # of each paragraph of a text only the first word would be read
-            raise ValueError(f"{path}, line {rows[0][0]}: running text? Words and tags stand in columns, a word a line")
+        lines_alone = lines_alone and len(rows) == 1 and "\t" not in rows[0][1]
+        if lines_alone:
+            widths.add(len(rows[0][2]))
+            if len(widths) > 1:
+                raise _running_text(path, rows[0][0])
         yield TagExample(
             words=values[0],
             tags=values[1] if len(columns) > 1 else None,
@@ -254,6 +256,13 @@ def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: 
         found += 1
     if not found:
         raise ValueError(f"{path}: no sentence in it; a broken download or export?")
+    if lines_alone and widths != {1} and len(columns) == 1:  # no tags asked for, and nothing else that is like columns
+        raise _running_text(path, rows[0][0])
+
+
+def _running_text(path: str, line: int) -> ValueError:
+    """Of each of its paragraphs only the first word would be read."""
+    return ValueError(f"{path}, line {line}: running text? Words and tags stand in columns, a word a line")
 
 
 def _conllu_rows(block: list[Line]) -> list[Row]:

@@ -186,7 +186,7 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         return {"accuracy": scores.accuracy(known_labels(examples), [prediction.choice for prediction in predictions])}
 
     def record(self, example: ChoiceExample, prediction: Chosen) -> dict[str, Any]:
-        """The choice, counted as the labels are, and every ending's probability."""
+        """The choice, counted from `first_label` (where labels are letters, too), and every ending's probability."""
         shares = {f"p({number})": share for number, share in enumerate(prediction.probabilities, self.first_label)}
         best = prediction.probabilities[prediction.choice]
         return {"choice": prediction.choice + self.first_label, "probability": best} | shares

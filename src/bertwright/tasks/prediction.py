@@ -60,15 +60,17 @@ def chunks(examples: Iterable[E]) -> Iterator[list[E]]:
 
 
 def characters(example: Any) -> int:
-    """About how many characters an example of any kind has: those of its texts and lists of texts.
+    """About how many characters a text, or an example of any kind, has: those of its texts and lists of texts.
 
-    >>> characters(("the bear", ("sees", "hears"), None))
-    17
+    >>> characters(("the bear", ("sees", "hears"), None)), characters("the bear")
+    (17, 8)
     """
+    if isinstance(example, str):
+        return len(example)
     values = example if isinstance(example, tuple) else [getattr(example, one.name) for one in fields(example)]
     texts = [value for value in values if isinstance(value, str)]
-    lists = [value for value in values if isinstance(value, tuple)]
-    return sum(map(len, texts)) + sum(sum(map(len, value)) for value in lists)
+    listed = [one for value in values if isinstance(value, tuple) for one in value if isinstance(one, str | tuple)]
+    return sum(map(len, texts)) + sum(map(len, listed))
 
 
 def cut_notes(task: Task[Any, Any], examples: int, truncated: int, positions: int) -> list[str]:

@@ -167,7 +167,7 @@ class Tagging(Task[TagExample, Tagged]):
     def check(self, examples: Sequence[TagExample]) -> None:
         self._targets(examples)
 
-    def unseen(self, examples: Sequence[TagExample]) -> list[str]:
+    def score_notes(self, examples: Sequence[TagExample]) -> list[str]:
         counts = Counter(tag for example in examples for tag in normalized(_tags(example), self._scheme))
         # A model from elsewhere may know iob1 as it stands, where I- begins a span; `score` reads it so.
         begun = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and parted(label)[1]}

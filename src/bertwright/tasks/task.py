@@ -222,8 +222,8 @@ class Task(ABC, Generic[E, P]):
         """What a user should know of labelled examples before training, one sentence each: what is odd or left out."""
         return []
 
-    def unseen(self, examples: Sequence[E]) -> list[str]:
-        """What labelled examples ask for that training has never shown, and no model can say, one sentence each."""
+    def score_notes(self, examples: Sequence[E]) -> list[str]:
+        """What makes a score of labelled examples say less than it seems to, one sentence each."""
         return []
 
     def reported(self, examples: Sequence[E]) -> dict[str, Any]:
