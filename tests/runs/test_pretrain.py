@@ -73,14 +73,14 @@ def same_bits(one: Path, other: Path) -> bool:
 def test_it_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(
         tmp_path / "run",
-        steps=500,
-        evaluate_every=500,
+        steps=800,  # any seed gets there, at nine in ten for the place; after 500 some still guess
+        evaluate_every=800,
         model=ModelSettings(
             size="tiny", hidden_size=64, num_heads=2, max_positions=64, hidden_dropout=0.0, attention_dropout=0.0
         ),
         long=LongPhase(long_share=0),
         data=DataSettings(max_length=32, batch_size=32),
-        optimizer=OptimizerSettings(learning_rate=5e-3, warmup_share=0.1, bias_correction=True),
+        optimizer=OptimizerSettings(learning_rate=3e-3, warmup_share=0.1, bias_correction=True),
     )
     printed = carried_out(settings)
     before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
