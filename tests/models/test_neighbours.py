@@ -50,7 +50,7 @@ def test_heads_look_around_themselves_and_to_the_left_and_right_in_turn(size: st
     for layer in (0, 1):
         found = weights(model, layer)
         near = torch.stack([found.diagonal(step, 1, 2)[:, 5:-5].mean(-1) for step in range(-3, 4)]).sum(0)
-        assert (near > 0.4).all(), near  # 7 of 60 tokens
+        assert (near > 0.35).all(), near  # 7 of 60 tokens
         assert (steps(found)[::2] < -0.1).all()
         assert (steps(found)[1::2] > 0.1).all()
     assert weights(drawn(config), 0).diagonal(0, 1, 2).mean() < 0.05  # what it is without

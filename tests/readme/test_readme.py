@@ -62,8 +62,8 @@ def test_the_tour_works_as_printed(tmp_path: Path) -> None:
         for command, output in shown_commands(block):
             printed = execute(command, tmp_path)
             missing = words(output) - words(printed)
-            # Learned words, and words that a model of one minute puts into masks, may be others elsewhere.
-            assert len(missing) <= 0.2 * len(words(output)), f"{command}: not printed: {sorted(missing)}\n{printed}"
+            # Learned words may be others elsewhere, and so may the three that a model of one minute has for a mask.
+            assert len(missing) <= max(3, 0.2 * len(words(output))), f"{command}: not printed: {sorted(missing)}\n{printed}"
     printed = execute([sys.executable, "-c", program], tmp_path)
     promised = re.findall(r"# → (?:(such as) )?(.*)", program)
     assert len(promised) > 3

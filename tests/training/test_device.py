@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +51,38 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(ValueError, match="sees no GPU"), placed(DeviceSettings(device="cuda")):
         pass
+
+
+TOGETHER = """
+from pathlib import Path
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from bertwright.training.device import DeviceSettings, placed
+
+
+def threads() -> list[str]:
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm") if "gloo" in path.read_text()]
+
+
+with placed(DeviceSettings(device="cpu", threads=1), joined=True) as place:
+    trained = DistributedDataParallel(torch.nn.Linear(3, 3))
+    trained(torch.ones(2, 3)).sum().backward()
+    assert threads()
+    del trained
+print(f"rank {place.rank}: {len(threads())} threads\\n", end="")
+"""
+
+
+def test_ranks_leave_no_threads_behind_that_could_abort_them_at_exit(tmp_path: Path) -> None:
+    (tmp_path / "together.py").write_text(TOGETHER)
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, str(tmp_path / "together.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0: 0 threads", "rank 1: 0 threads"]
 
 
 def test_no_threads_are_refused() -> None:
