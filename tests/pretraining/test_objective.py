@@ -59,8 +59,8 @@ def test_the_losses_are_the_cross_entropies_of_the_logits():
 
 def test_an_untrained_model_knows_nothing():
     found = losses(BertForPretraining(CONFIG).eval(), question(slice(None)))
-    assert found.mlm_sum.item() / 8 == pytest.approx(math.log(30), abs=0.05)
-    assert found.nsp_sum.item() / 4 == pytest.approx(math.log(2), abs=0.05)
+    assert found.mlm_sum.item() / 8 == pytest.approx(math.log(30), abs=0.1)
+    assert found.nsp_sum.item() / 4 == pytest.approx(math.log(2), abs=0.1)
 
 
 def test_micro_batches_add_up_to_the_step_with_dropout_on():

@@ -123,16 +123,16 @@ def test_the_best_weights_are_the_result_where_they_are_not_the_last(
     files = {"train": (str(review_files / "train.tsv"),), "dev": (str(tmp_path / "dev.tsv"),)}
     files["test"] = files["dev"]
     settings = make_tuning(
-        tmp_path / "run", task=TaskSettings("classification", **files), epochs=1.5, evaluate_every=10
+        tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, evaluate_every=10
     )
     carried_out(settings)
     report = read_json(settings.run / "report.json")
-    assert report["best_step"] < report["steps"] == 30
+    assert report["best_step"] < report["steps"] == 80
     best = checkpoint.newest(settings.run / "best")
     last = checkpoint.newest(settings.run / "checkpoints")
     assert best is not None
     assert last is not None
-    assert (checkpoint.step_of(best), checkpoint.step_of(last)) == (report["best_step"], 30)
+    assert (checkpoint.step_of(best), checkpoint.step_of(last)) == (report["best_step"], 80)
     assert same_weights(settings.run / "model", best)
     assert not same_weights(settings.run / "model", last)
     assert report["scores"]["test"] == report["scores"]["dev"]

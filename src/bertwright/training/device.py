@@ -115,8 +115,8 @@ def placed(settings: DeviceSettings, joined: bool = False) -> Iterator[Place]:
             # One rank scores while the others wait, which may take longer than torch would; a rank that is dead is
             # noticed by torchrun.
             backend, patience = "nccl" if on_gpu else "gloo", timedelta(days=7)
-            # DistributedDataParallel imports this, and its functions' defaults keep the group of that moment for good:
-            # gloo's threads would outlive it, and now and then abort a process at its exit. Imported before, there is none.
+            # DistributedDataParallel imports this, and its functions' defaults keep the group of that moment for good,
+            # with gloo's threads, which now and then abort a process at its exit. Imported before, there is none.
             importlib.import_module("torch.distributed.nn.functional")
             dist.init_process_group(backend, timeout=patience, device_id=device if on_gpu else None)
         try:
