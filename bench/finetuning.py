@@ -1,10 +1,11 @@
 """Fine-tuning steps of 32 examples on the real lengths of SST-2 and MRPC, side by side with `transformers`.
 
-    python bench/finetuning.py DATA [--models minilm base] [--tasks sst2 mrpc] [--steps 5] [--rounds 7] [--threads 2]
+    python bench/finetuning.py DATA [--models minilm base] [--tasks sst2 mrpc both] [--steps 5] [--rounds 7]
 
-DATA is the folder with glue/SST-2 and glue/MRPC. The models: MiniLM-L6 (real weights, L6 H384) and base (random ones,
-L12 H768). The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay 0.01 (theirs fused),
-clipping at 1.0. Everything is encoded beforehand; batches are put together within the time.
+DATA is the folder with glue/SST-2 and glue/MRPC; "both" mixes them, two of SST-2 to one of MRPC, whose pairs are read
+as one text: lengths that differ much, 26 tokens on average. The models: MiniLM-L6 (real weights, L6 H384) and base
+(random ones, L12 H768). The same recipe on every side: hidden and attention dropout 0.1, AdamW with decay 0.01 (theirs
+fused), clipping at 1.0. Everything is encoded beforehand; batches are put together within the time.
 
 Every contender is a process of its own, which gives its peak memory and its own memory settings (thresholds of malloc,
 huge pages), and is asked for one block of steps at a time in turn, so that a machine whose speed drifts drifts for all.
@@ -96,8 +97,7 @@ def theirs(chosen: argparse.Namespace) -> Block:
 
     from peers import SequencePeer, adamw
 
-    task = PRESETS[chosen.task].task
-    examples = list(task.read(str(chosen.data / FILES[chosen.task])))
+    task, examples = read(chosen.data, chosen.task)
     peer = SequencePeer(str(minilm()), task, examples)
     items = peer.items(examples)
     lengths = np.array([item.length for item in items])
@@ -186,10 +186,20 @@ def shape(model: str) -> BertConfig:
     return load_config(minilm()) if model == "minilm" else BertConfig.named("base", Tokenizer.load(minilm()).vocab_size)
 
 
-def encode(data: Path, name: str) -> tuple[AnyTask, Encoded]:
+def read(data: Path, name: str) -> tuple[AnyTask, list[Any]]:
     """A task and its training examples."""
+    if name == "both":
+        task, single = read(data, "sst2")
+        _, pairs = read(data, "mrpc")
+        joined = [one._replace(text=f"{one.text} {one.pair}", pair=None) for one in pairs]
+        return task, [*single[: 2 * len(pairs)], *joined]
     task = PRESETS[name].task
-    examples = list(task.read(str(data / FILES[name])))
+    return task, list(task.read(str(data / FILES[name])))
+
+
+def encode(data: Path, name: str) -> tuple[AnyTask, Encoded]:
+    """A task that knows its labels, and its training examples as token ids."""
+    task, examples = read(data, name)
     task = task.fitted(examples)
     return task, task.encode(examples, Tokenizer.load(minilm()))
 
@@ -255,7 +265,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--models", nargs="+", default=["minilm", "base"], choices=("minilm", "base"))
-    parser.add_argument("--tasks", nargs="+", default=list(FILES), choices=tuple(FILES))
+    parser.add_argument("--tasks", nargs="+", default=[*FILES, "both"], choices=[*FILES, "both"])
     parser.add_argument("--steps", type=int, default=5, help="steps of a block")
     parser.add_argument("--rounds", type=int, default=7, help="blocks of each contender that are counted")
     parser.add_argument("--threads", type=int, default=2)

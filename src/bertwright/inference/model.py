@@ -105,7 +105,11 @@ class Bert:
         texts = _texts(texts)
         model = self.model
         if isinstance(model, BertForTask):
-            raise ValueError(f"{self._purpose()}; fill_mask needs a pre-training checkpoint")
+            assert self.task is not None  # as has every model with a head of its own
+            raise ValueError(
+                f"this model was fine-tuned for {self.task.kind}, which leaves no masked-token head; "
+                "filling masks needs the checkpoint that it started from"
+            )
         if "masked_token" in self.missing_heads:
             raise ValueError("this model folder has no masked-token head; fill_mask needs a pre-training checkpoint")
         if self.config.causal:
