@@ -122,9 +122,7 @@ def test_the_best_weights_are_the_result_where_they_are_not_the_last(
     (tmp_path / "dev.tsv").write_text("\n".join([header, *turned]) + "\n")  # the more is learned, the worse it gets
     files = {"train": (str(review_files / "train.tsv"),), "dev": (str(tmp_path / "dev.tsv"),)}
     files["test"] = files["dev"]
-    settings = make_tuning(
-        tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, evaluate_every=10
-    )
+    settings = make_tuning(tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, evaluate_every=10)
     carried_out(settings)
     report = read_json(settings.run / "report.json")
     assert report["best_step"] < report["steps"] == 80
