@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -133,9 +135,21 @@ def test_a_failing_compiler_is_quoted(package: Path, tmp_path: Path, capsys: pyt
     (package / "room" / "small.cpp").write_text("int main( {\n")
     assert native.library("small") is None
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("bertwright: note: small.cpp could not be built (")
+    assert line.startswith("bertwright: note: small.cpp could not be built or loaded (")
     assert "error:" in line
     assert compiled(tmp_path) == []
+
+
+@needs_compiler
+def test_a_cache_that_nothing_can_be_run_from_is_named(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native.built(package / "room" / "small.cpp", native.find_compiler() or []).write_bytes(b"not to be mapped")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    assert native.library("small") is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "could not be built or loaded (nothing can be run from" in line
+    assert f"{tmp_path / 'cache' / 'native'}, mounted noexec; let BERTWRIGHT_CACHE name another folder" in line
 
 
 @needs_compiler

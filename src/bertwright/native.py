@@ -58,7 +58,7 @@ def library(name: str) -> ctypes.CDLL | None:
     try:
         return loaded(source, compiler)
     except (CompileError, OSError, subprocess.CalledProcessError) as error:
-        note(f"{source.name} could not be built ({error}); Python does its work, more slowly")
+        note(f"{source.name} could not be built or loaded ({error}); Python does its work, more slowly")
         return None
 
 
@@ -95,8 +95,9 @@ def loaded(source: Path, compiler: Sequence[str]) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError:
-        if os.statvfs(path).f_flag & os.ST_NOEXEC:  # where no library can be loaded from
-            raise
+        if os.statvfs(path).f_flag & os.ST_NOEXEC:
+            way_out = "let BERTWRIGHT_CACHE name another folder"
+            raise OSError(f"nothing can be run from {path.parent}, mounted noexec; {way_out}") from None
         return ctypes.CDLL(str(built(source, compiler, anew=True)))
 
 

@@ -472,7 +472,9 @@ def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, mak
     path.write_text("text\tlabel\n" + "".join(f"the bear sees {number}\t{number}\n" for number in range(12)))
     task = TaskSettings("regression", train=(str(path),))
     with pytest.raises(
-        ValueError, match=r"few\.tsv, line \d+: this number is \d+, and there is no other: correlations"
+        ValueError,
+        match=r"dev_share = 0\.1: what it sets aside cannot choose the best epoch; give a larger share, .*"
+        r"few\.tsv, line \d+: this number is \d+, and there is no other: correlations",
     ):
         finetune(make_tuning(tmp_path / "refused", task=task, dev_share=0.1))
     assert not (tmp_path / "refused").exists()

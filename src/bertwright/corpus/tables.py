@@ -308,12 +308,13 @@ def _places(header: list[str], first: list[str], columns: Columns, quotes: bool,
     for name in columns.names:
         if name not in header:
             hint = ""
-            if len(first) == 1 and len(re.split("[,;\t]", first[0])) > 1:
+            unparted = len(first) == 1 and len(re.split("[,;\t]", first[0])) > 1
+            if columns.header and name.isdigit():
+                hint = "; columns by number need header = false"
+            elif unparted and (columns.header or name.isdigit()):
                 hint = "; fields stand between commas in .csv, between tabs in .tsv and .txt"
             elif not columns.header:
                 hint = "; without a header columns are numbers"
-            elif name.isdigit():
-                hint = "; columns by number need header = false"
             elif columns.quotes is None and not quotes and f'"{name}"' in header:
                 hint = QUOTES_HINT
             raise _no_column(place, name, header, columns, hint)

@@ -331,7 +331,7 @@ class Bert:
             yield from chunk.predictions
             truncated += chunk.truncated
         for note in cut_notes(task, len(examples), truncated, self.config.max_positions):
-            warnings.warn(note, stacklevel=3)  # where the call that drains this was made
+            warnings.warn(note, stacklevel=3)  # where the call was made that gives a list of these
 
 
 def _rows(values: Any, name: str) -> list[Any]:

@@ -123,7 +123,7 @@ class Encoder(nn.Module):
     def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
         """The last layer's states, T × H; with `rows` (R int64, distinct), those of these tokens alone, R × H.
 
-        Where the machine has units for bfloat16 all its layers are one native call, and `Layer.forward` is not called.
+        In bfloat16, on a CPU with units for it, all layers are one native call, and `Layer.forward` is not called.
         A state that nobody reads costs most of a layer. In pre-training one in six is read.
         """
         hidden = self.embed(batch)

@@ -4,7 +4,7 @@
 #include "sums.h"
 
 // x: rows × columns → y: columns × rows; `x_row` and `y_row` from one row to the next, y_row whole cache lines. What lies
-// between the rows of y becomes 0: products on tile registers read it, too, and a NaN there would count. With `total`, the sum
+// between the rows of y becomes 0: products of bfloat16 read it, too, and a NaN there would count. With `total`, the sum
 // of each column, of bfloat16 numbers, goes there: they are at hand.
 static void transpose(const uint16_t* x, int64_t x_row, uint16_t* y, int64_t y_row, float* total, int64_t rows,
                       int64_t columns, int64_t threads) {

@@ -30,7 +30,7 @@ def new_file(path: Path) -> Iterator[Path]:
     Raises OSError for that, and ValueError where something is there already, or for the sign of standard output.
     """
     if path == Path(PIPED):
-        raise ValueError(f"--output {PIPED}: a file is written here, not standard output; name it")
+        raise ValueError(f"{PIPED}: a file is written here, not standard output; name it")
     refuse_existing(path)
     with whole_file(path) as part:
         part.touch()

@@ -173,6 +173,13 @@ def _fitted(
     task = task.fitted(parts["train"])
     if settings.dev_share and "dev" not in parts:
         parts["train"], parts["dev"] = _set_aside(task, parts["train"], settings.dev_share)
+        try:
+            task.check(parts["dev"])
+        except ValueError as error:
+            raise ValueError(
+                f"dev_share = {settings.dev_share}: what it sets aside cannot choose the best epoch; give a larger "
+                f"share, or dev examples of their own ({error})"
+            ) from None
     for name in ("dev", "test"):
         task.check(parts.get(name, ()))
     return task, parts

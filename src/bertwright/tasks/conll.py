@@ -231,7 +231,7 @@ class Column(NamedTuple):
 def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: list[Column]) -> Iterator[TagExample]:
     document = found = 0
     widths: set[int] = set()  # numbers of columns, for as long as all sentences are one line without a tab
-    lines_alone = True
+    lines_alone, last_line = True, 0
     for block in _blocks(path):
         marked = block[0].text.startswith(DOCUMENT_LINE)
         if marked or any(DOCUMENT_COMMENT.match(line.text) for line in block):
@@ -246,6 +246,7 @@ def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: 
             widths.add(len(rows[0][2]))
             if len(widths) > 1:
                 raise _running_text(path, rows[0][0])
+        last_line = rows[0][0]
         yield TagExample(
             words=values[0],
             tags=values[1] if len(columns) > 1 else None,
@@ -257,12 +258,15 @@ def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: 
     if not found:
         raise ValueError(f"{path}: no sentence in it; a broken download or export?")
     if lines_alone and widths != {1} and len(columns) == 1:  # no tags asked for, and nothing else that is like columns
-        raise _running_text(path, rows[0][0])
+        raise _running_text(path, last_line)
 
 
 def _running_text(path: str, line: int) -> ValueError:
     """Of each of its paragraphs only the first word would be read."""
-    return ValueError(f"{path}, line {line}: running text? Words and tags stand in columns, a word a line")
+    return ValueError(
+        f"{path}, line {line}: running text? Words and tags stand in columns, a word a line; where sentences "
+        "are of one word, put tabs between the columns"
+    )
 
 
 def _conllu_rows(block: list[Line]) -> list[Row]:
