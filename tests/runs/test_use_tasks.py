@@ -139,5 +139,7 @@ def test_what_asks_for_a_masked_token_head_says_what_the_folder_is_for(
 ) -> None:
     small(vocabulary_folder, CLASSIFICATION).save(tmp_path / "m")
     settings = use.FillMaskSettings(str(tmp_path / "m"), ("The [MASK] .",))
-    with pytest.raises(ValueError, match="fine-tuned for classification, .* needs the checkpoint that it started from"):
+    with pytest.raises(
+        ValueError, match=r"fine-tuned for classification, .* needs the checkpoint that it started from"
+    ):
         use.fill_mask(settings, console)
