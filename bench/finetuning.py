@@ -49,6 +49,7 @@ from pretraining import MEMORY, Child
 
 BATCH, GROUPED = 32, 50  # examples a step; batches within which transformers groups by length
 FILES = {"sst2": Path("glue", "SST-2", "train.tsv"), "mrpc": Path("glue", "MRPC", "train.tsv")}
+TASKS = (*FILES, "both")
 LENGTH = 128
 CEILING = "the products alone"
 RECIPE = OptimizerSettings(learning_rate=3e-5, bias_correction=True)
@@ -95,7 +96,7 @@ def shuffled(examples: Ints, number: int) -> Ints:
 def theirs(chosen: argparse.Namespace) -> Block:
     import transformers
 
-    from peers import SequencePeer, adamw
+    from peers import SequencePeer, adamw, learned
 
     task, examples = read(chosen.data, chosen.task)
     peer = SequencePeer(str(minilm()), task, examples)
@@ -115,13 +116,7 @@ def theirs(chosen: argparse.Namespace) -> Block:
         total = 0.0
         for rows in batches if chosen.padding == "grouped" else shuffled(batches, number):
             inputs = peer.batch([items[row] for row in rows], LENGTH if chosen.padding == "fixed" else None)
-            with torch.autocast("cpu", torch.bfloat16, enabled=chosen.bfloat16):
-                loss = forward(**inputs).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip_norm)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            total += float(loss.detach())
+            total += learned(forward, inputs, optimizer, RECIPE.clip_norm, "bfloat16" if chosen.bfloat16 else "float32")
         return total / chosen.steps
 
     return block
@@ -265,7 +260,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--models", nargs="+", default=["minilm", "base"], choices=("minilm", "base"))
-    parser.add_argument("--tasks", nargs="+", default=[*FILES, "both"], choices=[*FILES, "both"])
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--steps", type=int, default=5, help="steps of a block")
     parser.add_argument("--rounds", type=int, default=7, help="blocks of each contender that are counted")
     parser.add_argument("--threads", type=int, default=2)

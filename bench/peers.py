@@ -12,7 +12,7 @@ import ctypes
 import math
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -357,27 +357,41 @@ def computing_in(dtype: str) -> torch.autocast:
     return torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
 
 
-def steps(peer: Peer, model: Any, items: Sequence[Item], settings: FinetuneSettings) -> Iterator[int]:
-    """Train; yields the number of steps done after each."""
-    recipe, size = settings.optimizer, settings.batch_size
-    optimizer = adamw(model, recipe)
-    total = max(1, math.ceil(settings.epochs * len(items) / size))
-    rate = partial(schedule.linear, peak=recipe.learning_rate, warmup=round(recipe.warmup_share * total), total=total)
-    drawn = np.random.default_rng(settings.seed)
+def shuffled(items: int, size: int, seed: int) -> Iterator[list[int]]:
+    """The items of each step; epochs follow one another without a break, as on our side."""
+    drawn = np.random.default_rng(seed)
     waiting: list[int] = []
-    for step in range(total):
-        while len(waiting) < size:  # epochs follow one another without a break, as on our side
-            waiting += drawn.permutation(len(items)).tolist()
-        chosen, waiting = waiting[:size], waiting[size:]
+    while True:
+        while len(waiting) < size:
+            waiting += drawn.permutation(items).tolist()
+        yield waiting[:size]
+        waiting = waiting[size:]
+
+
+def learned(model: Any, inputs: dict[str, Tensor], optimizer: torch.optim.AdamW, clip_norm: float, dtype: str) -> float:
+    """One step of a plain loop; gives its loss."""
+    with computing_in(dtype):
+        loss = model(**inputs).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return float(loss.detach())
+
+
+def steps(
+    peer: Peer, model: Any, items: Sequence[Item], settings: FinetuneSettings, order: Iterable[Sequence[int]]
+) -> Iterator[float]:
+    """Train on the items of each step; yields its loss."""
+    recipe = settings.optimizer
+    optimizer = adamw(model, recipe)
+    total = max(1, math.ceil(settings.epochs * len(items) / settings.batch_size))
+    rate = partial(schedule.linear, peak=recipe.learning_rate, warmup=round(recipe.warmup_share * total), total=total)
+    for step, chosen in zip(range(total), order, strict=False):
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
-        with computing_in(settings.device.dtype):
-            loss = model(**peer.batch([items[number] for number in chosen])).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        yield step + 1
+        batch = peer.batch([items[number] for number in chosen])
+        yield learned(model, batch, optimizer, recipe.clip_norm, settings.device.dtype)
 
 
 def finetuned(settings: FinetuneSettings) -> dict[str, Scores]:
@@ -394,7 +408,8 @@ def finetuned(settings: FinetuneSettings) -> dict[str, Scores]:
     epoch = max(1, math.ceil(len(items["train"]) / settings.batch_size))
     last = max(1, math.ceil(settings.epochs * len(items["train"]) / settings.batch_size))
     best: tuple[float, dict[str, Tensor], Scores] = (-math.inf, {}, {})
-    for step in steps(peer, model, items["train"], settings):
+    order = shuffled(len(items["train"]), settings.batch_size, settings.seed)
+    for step, _ in enumerate(steps(peer, model, items["train"], settings, order), 1):
         if step % TRIMMED_EVERY == 0:
             give_memory_back()
         if step % epoch == 0 or step == last:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import tempfile
 import time
@@ -77,8 +78,8 @@ WORKS = {
     "stsb": Work("glue/STS-B", test="test.tsv", shown=("spearman", "pearson")),
     "sst2": Work("glue/SST-2", published="91.5"),
     "codah": Work("codah", test="test.tsv"),
-    "conll2003": Work(**_CONLL, changes=Overrides(context=False), shown=("f1",)),
-    "conll2003_context": Work(**_CONLL, changes=Overrides(context=True, max_length=128), shown=("f1",)),
+    "conll2003": Work(**_CONLL, changes=Overrides(context=False), shown=("f1", "accuracy")),
+    "conll2003_context": Work(**_CONLL, changes=Overrides(context=True, max_length=128), shown=("f1", "accuracy")),
     "squad": Work(**_QA, train="train-v1.1.json", dev="dev-v1.1.json", examples=20_000),
     "squad_v2": Work(**_QA, train="dev-v2.0-part-train.json", dev="dev-v2.0-part-dev.json"),
 }
@@ -190,7 +191,9 @@ def so_far(asked: Iterable[Run], chosen: argparse.Namespace) -> dict[Run, dict[s
 def table(chosen: argparse.Namespace) -> None:
     """Mean ± standard deviation of both systems on the chosen tasks, from the results so far."""
     asked = so_far(runs(chosen), chosen)
-    print("| task | part, score | bertwright | transformers | difference | published | minutes a run: ours, theirs |")
+    print(
+        "| task | part, score | bertwright | transformers | difference (Welch's t) | published | minutes a run: ours, theirs |"
+    )
     print("|---|---|---:|---:|---:|---:|---:|")
     for task in chosen.tasks:
         sides = {
@@ -216,10 +219,18 @@ def rows(task: str, sides: dict[str, list[dict[str, Any]]]) -> Iterator[list[str
                 for system, records in sides.items()
             }
             one, other = found.values()
-            gap = f"{100 * (one.mean - other.mean):+.2f}" if one and other else ""
+            gap = f"{100 * (one.mean - other.mean):+.2f}{welch(one, other)}" if one and other else ""
             extra = [about.published, times] if first else ["", ""]
             yield [task, f"{part}, {name.replace('_', ' ')}", shown(one), shown(other), gap, *extra]
             first = False
+
+
+def welch(one: Spread, other: Spread) -> str:
+    """Welch's t of a difference: how many of its own standard errors it is."""
+    if one.deviation is None or other.deviation is None:
+        return ""
+    error = math.hypot(one.deviation / math.sqrt(one.seeds), other.deviation / math.sqrt(other.seeds))
+    return f" (t {(one.mean - other.mean) / error:+.1f})" if error else ""
 
 
 def shown(found: Spread | None) -> str:

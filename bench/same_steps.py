@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +26,10 @@ from bertwright.runs.tuning import FinetuneSettings, read_examples
 from bertwright.tasks.batches import step_items
 from bertwright.tasks.kinds import TaskModel, save_task_folder
 from bertwright.tasks.task import Encoded, take
-from bertwright.training import schedule
 from bertwright.training.journal import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 from footing import machine, minilm, use_threads
-from peers import IGNORED, Item, TaggingPeer, adamw, computing_in
+from peers import IGNORED, Item, TaggingPeer, steps
 from quality import DTYPES, MINILM, WORKS, Run, ours, settings_of
 
 
@@ -49,31 +47,16 @@ def items_of(encoded: Encoded) -> list[Item]:
     ]
 
 
-def theirs(settings: FinetuneSettings, steps: int, folder: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
+def theirs(settings: FinetuneSettings, folder: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Loss of each step, and the last weights; the first ones are left in `folder`."""
     read = read_examples(settings.task.make(), settings.task, "train")
     task, tokenizer = settings.task.make().fitted(read), Tokenizer.load(minilm())
     first = start_task_model(minilm(), task.head, settings.seed, hidden_dropout=0.0, attention_dropout=0.0).model
     save_task_folder(folder, TaskModel(first, task), tokenizer)
     model = transformers.BertForTokenClassification.from_pretrained(folder).train()
-    peer = TaggingPeer(str(minilm()), task, read)
     items = items_of(task.encode(read, tokenizer))
-    recipe, losses = settings.optimizer, []
-    optimizer = adamw(model, recipe)
-    warmup = round(recipe.warmup_share * steps)
-    rate = partial(schedule.linear, peak=recipe.learning_rate, warmup=warmup, total=steps)
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate(step)
-        chosen = step_items(len(items), settings.batch_size, step, settings.seed)
-        with computing_in(settings.device.dtype):
-            loss = model(**peer.batch([items[number] for number in chosen])).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(float(loss.detach()))
-    return losses, model.state_dict()
+    order = (step_items(len(items), settings.batch_size, step, settings.seed).tolist() for step in count())
+    return list(steps(TaggingPeer(str(minilm()), task, read), model, items, settings, order)), model.state_dict()
 
 
 def main() -> None:
@@ -95,7 +78,7 @@ def main() -> None:
         settings = replace(settings, dropout=0.0, epochs=epochs, log_every=1)
         ours(settings)
         own = [record["loss"] for record in read_metrics(settings.run) if record["kind"] == "train"]
-        others, weights = theirs(settings, len(own), Path(folder) / "first")
+        others, weights = theirs(settings, Path(folder) / "first")
         first = load_file(Path(folder) / "first" / "model.safetensors")
         last = load_file(settings.run / "checkpoints" / f"step-{len(own):08d}" / "model.safetensors")
     print("| step | loss, bertwright | loss, transformers |")
