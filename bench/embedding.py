@@ -31,8 +31,8 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 import bertwright
-from bertwright.training.device import multiplies_bfloat16
-from footing import machine, minilm, use_threads
+from bertwright.training.context import multiplies_bfloat16
+from environment import machine, minilm, use_threads
 
 TRIED, DEFAULT = 512, 32  # texts on which batch sizes are tried; sentence-transformers' own batch size
 

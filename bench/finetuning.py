@@ -41,10 +41,10 @@ from bertwright.interop.huggingface import load_config
 from bertwright.models.config import BertConfig
 from bertwright.tasks.presets import PRESETS, AnyTask
 from bertwright.tasks.task import Encoded
-from bertwright.training.device import multiplies_bfloat16
+from bertwright.training.context import multiplies_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from footing import machine, minilm, use_threads
+from environment import machine, minilm, use_threads
 from pretraining import MEMORY, Child
 
 BATCH, GROUPED = 32, 50  # examples a step; batches within which transformers groups by length
@@ -96,7 +96,7 @@ def shuffled(examples: Ints, number: int) -> Ints:
 def theirs(chosen: argparse.Namespace) -> Block:
     import transformers
 
-    from peers import SequencePeer, adamw, learned
+    from transformers_baseline import SequencePeer, adamw, learned
 
     task, examples = read(chosen.data, chosen.task)
     peer = SequencePeer(str(minilm()), task, examples)
@@ -124,10 +124,10 @@ def theirs(chosen: argparse.Namespace) -> Block:
 
 def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.interop.huggingface import start_task_model
+    from bertwright.kernels.native import keep_freed_memory
     from bertwright.models.heads import BertForTask
-    from bertwright.native import keep_freed_memory
     from bertwright.seeding import key
-    from bertwright.tasks.batches import DROPOUT
+    from bertwright.tasks.collation import DROPOUT
     from bertwright.tasks.task import TaskBatch, take
     from bertwright.training.loop import Computed, steps
     from bertwright.training.optimizer import AdamW
@@ -162,7 +162,7 @@ def ours(chosen: argparse.Namespace) -> Block:
 
 def ceiling(chosen: argparse.Namespace) -> Block:
     """Gives no loss, but the seconds that the products of a block take."""
-    from bertwright.training.device import Place, gemm_ceiling
+    from bertwright.training.context import Place, gemm_ceiling
 
     config, (_, encoded) = shape(chosen.model), encode(chosen.data, chosen.task)
     number_type = torch.bfloat16 if chosen.bfloat16 else torch.float32

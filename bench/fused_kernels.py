@@ -25,15 +25,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright import native
 from bertwright.batching.batch import pack
-from bertwright.models import kernels
-from bertwright.models.attention import attention
+from bertwright.kernels import fused_ops, native
+from bertwright.kernels.attention import attention
+from bertwright.kernels.fused_ops import AdamStep, Dropout, Norm, Tables
+from bertwright.kernels.linear_bf16 import bfloat16_units
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, initialize
-from bertwright.models.kernels import AdamStep, Dropout, Norm, Tables
-from bertwright.models.products import bfloat16_units
-from bertwright.training.device import multiplies_bfloat16
+from bertwright.training.context import multiplies_bfloat16
 
 TOKENS, LENGTH, VOCABULARY, MASKED, HEAD_SIZE = 4096, 128, 30522, 614, 64
 DROPOUT = Dropout(0.1, seed=1)
@@ -116,7 +115,7 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
         return F.scaled_dot_product_attention(*parts, dropout_p=0.1)
 
     def add_norm(x: Tensor, b: Tensor, r: Tensor, g: Tensor, c: Tensor) -> Tensor:
-        return kernels.add_dropout_norm(x, b, r, Norm(g, c, EPS), DROPOUT, 1)
+        return fused_ops.add_dropout_norm(x, b, r, Norm(g, c, EPS), DROPOUT, 1)
 
     def plain_add_norm(x: Tensor, b: Tensor, r: Tensor, g: Tensor, c: Tensor) -> Tensor:
         return F.layer_norm(r + F.dropout(x + b, 0.1), vector, g, c, EPS)
@@ -126,14 +125,14 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
     return [
         (
             "bias + GELU",
-            step(lambda x, b: kernels.bias_gelu(x, b, False), (TOKENS, wide), (wide,)),
+            step(lambda x, b: fused_ops.bias_gelu(x, b, False), (TOKENS, wide), (wide,)),
             step(lambda x, b: F.gelu(x + b), (TOKENS, wide), (wide,)),
         ),
         ("bias + dropout + residual + norm", step(add_norm, *add_shapes), step(plain_add_norm, *add_shapes)),
         (
             "embeddings + norm + dropout",
             step(
-                lambda w, p, t, g, b: kernels.embed_norm(batch, Tables(w, p, t), Norm(g, b, EPS), DROPOUT, 0),
+                lambda w, p, t, g, b: fused_ops.embed_norm(batch, Tables(w, p, t), Norm(g, b, EPS), DROPOUT, 0),
                 *tables,
                 vector,
                 vector,
@@ -147,11 +146,11 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
         ),
         (
             "vocabulary projection + loss, 614 rows",
-            step(lambda h, w, b: kernels.linear_cross_entropy(h, w, b, labels)[0], *loss_shapes),
+            step(lambda h, w, b: fused_ops.linear_cross_entropy(h, w, b, labels)[0], *loss_shapes),
             step(lambda h, w, b: F.cross_entropy(F.linear(h, w, b), labels, reduction="sum"), *loss_shapes),
         ),
-        ("AdamW", least(lambda: kernels.adamw_(*([tensor] for tensor in flat), numbers)), least(optimizer.step)),
-        ("norm of a gradient", least(lambda: kernels.gradient_norm(flat[:1])), least(lambda: flat[0].norm())),
+        ("AdamW", least(lambda: fused_ops.adamw_(*([tensor] for tensor in flat), numbers)), least(optimizer.step)),
+        ("norm of a gradient", least(lambda: fused_ops.gradient_norm(flat[:1])), least(lambda: flat[0].norm())),
     ]
 
 
@@ -176,13 +175,13 @@ def bfloat16_rows(hidden: int) -> list[tuple[str, float, float]]:
         "… 400, 401, … 419 tokens": range(400, 420),
     }
     compared: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
-        (what, dense_layers(kernels.linear, hidden, counts), dense_layers(plain_linear, hidden, counts))
+        (what, dense_layers(fused_ops.linear, hidden, counts), dense_layers(plain_linear, hidden, counts))
         for what, counts in lengths.items()
     ]
     compared += [
         (
             "bias + GELU",
-            passing(lambda x, b: kernels.bias_gelu(x, b, False), (TOKENS, 4 * hidden), (4 * hidden,)),
+            passing(lambda x, b: fused_ops.bias_gelu(x, b, False), (TOKENS, 4 * hidden), (4 * hidden,)),
             passing(lambda x, b: F.gelu(x + b), (TOKENS, 4 * hidden), (4 * hidden,)),
         ),
         (
@@ -192,7 +191,7 @@ def bfloat16_rows(hidden: int) -> list[tuple[str, float, float]]:
         ),
         (
             "vocabulary projection + loss, 614 rows",
-            passing(lambda h, w, b: kernels.linear_cross_entropy(h, w, b, labels)[0], *loss_shapes),
+            passing(lambda h, w, b: fused_ops.linear_cross_entropy(h, w, b, labels)[0], *loss_shapes),
             passing(lambda h, w, b: F.cross_entropy(F.linear(h, w, b), labels, reduction="sum"), *loss_shapes),
         ),
     ]
@@ -209,9 +208,9 @@ def layer_row(hidden: int) -> tuple[float, float]:
         bias_qkv, bias_out, bias_up, bias_down, w1, b1, w2, b2 = vectors
         packed = F.linear(x, qkv, bias_qkv).view(TOKENS, 3, heads, HEAD_SIZE)
         context = attention(packed, starts, LENGTH, DROPOUT, 1).view(TOKENS, hidden)
-        x = kernels.add_dropout_norm(F.linear(context, out), bias_out, x, Norm(w1, b1, EPS), DROPOUT, 2)
-        wide_states = kernels.bias_gelu(F.linear(x, up), bias_up, False)
-        return kernels.add_dropout_norm(F.linear(wide_states, down), bias_down, x, Norm(w2, b2, EPS), DROPOUT, 3)
+        x = fused_ops.add_dropout_norm(F.linear(context, out), bias_out, x, Norm(w1, b1, EPS), DROPOUT, 2)
+        wide_states = fused_ops.bias_gelu(F.linear(x, up), bias_up, False)
+        return fused_ops.add_dropout_norm(F.linear(wide_states, down), bias_down, x, Norm(w2, b2, EPS), DROPOUT, 3)
 
     vectors = [(3 * hidden,), (hidden,), (wide,), *[(hidden,)] * 5]
     whole = step(layer, (TOKENS, hidden), *shapes, *vectors)

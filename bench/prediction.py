@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 import bertwright
-from bertwright.runs.finetune import finetune
-from bertwright.runs.tuning import FinetuneSettings
+from bertwright.commands.finetune.run import finetune
+from bertwright.commands.finetune.setup import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.device import DeviceSettings
-from footing import machine, minilm, sample, use_threads
+from bertwright.training.context import DeviceSettings
+from environment import machine, minilm, sample, use_threads
 
 TRIED = 512  # texts on which batch sizes are tried
 

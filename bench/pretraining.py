@@ -122,11 +122,11 @@ def ours(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.batching.batch import pack
+    from bertwright.commands.pretrain.run import compute
     from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
-    from bertwright.pretraining.batches import PretrainingBatch
-    from bertwright.runs.pretrain import compute
-    from bertwright.training.device import DeviceSettings, placed
+    from bertwright.pretraining.data import PretrainingBatch
+    from bertwright.training.context import DeviceSettings, placed
     from bertwright.training.loop import steps
     from bertwright.training.optimizer import AdamW, OptimizerSettings
 
@@ -158,7 +158,7 @@ def ceiling(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.models.config import SIZES
-    from bertwright.training.device import Place, gemm_ceiling
+    from bertwright.training.context import Place, gemm_ceiling
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     place = Place(torch.device(chosen.device), dtype, torch.get_num_threads())
@@ -282,7 +282,7 @@ def main() -> None:
         return
     import torch
 
-    from bertwright.training.device import multiplies_bfloat16
+    from bertwright.training.context import multiplies_bfloat16
 
     bfloat16 = multiplies_bfloat16(torch.device(arguments.device))
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else torch.backends.cpu.get_cpu_capability()

@@ -28,7 +28,7 @@ from rich.table import Table
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertwright.vocabulary.wordpiece import VocabularySettings, count_words, learn, report, write_vocabulary
+from bertwright.vocabulary.trainer import VocabularySettings, count_words, learn, report, write_vocabulary
 
 OURS = {
     "bertwright, likelihood": VocabularySettings(criterion="likelihood"),

@@ -97,7 +97,7 @@ def test_memory_that_is_full_is_told_in_a_line(error: Exception, monkeypatch: py
     def fails(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("bertwright.runs.use.info", fails)
+    monkeypatch.setattr("bertwright.commands.use.info", fails)
     done = ran("info anything")
     assert done.code == 1
     assert done.err.startswith("bertwright: error: out of memory; take less at a time (--micro-batch")
@@ -110,7 +110,7 @@ def test_a_rank_whose_fellow_is_gone_says_so_in_a_line(monkeypatch: pytest.Monke
     def fails(_: object) -> None:
         raise RuntimeError(words)
 
-    monkeypatch.setattr("bertwright.runs.use.info", fails)
+    monkeypatch.setattr("bertwright.commands.use.info", fails)
     with pytest.raises(RuntimeError, match="Connection closed"):  # alone it can be nothing but a defect
         ran("info anything")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -22,16 +22,16 @@ import numpy as np
 import polars
 import pytest
 
-from bertwright.corpus.tables import Columns, read_rows
+from bertwright.commands import predict as predicting
+from bertwright.commands.finetune.run import Run
 from bertwright.files import folder_lock, read_json
 from bertwright.interop.huggingface import save_model
+from bertwright.io.tables import Columns, read_rows
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.runs import predict as predicting
-from bertwright.runs.finetune import Run
 from bertwright.tasks.conll import read_sentences
 from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from test_cli import files, ran, started, well
 
 ANIMALS = "bear wolf crow hare".split()
@@ -697,7 +697,7 @@ def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch,
         def __getattr__(self, name: str) -> Any:
             raise failure("Name or service not known\nand a long trace")
 
-    monkeypatch.setattr("bertwright.corpus.inputs._hub", Hub)
+    monkeypatch.setattr("bertwright.io.sources._hub", Hub)
     done = ran(command)
     assert done.code == 2
     assert done.err.count("\n") == 1

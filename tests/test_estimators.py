@@ -36,18 +36,18 @@ from sklearn.utils import estimator_checks, get_tags
 
 import bertwright
 from bertwright import estimators
+from bertwright.commands.finetune import run as finetuning
+from bertwright.commands.finetune.setup import FinetuneSettings
+from bertwright.commands.use import ConvertSettings, convert
 from bertwright.estimators import BertClassifier, BertEstimator, BertRegressor, BertTagger
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.runs import finetune as finetuning
-from bertwright.runs.tuning import FinetuneSettings
-from bertwright.runs.use import ConvertSettings, convert
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.device import DeviceSettings
+from bertwright.training.context import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 BAD = "gloomy dull stale".split()
 GOOD = "bright witty fresh".split()

@@ -13,26 +13,27 @@ ROOT = Path(bertwright.__file__).parent
 
 # In the order in which the data meets them. A change of this list is a change of the design: make it on purpose.
 PLAN = """
-files seeding native settings
-corpus.inputs corpus.decoding corpus.tables corpus.readers corpus.documents corpus.sentences corpus.counting
-corpus.survey
-vocabulary.tokenizer_files vocabulary.counting vocabulary.learning vocabulary.tokenizer vocabulary.wordpiece
-tokenstore.store tokenstore.parts tokenstore.build
-batching.batch batching.order
-pretraining.segments pretraining.masking pretraining.batches
-models.config models.dropout models.twins models.binding models.products models.kernels models.attention
-models.layers models.encoder models.heads models.neighbours models.probe
-pretraining.objective pretraining.evaluation
-training.optimizer training.schedule training.device training.loop training.interrupt training.checkpoint
-training.journal
-interop.checksum interop.bundle interop.folders interop.names interop.weights interop.heads interop.huggingface
-interop.google
-metrics.scores metrics.tags metrics.answers metrics.spread
-tasks.task tasks.batches tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging
-tasks.squad tasks.question_answering tasks.kinds tasks.presets
-inference.masks inference.vectors inference.features inference.model
-runs.recipe runs.screen runs.folders runs.resuming runs.corpus runs.opening runs.pretrain runs.use
-runs.tuning runs.finetune runs.evaluate runs.predict runs.trials runs.grid runs.submission runs.probing runs.probe
+files seeding settings
+console
+io.sources io.decoding io.tables
+metrics.scores metrics.span_f1 metrics.squad metrics.seed_summary
+batching.batch batching.permutation
+kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16 kernels.fused_ops kernels.attention
+corpus.readers corpus.documents corpus.sentences corpus.sketches corpus.survey
+vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
+tokenstore.store tokenstore.worker tokenstore.build
+models.config kernels.fused_encoder models.encoder models.heads models.mimetic_init models.feature_head
+pretraining.segments pretraining.masking pretraining.data pretraining.objective pretraining.evaluation
+training.optimizer training.schedules training.context training.loop training.interrupt training.checkpoint
+training.metrics_log training.run_directory
+interop.crc32c interop.tf_checkpoint interop.model_files interop.weight_names interop.weights interop.head_config
+interop.huggingface interop.google
+tasks.task tasks.collation tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging
+tasks.squad tasks.question_answering tasks.task_io tasks.presets
+inference.fill_mask inference.pooling inference.feature_cache inference.model
+commands.output_paths commands.corpus commands.pretrain.settings commands.pretrain.setup commands.pretrain.run
+commands.use commands.finetune.setup commands.finetune.run commands.evaluate commands.predict
+commands.grid.settings commands.grid.run commands.glue_submission commands.probe.head_training commands.probe.run
 estimators
 cli __main__
 """.split()

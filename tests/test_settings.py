@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
-from bertwright.runs.recipe import PretrainSettings
-from bertwright.runs.tuning import FinetuneSettings, paper_optimizer
+from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
+from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.settings import differences, from_table, read_toml, to_table, unfinished, write_settings
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))

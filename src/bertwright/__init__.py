@@ -34,25 +34,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertwright.corpus.inputs import CorpusSettings
+    from bertwright.commands.corpus import (
+        LearnSettings,
+        StoreSettings,
+        SurveySettings,
+        learn_vocabulary,
+        prepare,
+        survey,
+    )
+    from bertwright.commands.evaluate import EvaluateSettings, evaluate
+    from bertwright.commands.finetune.run import finetune
+    from bertwright.commands.finetune.setup import FinetuneSettings
+    from bertwright.commands.grid.run import grid
+    from bertwright.commands.grid.settings import GridSettings
+    from bertwright.commands.predict import PredictSettings, predict
+    from bertwright.commands.pretrain.run import pretrain
+    from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
+    from bertwright.commands.probe.run import ProbeSettings, probe
     from bertwright.estimators import BertClassifier, BertRegressor, BertTagger
     from bertwright.inference.model import Bert, load
-    from bertwright.pretraining.batches import DataSettings
-    from bertwright.runs.corpus import LearnSettings, StoreSettings, SurveySettings, learn_vocabulary, prepare, survey
-    from bertwright.runs.evaluate import EvaluateSettings, evaluate
-    from bertwright.runs.finetune import finetune
-    from bertwright.runs.grid import grid
-    from bertwright.runs.predict import PredictSettings, predict
-    from bertwright.runs.pretrain import pretrain
-    from bertwright.runs.probe import ProbeSettings, probe
-    from bertwright.runs.recipe import LongPhase, ModelSettings, PretrainSettings
-    from bertwright.runs.trials import GridSettings
-    from bertwright.runs.tuning import FinetuneSettings
+    from bertwright.io.sources import CorpusSettings
+    from bertwright.pretraining.data import DataSettings
     from bertwright.tasks.presets import Overrides, TaskSettings
     from bertwright.tokenstore.build import PrepareSettings
-    from bertwright.training.device import DeviceSettings
+    from bertwright.training.context import DeviceSettings
     from bertwright.training.optimizer import OptimizerSettings
-    from bertwright.vocabulary.wordpiece import VocabularySettings
+    from bertwright.vocabulary.trainer import VocabularySettings
 
 __all__ = [
     "Bert",
@@ -92,7 +99,7 @@ __all__ = [
 
 # Imported on first use: torch takes seconds, which `bertwright --help` and the corpus stages need not wait for.
 HOMES = {
-    "corpus.inputs": ("CorpusSettings",),
+    "io.sources": ("CorpusSettings",),
     "estimators": (
         "BertClassifier",
         "BertRegressor",
@@ -102,8 +109,8 @@ HOMES = {
         "Bert",
         "load",
     ),
-    "pretraining.batches": ("DataSettings",),
-    "runs.corpus": (
+    "pretraining.data": ("DataSettings",),
+    "commands.corpus": (
         "LearnSettings",
         "StoreSettings",
         "SurveySettings",
@@ -111,30 +118,30 @@ HOMES = {
         "prepare",
         "survey",
     ),
-    "runs.evaluate": ("EvaluateSettings", "evaluate"),
-    "runs.finetune": ("finetune",),
-    "runs.grid": ("grid",),
-    "runs.predict": ("PredictSettings", "predict"),
-    "runs.pretrain": ("pretrain",),
-    "runs.probe": (
+    "commands.evaluate": ("EvaluateSettings", "evaluate"),
+    "commands.finetune.run": ("finetune",),
+    "commands.grid.run": ("grid",),
+    "commands.predict": ("PredictSettings", "predict"),
+    "commands.pretrain.run": ("pretrain",),
+    "commands.probe.run": (
         "ProbeSettings",
         "probe",
     ),
-    "runs.recipe": (
+    "commands.pretrain.settings": (
         "LongPhase",
         "ModelSettings",
         "PretrainSettings",
     ),
-    "runs.trials": ("GridSettings",),
-    "runs.tuning": ("FinetuneSettings",),
+    "commands.grid.settings": ("GridSettings",),
+    "commands.finetune.setup": ("FinetuneSettings",),
     "tasks.presets": (
         "Overrides",
         "TaskSettings",
     ),
     "tokenstore.build": ("PrepareSettings",),
-    "training.device": ("DeviceSettings",),
+    "training.context": ("DeviceSettings",),
     "training.optimizer": ("OptimizerSettings",),
-    "vocabulary.wordpiece": ("VocabularySettings",),
+    "vocabulary.trainer": ("VocabularySettings",),
 }
 
 

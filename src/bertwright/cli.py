@@ -33,9 +33,17 @@ class Verb(NamedTuple):
     summary: str
 
 
-CORPUS, PRETRAIN, USE = "bertwright.runs.corpus", "bertwright.runs.pretrain", "bertwright.runs.use"
-FINETUNE, EVALUATE, PREDICT = "bertwright.runs.finetune", "bertwright.runs.evaluate", "bertwright.runs.predict"
-GRID, PROBE, SUBMISSION = "bertwright.runs.grid", "bertwright.runs.probe", "bertwright.runs.submission"
+CORPUS, PRETRAIN, USE = "bertwright.commands.corpus", "bertwright.commands.pretrain.run", "bertwright.commands.use"
+FINETUNE, EVALUATE, PREDICT = (
+    "bertwright.commands.finetune.run",
+    "bertwright.commands.evaluate",
+    "bertwright.commands.predict",
+)
+GRID, PROBE, SUBMISSION = (
+    "bertwright.commands.grid.run",
+    "bertwright.commands.probe.run",
+    "bertwright.commands.glue_submission",
+)
 VERBS = {
     "survey": Verb(CORPUS, "SurveySettings", "survey", "what a corpus is like, and what in it will hurt"),
     "vocabulary": Verb(CORPUS, "LearnSettings", "learn_vocabulary", "learn a WordPiece vocabulary from text"),
@@ -203,7 +211,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
     if "--resume" in rest and (run_folder := _taken(rest, "--run")[0]):
         if config:
             raise ValueError("--resume goes on with the run's own settings; leave --config out")
-        from bertwright.runs.resuming import saved_settings
+        from bertwright.training.run_directory import saved_settings
 
         default = saved_settings(cls, Path(run_folder))
     else:

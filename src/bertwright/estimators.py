@@ -29,16 +29,16 @@ from sklearn.utils import assert_all_finite, check_consistent_length, check_rand
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from bertwright.corpus.tables import SURROGATE, plain
+from bertwright.commands.finetune.run import finetune
+from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.inference.model import Bert, Text, load
-from bertwright.interop.folders import CLASSES, model_folder, new_folder
-from bertwright.runs.finetune import finetune
-from bertwright.runs.tuning import FinetuneSettings, paper_optimizer
+from bertwright.interop.model_files import CLASSES, model_folder, new_folder
+from bertwright.io.tables import SURROGATE, plain
 from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
-from bertwright.tasks.kinds import write_task_folder
-from bertwright.training.device import DeviceSettings, placed
+from bertwright.tasks.task_io import write_task_folder
+from bertwright.training.context import DeviceSettings, placed
 
 SHOWN = 40  # characters of a value in a message
 

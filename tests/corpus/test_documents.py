@@ -18,7 +18,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertwright.corpus import inputs, readers, tables
+from bertwright.corpus import readers
 from bertwright.corpus.documents import (
     CorpusSettings,
     Document,
@@ -29,6 +29,7 @@ from bertwright.corpus.documents import (
     read,
     read_piece,
 )
+from bertwright.io import sources, tables
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -200,7 +201,7 @@ def test_hub_datasets_are_fetched_once_and_read_as_files(tmp_path: Path, monkeyp
     (folder / "README.md").write_text("card")
     (folder / "data/b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "B"}\n'))
     polars.DataFrame({"text": ["A"]}).write_parquet(folder / "data/a.parquet")
-    monkeypatch.setattr(inputs, "_hub", lambda: FakeHub(tmp_path))
+    monkeypatch.setattr(sources, "_hub", lambda: FakeHub(tmp_path))
     fetched: list[tuple[str, str, str]] = []
 
     def download(repo_id: str, path: str, *, repo_type: str, revision: str) -> str:
@@ -248,7 +249,7 @@ def test_json_lines_are_cut_between_rows_and_blocks_may_be_small(
     whole = list(read(corpus))
     assert len(whole) == 200
     for block in (1, 2, 3, 7):
-        monkeypatch.setattr("bertwright.corpus.decoding.BLOCK", block)
+        monkeypatch.setattr("bertwright.io.decoding.BLOCK", block)
         monkeypatch.setattr("bertwright.corpus.documents.BLOCK", block)
         shares = pieces(corpus, 500)
         assert len(shares) > 5

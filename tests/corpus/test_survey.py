@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 from tokenizers.normalizers import BertNormalizer
 
-from bertwright.corpus.counting import Characters, Distinct, Frequent, Sizes
 from bertwright.corpus.documents import CorpusSettings, read
+from bertwright.corpus.sketches import Characters, Distinct, Frequent, Sizes
 from bertwright.corpus.survey import (
     Survey,
     Unreadable,

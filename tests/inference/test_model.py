@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import bertwright
 from bertwright.batching.batch import pack
-from bertwright.inference import masks, vectors
+from bertwright.inference import fill_mask, pooling
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
@@ -65,8 +65,8 @@ def test_vectors_are_those_of_each_text_alone_whatever_the_batch(texts, pooling,
 @given(content=st.lists(st.integers(0, 40), min_size=1, max_size=8), max_length=st.integers(3, 12))
 def test_windows_cover_every_token_once_and_are_nearly_equal(content, max_length):
     lengths = np.array(content) + 2
-    rows = vectors.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
-    cut = vectors.windows(rows, max_length)
+    rows = pooling.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
+    cut = pooling.windows(rows, max_length)
     covered = np.concatenate([np.arange(f, f + n) for f, n in zip(cut.first, cut.content, strict=True)])
     assert covered.tolist() == [place for row in rows for place in row[1:-1].tolist()]
     for sizes in np.split(cut.content, cut.of_text[1:]):
@@ -77,10 +77,10 @@ def test_windows_cover_every_token_once_and_are_nearly_equal(content, max_length
 @given(content=st.lists(st.integers(0, 40), min_size=1, max_size=20), budget=st.integers(1, 60))
 def test_batches_hold_every_window_once_within_the_budget(content, budget):
     lengths = np.array(content) + 2
-    rows = vectors.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
-    cut = vectors.windows(rows, 42)
+    rows = pooling.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
+    cut = pooling.windows(rows, 42)
     seen = []
-    for chosen, batch in vectors.batches(rows.ids, cut, budget):
+    for chosen, batch in pooling.batches(rows.ids, cut, budget):
         assert batch.num_tokens <= budget or len(chosen) == 1
         seen += chosen.tolist()
     assert sorted(seen) == list(range(len(content)))
@@ -158,7 +158,7 @@ def test_a_list_is_answered_by_a_list_each_text_as_by_itself(monkeypatch):
     alone = [BERT.fill_mask(text, 3) for text in texts]
     assert [len(one.masks) for one in alone] == [1, 3, 2, 1]
     for at_once in (1, 20, 8_192):
-        monkeypatch.setattr(masks, "AT_ONCE", at_once)
+        monkeypatch.setattr(fill_mask, "AT_ONCE", at_once)
         for found, expected in zip(BERT.fill_mask(np.array(texts), 3), alone, strict=True):
             assert found.text == expected.text
             for candidates, same in zip(found.masks, expected.masks, strict=True):
@@ -170,9 +170,9 @@ def test_a_list_is_answered_by_a_list_each_text_as_by_itself(monkeypatch):
 
 
 def test_a_batch_of_masks_has_a_bounded_number_of_tokens(monkeypatch):
-    monkeypatch.setattr(masks, "AT_ONCE", 40)
-    given = [masks.Window(np.arange(length), [0, length - 1]) for length in (16, 16, 9, 30, 50, 1)]
-    asked = list(masks.questions(iter(given)))
+    monkeypatch.setattr(fill_mask, "AT_ONCE", 40)
+    given = [fill_mask.Window(np.arange(length), [0, length - 1]) for length in (16, 16, 9, 30, 50, 1)]
+    asked = list(fill_mask.questions(iter(given)))
     assert [one.batch.num_tokens for one in asked] == [32, 39, 50, 1]
     assert [one.positions for one in asked] == [[0, 15, 16, 31], [0, 8, 9, 38], [0, 49], [0, 0]]
 
@@ -191,7 +191,7 @@ def test_each_mask_of_a_long_text_is_answered():
 
 def test_filled_text_keeps_everything_else():
     text = "  A [MASK]  [MASK],b [MASK]"
-    assert masks.fill(text, [(4, 10), (12, 18), (21, 27)], ["x", "##y", "z"]) == "  A xy,b z"
+    assert fill_mask.fill(text, [(4, 10), (12, 18), (21, 27)], ["x", "##y", "z"]) == "  A xy,b z"
 
 
 def test_spaces_that_a_tokenizer_counts_to_a_mask_stay(tmp_path):

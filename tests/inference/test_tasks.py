@@ -24,11 +24,11 @@ from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample, surrounded
-from bertwright.tasks.kinds import AnyTask, TaskModel, write_task_folder
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task_io import AnyTask, TaskModel, write_task_folder
 from bertwright.training import checkpoint
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto import tensor_shape_pb2
 from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
-from bertwright.interop.checksum import crc32c, masked
+from bertwright.interop.crc32c import crc32c, masked
 from bertwright.interop.google import load_checkpoint
 from bertwright.interop.huggingface import config_fields, to_foreign
 from bertwright.models.config import BertConfig

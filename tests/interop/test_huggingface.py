@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from bertwright.batching.batch import pack
 from bertwright.interop.huggingface import load_config, load_model, save_model, to_foreign
-from bertwright.interop.names import foreign_names
+from bertwright.interop.weight_names import foreign_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bertwright.batching.batch import pack
-from bertwright.interop.heads import ARCHITECTURES, HeadRecord, head_fields, head_from
+from bertwright.interop.head_config import ARCHITECTURES, HeadRecord, head_fields, head_from
 from bertwright.interop.huggingface import (
     load_head,
     load_model,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.batching.batch import Batch, pack
+from bertwright.kernels.fused_encoder import whole_layers
+from bertwright.kernels.fused_ops import Dropout
 from bertwright.models import encoder as encoder_module
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, Layer, initialize
-from bertwright.models.kernels import Dropout
-from bertwright.models.layers import whole_layers
 
 CONFIG = BertConfig(
     vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32,
@@ -194,7 +194,7 @@ def test_a_sequence_longer_than_the_positions_is_refused():
 @pytest.mark.parametrize("native", [True, False])
 def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monkeypatch):
     if not native:
-        monkeypatch.setattr("bertwright.native.library", lambda name: None)
+        monkeypatch.setattr("bertwright.kernels.native.library", lambda name: None)
     batch = replace(pack(texts([7, 1, 12])[0]), dropout_seed=9, first_token=100)
     rows = torch.tensor([0, 7, 8, 3, 15, 19])
     model = encoder().train()

@@ -12,7 +12,7 @@ import torch
 
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.batches import DataSettings, PretrainingData
+from bertwright.pretraining.data import DataSettings, PretrainingData
 from bertwright.pretraining.evaluation import Standstill, evaluate, scores, unigram_entropy
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer

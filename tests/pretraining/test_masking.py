@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.batching.order import uniform
+from bertwright.batching.permutation import uniform
 from bertwright.pretraining.masking import (
     Symbols,
     choose_tokens,

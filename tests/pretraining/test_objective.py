@@ -9,7 +9,7 @@ import torch
 from bertwright.batching.batch import Batch, pack
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.batches import PretrainingBatch
+from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import losses
 
 CONFIG = BertConfig(

@@ -14,17 +14,17 @@ import torch
 import transformers
 from torch import Tensor
 
-from bertwright.interop.heads import ARCHITECTURES
+from bertwright.interop.head_config import ARCHITECTURES
 from bertwright.interop.huggingface import all_names, config_from, fill, start_task_model, write_task_model
 from bertwright.models.heads import BertForTask, Head
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample
-from bertwright.tasks.kinds import AnyTask
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.squad import Gold, QaExample
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded, TaskBatch, take
+from bertwright.tasks.task_io import AnyTask
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -15,7 +15,7 @@ from bertwright.batching.batch import pack
 from bertwright.interop.huggingface import assemble, config_fields, config_from, foreign_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.batches import PretrainingBatch
+from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import losses
 
 VOCABULARY = 211

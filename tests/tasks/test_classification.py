@@ -29,7 +29,7 @@ from bertwright.tasks.classification import (
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, take, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcd.", *(f"##{c}" for c in "abcd")], lowercase=True)

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertwright.metrics.tags import detect, spans
+from bertwright.metrics.span_f1 import detect, spans
 from bertwright.tasks.conll import TagExample, column_text, read_sentences, surrounded
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -134,9 +134,9 @@ def test_the_parts_of_a_data_set_are_named_by_a_glob(tmp_path, monkeypatch):
     assert len({one.document for one in found}) == 4
 
     asked = []
-    monkeypatch.setattr("bertwright.corpus.inputs._hub_files", lambda place: asked.append(place) or [place])
-    monkeypatch.setattr("bertwright.corpus.inputs._size", lambda path: 9)
-    monkeypatch.setattr("bertwright.corpus.inputs._fetched", lambda path: tmp_path / "train-0.parquet")
+    monkeypatch.setattr("bertwright.io.sources._hub_files", lambda place: asked.append(place) or [place])
+    monkeypatch.setattr("bertwright.io.sources._size", lambda path: 9)
+    monkeypatch.setattr("bertwright.io.sources._fetched", lambda path: tmp_path / "train-0.parquet")
     found = read("hf://datasets/org/name/data/*.parquet", "tokens", "ner_tags")
     assert asked == ["hf://datasets/org/name/data/*.parquet"]
     assert shown(found)[0] == (0, "Angela Merkel", "B-PER I-PER")

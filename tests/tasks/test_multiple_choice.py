@@ -18,7 +18,7 @@ from bertwright.models.heads import Head
 from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
 from bertwright.tasks.task import TASK_FILE, from_fields, take, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcd"], lowercase=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bertwright.runs.evaluate import EvaluateSettings
-from bertwright.runs.predict import PredictSettings
-from bertwright.runs.use import EmbedSettings, FillMaskSettings
+from bertwright.commands.evaluate import EvaluateSettings
+from bertwright.commands.predict import PredictSettings
+from bertwright.commands.use import EmbedSettings, FillMaskSettings
 from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
 
 

@@ -29,7 +29,7 @@ from bertwright.tasks.question_answering import (
 from bertwright.tasks.squad import Gold, QaExample
 from bertwright.tasks.task import TASK_FILE, from_fields, take, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 LETTERS = "abcdefghij"

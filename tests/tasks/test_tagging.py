@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.batching.batch import pack
-from bertwright.metrics.tags import normalized
+from bertwright.metrics.span_f1 import normalized
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
 from bertwright.tasks.conll import TagExample, surrounded

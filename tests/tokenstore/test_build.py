@@ -355,12 +355,12 @@ import os, subprocess, sys
 from multiprocessing import Pipe
 from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings, pieces
-from bertwright.tokenstore.parts import PartTask
+from bertwright.tokenstore.worker import PartTask
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 folder, corpus, vocabulary, wait = sys.argv[1:]
 ours, theirs = Pipe()
-late = f"import time; time.sleep({wait}); from bertwright.tokenstore.parts import serve; "
+late = f"import time; time.sleep({wait}); from bertwright.tokenstore.worker import serve; "
 code = late + f"serve({theirs.fileno()}, {os.getpid()})"
 worker = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 theirs.close()

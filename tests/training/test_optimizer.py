@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertwright import native
+from bertwright.kernels import native
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
 SETTINGS = OptimizerSettings(clip_norm=1e9, bias_correction=True, weight_decay=0.1, epsilon=1e-8)
@@ -111,7 +111,7 @@ def test_a_parameter_without_a_gradient_stays_and_does_not_decay(
     still: str, moving: str, compiler: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiler:
-        monkeypatch.setattr("bertwright.native.library", lambda name: None)
+        monkeypatch.setattr("bertwright.kernels.native.library", lambda name: None)
     named = parameters()
     before = {name: parameter.detach().clone() for name, parameter in named.items()}
     named[moving].grad = torch.ones_like(named[moving])

@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizerFast
 
 from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TOKENS = [

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from bertwright.corpus.decoding import BLOCK, Findings
-from bertwright.corpus.inputs import CorpusSettings, DocumentRule, InputFile, open_inputs
 from bertwright.corpus.readers import Document, Span, read_file
+from bertwright.io.decoding import BLOCK, Findings
+from bertwright.io.sources import CorpusSettings, DocumentRule, InputFile, open_inputs
 
 __all__ = [
     "CorpusSettings",

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bertwright.corpus.decoding import Findings, decoded
-from bertwright.corpus.inputs import CorpusSettings, InputFile
-from bertwright.corpus.tables import LIMIT, Columns, Span, lines, rows, runs
+from bertwright.io.decoding import Findings, decoded
+from bertwright.io.sources import CorpusSettings, InputFile
+from bertwright.io.tables import LIMIT, Columns, Span, lines, rows, runs
 
 __all__ = ["Document", "Span", "read_file"]
 

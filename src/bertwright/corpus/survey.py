@@ -14,10 +14,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bertwright.corpus.counting import Characters, Distinct, Frequent, Lengths, Sizes, is_deleted, scripts
 from bertwright.corpus.documents import CorpusSettings, Findings, InputFile, nothing_read, pieces, read_piece
-from bertwright.corpus.inputs import checked_inputs
 from bertwright.corpus.sentences import sentence_splitter
+from bertwright.corpus.sketches import Characters, Distinct, Frequent, Lengths, Sizes, is_deleted, scripts
+from bertwright.io.sources import checked_inputs
 
 PIECE = 1 << 22  # bytes between two reports of progress
 SMALL = 1_000_000  # words

@@ -12,23 +12,24 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
-from bertwright.corpus.tables import SURROGATE
-from bertwright.inference import masks, vectors
-from bertwright.inference.features import word_features
-from bertwright.inference.masks import Filled, TokenCandidate
-from bertwright.inference.vectors import Pooling, Vectors
-from bertwright.interop.folders import model_folder
+from bertwright.inference import fill_mask as masks
+from bertwright.inference import pooling as text_pooling
+from bertwright.inference.feature_cache import word_features
+from bertwright.inference.fill_mask import Filled, TokenCandidate
+from bertwright.inference.pooling import Pooling, Vectors
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
+from bertwright.interop.model_files import model_folder
+from bertwright.io.tables import SURROGATE
 from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample
-from bertwright.tasks.kinds import AnyTask, TaskModel, load_task, save_task_folder
 from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
 from bertwright.tasks.prediction import chunks, cut_notes, predicted
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagged, Tagging
 from bertwright.tasks.task import Task
+from bertwright.tasks.task_io import AnyTask, TaskModel, load_task, save_task_folder
 from bertwright.training.loop import refuse_infinite
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -162,7 +163,7 @@ class Bert:
         if pooling not in ("mean", "cls", "max"):
             raise ValueError(f"pooling = {pooling!r}: 'mean', 'cls' or 'max' is needed")
         longest = self.config.max_positions if max_length is None else max_length
-        if not vectors.SPECIALS < longest <= self.config.max_positions:
+        if not text_pooling.SPECIALS < longest <= self.config.max_positions:
             raise ValueError(f"max_length = {longest}: from 3 to the model's {self.config.max_positions} is possible")
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens = {batch_tokens}: at least 1 is needed")
@@ -170,15 +171,15 @@ class Bert:
         if not texts:
             return np.empty((0, self.config.hidden_size), dtype=np.float32)
         rows = self.tokenizer.ids_with_specials(texts)
-        cut = vectors.windows(rows, longest)
+        cut = text_pooling.windows(rows, longest)
         pooled = np.empty((len(cut.first), self.config.hidden_size), dtype=np.float32)
-        for chosen, batch in vectors.batches(rows.ids, cut, batch_tokens):
+        for chosen, batch in text_pooling.batches(rows.ids, cut, batch_tokens):
             batch = batch.to(self.device)
-            found = vectors.pool(self.model.encoder(batch), batch, pooling)
+            found = text_pooling.pool(self.model.encoder(batch), batch, pooling)
             refuse_infinite(bool(found.isfinite().all()))
             pooled[chosen] = found.cpu().numpy()
-        joined = vectors.join(pooled, cut, pooling)
-        return vectors.normalized(joined) if normalize else joined
+        joined = text_pooling.join(pooled, cut, pooling)
+        return text_pooling.normalized(joined) if normalize else joined
 
     @overload
     def classify(self, texts: Text) -> Any: ...

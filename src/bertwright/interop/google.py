@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bertwright.files import read_json
-from bertwright.interop.bundle import read_bundle
 from bertwright.interop.huggingface import Loaded, assemble, config_from
+from bertwright.interop.tf_checkpoint import read_bundle
 
 CONFIG = "bert_config.json"
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from bertwright.files import read_json, write_json
-from bertwright.interop.folders import CONFIG, WEIGHTS, new_folder
-from bertwright.interop.heads import ARCHITECTURES, HeadRecord, head_fields, head_from
-from bertwright.interop.names import canonical, foreign_names, is_of_a_head
+from bertwright.interop.head_config import ARCHITECTURES, HeadRecord, head_fields, head_from
+from bertwright.interop.model_files import CONFIG, WEIGHTS, new_folder
+from bertwright.interop.weight_names import canonical, foreign_names, is_of_a_head
 from bertwright.interop.weights import check_shapes, few, read_weights, report, write_weights
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import initialize

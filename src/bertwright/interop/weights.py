@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertwright.files import read_json, whole_file
-from bertwright.interop.folders import SHARDS, WEIGHTS
+from bertwright.interop.model_files import SHARDS, WEIGHTS
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from bertwright import seeding
 from bertwright.batching.batch import Batch
-from bertwright.models.attention import attention
-from bertwright.models.binding import CDraw, drawn_at
+from bertwright.kernels.attention import attention
+from bertwright.kernels.ffi import CDraw, drawn_at
+from bertwright.kernels.fused_encoder import alike, runs_whole, whole_layers
+from bertwright.kernels.fused_ops import Dropout, Norm, Tables, add_dropout_norm, bias_gelu, embed_norm, linear
 from bertwright.models.config import BertConfig
-from bertwright.models.kernels import Dropout, Norm, Tables, add_dropout_norm, bias_gelu, embed_norm, linear
-from bertwright.models.layers import alike, runs_whole, whole_layers
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
 

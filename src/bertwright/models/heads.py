@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.batching.batch import Batch
+from bertwright.kernels.fused_ops import bias_gelu, dropout
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import SITES_PER_LAYER, Encoder, Linear, drawn, initialize
-from bertwright.models.kernels import bias_gelu, dropout
 
 
 class Pooler(nn.Module):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.batches import PretrainingBatch
+from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import losses
 from bertwright.tokenstore.store import TokenStore
 

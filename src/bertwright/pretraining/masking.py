@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertwright.batching.batch import places, starts
-from bertwright.batching.order import uniform
+from bertwright.batching.permutation import uniform
 from bertwright.seeding import key
 from bertwright.vocabulary.tokenizer import Tokenizer
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertwright.kernels.fused_ops import linear_cross_entropy
 from bertwright.models.heads import BertForPretraining
-from bertwright.models.kernels import linear_cross_entropy
-from bertwright.pretraining.batches import PretrainingBatch
+from bertwright.pretraining.data import PretrainingBatch
 
 
 class Losses(NamedTuple):

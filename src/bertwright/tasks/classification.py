@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.batching.batch import starts
-from bertwright.corpus.tables import Columns, plain, read_rows, rows_left_out
+from bertwright.io.tables import Columns, plain, read_rows, rows_left_out
 from bertwright.metrics import scores
 from bertwright.models.heads import Head
 from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, percent, softmax
 from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_files import SPECIAL_TOKENS
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 LARGEST = float(np.finfo(np.float32).max)  # of a target: losses are float32
 SHOWN_LABELS = 20  # in a message

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 
 from tokenizers import Regex, pre_tokenizers
 
-from bertwright.corpus.decoding import text_of
-from bertwright.corpus.inputs import suffixes
-from bertwright.corpus.tables import Columns, lines, read_rows
+from bertwright.io.decoding import text_of
+from bertwright.io.sources import suffixes
+from bertwright.io.tables import Columns, lines, read_rows
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 UNSPECIFIED = "_"  # CoNLL-U for "nothing is said here"

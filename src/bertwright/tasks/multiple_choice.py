@@ -16,7 +16,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.corpus.tables import Columns, plain, read_rows
+from bertwright.io.tables import Columns, plain, read_rows
 from bertwright.metrics import scores
 from bertwright.models.heads import Head
 from bertwright.tasks.classification import Side, encoded, known_labels

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from bertwright.batching.order import longest_first
+from bertwright.batching.permutation import longest_first
 from bertwright.models.heads import BertForTask
 from bertwright.tasks.task import Encoded, Outputs, Task, gather, refuse_unfit, take
 from bertwright.training.loop import refuse_infinite

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from bertwright.settings import nearest, refuse_one_text
 from bertwright.tasks.classification import Classification, Regression
-from bertwright.tasks.kinds import KINDS, AnyTask
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task_io import KINDS, AnyTask
 
 PARTS = ("train", "dev", "test")
 

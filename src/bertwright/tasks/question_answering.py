@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from bertwright.batching.batch import places, starts
-from bertwright.metrics.answers import best_threshold, scores
+from bertwright.metrics.squad import best_threshold, scores
 from bertwright.models.heads import Head
 from bertwright.tasks.squad import QaExample, placement, read_questions
 from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bertwright.corpus.decoding import text_of
-from bertwright.corpus.inputs import suffixes
-from bertwright.corpus.tables import Columns, lines, read_rows
+from bertwright.io.decoding import text_of
+from bertwright.io.sources import suffixes
+from bertwright.io.tables import Columns, lines, read_rows
 
 SHOWN = 5  # questions that a note names; the report of a run holds all of them
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.batching.batch import starts
-from bertwright.metrics.tags import (
+from bertwright.metrics.span_f1 import (
     BARE,
     OUTSIDE,
     PREFIXES,

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from bertwright.batching.batch import Batch, from_flat, places, starts
-from bertwright.corpus.tables import Columns
 from bertwright.files import write_text
+from bertwright.io.tables import Columns
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import Head
 from bertwright.settings import converted, nearest

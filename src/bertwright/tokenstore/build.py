@@ -30,8 +30,8 @@ import numpy as np
 from bertwright import files
 from bertwright.corpus.documents import CorpusSettings, pieces
 from bertwright.corpus.sentences import RULES_VERSION
-from bertwright.tokenstore.parts import PartSummary, PartTask, is_finished, read_chunks, read_summary, selected
 from bertwright.tokenstore.store import FORMAT_VERSION, Documents, Origin, StoreHeader, TokenStore, write_store
+from bertwright.tokenstore.worker import PartSummary, PartTask, is_finished, read_chunks, read_summary, selected
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 PIECE_BYTES = 4 << 20  # of input in one part: about half a second of one core, which is what a kill can lose
@@ -230,7 +230,7 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
             with theirs:
                 # Modules are found where we found ours, and not in the current folder, where -c looks first.
                 places = [place for place in sys.path if isinstance(place, str)]  # Python passes over others, too
-                code = f"import sys; sys.path[:] = {places!r}; from bertwright.tokenstore.parts import serve; "
+                code = f"import sys; sys.path[:] = {places!r}; from bertwright.tokenstore.worker import serve; "
                 code += f"serve({theirs.fileno()}, {os.getpid()})"
                 command = [sys.executable, "-c", code]
                 process = subprocess.Popen(

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bertwright.pretraining.batches import prefetch
-from bertwright.training.device import Place
+from bertwright.pretraining.data import prefetch
+from bertwright.training.context import Place
 from bertwright.training.loop import Objective, Rate, Report, steps
 from bertwright.training.optimizer import AdamW
 

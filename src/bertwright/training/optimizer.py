@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertwright.models.kernels import AdamStep, adamw_, adamw_rows_, gradient_norm
+from bertwright.kernels.fused_ops import AdamStep, adamw_, adamw_rows_, gradient_norm
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tokenizers
 
 from bertwright.files import digest_bytes
-from bertwright.vocabulary.tokenizer_files import (
+from bertwright.vocabulary.tokenizer_io import (
     CONTINUATION,
     SPECIAL_TOKENS,
     bert_backend,

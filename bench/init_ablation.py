@@ -1,0 +1,108 @@
+"""What small models should start from: held-out loss after equal steps, by the kind and σ of the first weights.
+
+    python bench/init_ablation.py STORE WORK [--size tiny] [--kinds random neighbours] [--ranges 0.02 0.05 0.09]
+                                      [--steps 2000] [--rates 1e-3] [--dropouts 0] [--lengths 32] [--objective mlm+nsp]
+                                      [--seeds 1] [--threads 1] [--dtype float32]
+
+STORE is a token store (`make demo` leaves one in demo-run/store). All else is recipes/demo.toml; a step has 1,024
+tokens, whatever the length. Each combination of what is listed is a run. Runs stay in WORK, and one that is finished
+there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from bertwright.commands.pretrain.run import pretrain
+from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.metrics.seed_summary import spread
+from bertwright.models.config import SIZES
+from bertwright.settings import from_table, read_toml
+from bertwright.training.context import DeviceSettings
+from bertwright.training.metrics_log import read_metrics
+from environment import machine
+
+RECIPE = Path(__file__).parent.parent / "recipes" / "demo.toml"
+STEP_TOKENS = 1_024
+SHOWN = {"mlm_loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
+
+
+class Start(NamedTuple):
+    """What runs differ in."""
+
+    kind: str
+    sigma: float
+    rate: float
+    dropout: float
+    length: int
+
+
+def scores(chosen: argparse.Namespace, start: Start, seed: int) -> dict[str, float]:
+    """Of the held-out text after the last step of one run."""
+    told = (chosen.size, chosen.objective, chosen.dtype, chosen.steps, *start, seed)
+    run = chosen.work / "-".join(map(str, told))
+    if not (run / "model").exists():
+        recipe = from_table(PretrainSettings, read_toml(RECIPE) | {"run": str(run)}, str(RECIPE))
+        dropouts = {"hidden_dropout": start.dropout, "attention_dropout": start.dropout}
+        first = {"first_weights": start.kind, "initializer_range": start.sigma}
+        batches = {"max_length": start.length, "batch_size": STEP_TOKENS // start.length}
+        settings = replace(
+            recipe,
+            store=chosen.store,
+            steps=chosen.steps,
+            evaluate_every=max(chosen.steps // 5, 1),
+            model=replace(recipe.model, size=chosen.size, **first, **dropouts),
+            optimizer=replace(recipe.optimizer, learning_rate=start.rate),
+            data=replace(recipe.data, seed=seed, objective=chosen.objective, **batches),
+            device=DeviceSettings("cpu", chosen.dtype, chosen.threads),
+        )
+        pretrain(settings, Console(quiet=True))
+    last = [record for record in read_metrics(run) if record["kind"] == "held_out"][-1]
+    return {name: last[name] for name in SHOWN if chosen.objective == "mlm+nsp" or name != "nsp_accuracy"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--size", choices=tuple(SIZES), default="tiny")
+    parser.add_argument("--kinds", nargs="+", choices=("random", "neighbours"), default=["random", "neighbours"])
+    parser.add_argument("--ranges", type=float, nargs="+", default=[0.02, 0.05, 0.09])
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3])
+    parser.add_argument("--dropouts", type=float, nargs="+", default=[0.0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[32])
+    parser.add_argument("--objective", choices=("mlm+nsp", "mlm", "ltr"), default="mlm+nsp")
+    parser.add_argument("--steps", type=int, default=2_000)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    chosen = parser.parse_args()
+    print(machine(chosen.threads))
+    print(
+        f"\n{chosen.size}, {chosen.objective}, {chosen.steps:,} steps, {chosen.seeds} seeds, {chosen.dtype}, held out\n"
+    )
+    print("| first weights | σ | rate | dropout | length | loss | accuracy, % | next sentence, % |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for given in product(chosen.kinds, chosen.ranges, chosen.rates, chosen.dropouts, chosen.lengths):
+        start = Start(*given)
+        found = [scores(chosen, start, seed) for seed in range(chosen.seeds)]
+        cells = [value if isinstance(value, str) else f"{value:g}" for value in start]
+        cells += [_cell([one[name] * scale for one in found if name in one]) for name, scale in SHOWN.items()]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return ""
+    found = spread(values)
+    return f"{found.mean:.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
+
+
+if __name__ == "__main__":
+    main()

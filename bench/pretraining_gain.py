@@ -1,0 +1,127 @@
+"""What pre-training is worth: a pre-trained model and the same net untrained, fine-tuned alike on four tasks.
+
+    python bench/pretraining_gain.py DATA --english RUN --korean RUN --results FILE [--seeds 3] [--threads 2]
+    python bench/pretraining_gain.py DATA --english RUN --korean RUN --results FILE --table
+
+--english is fine-tuned on SST-2, MRPC and CoNLL-2003, --korean on NSMC; either may be left out. A model is a run of
+`bertwright pretrain` or a model folder. The untrained net has its configuration and its vocabulary, and the weights
+that pre-training starts from, of the seed of each run. The recipe is that of section A.3 with a higher rate, as small
+nets take it. SST-2 and NSMC learn from --examples of their examples; NSMC sets a twentieth of them aside to choose the
+best epoch. Each run appends a line to FILE; what stands there already is not run again. --table shows the runs that
+the other options name.
+
+"Most frequent answer" is what one reaches without reading: one label for all, no entity at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
+from bertwright.commands.pretrain.settings import ModelSettings
+from bertwright.interop.huggingface import load_config, save_model
+from bertwright.interop.model_files import model_folder
+from bertwright.metrics.seed_summary import spread
+from bertwright.tasks.classification import Classified
+from bertwright.tasks.tagging import Tagged, Tagging
+from bertwright.vocabulary.tokenizer import Tokenizer
+from finetuning_scores import DTYPES, Run, Scores, System, Work, carry_out, ours, settings_of, shown, so_far
+from finetuning_scores import WORKS as SCORE_WORKS
+
+WORKS = {
+    "sst2": Work("glue/SST-2"),
+    "mrpc": Work("glue/MRPC", test="test.tsv", shown=("f1",)),
+    "conll2003": SCORE_WORKS["conll2003"],
+    "nsmc": Work("nsmc", "ratings_train.txt", None, "ratings_test.txt", dev_share=0.05),
+}
+LARGE = ("sst2", "nsmc")  # of which --examples are taken
+
+
+def untrained(settings: FinetuneSettings) -> Scores:
+    """The same from the first weights of pre-training."""
+    assert settings.model is not None
+    source, folder = model_folder(settings.model), settings.run.parent / "untrained"
+    save_model(folder, ModelSettings().new_model(load_config(source), settings.seed), Tokenizer.load(source))
+    return ours(replace(settings, model=str(folder)))
+
+
+SYSTEMS: dict[str, System] = {"untrained": untrained, "pre-trained": ours}
+
+
+def runs(chosen: argparse.Namespace) -> Iterator[Run]:
+    """All that is asked for, both nets in turn."""
+    for task in chosen.tasks:
+        model = chosen.korean if task == "nsmc" else chosen.english
+        examples = chosen.examples if task in LARGE else chosen.all_examples
+        for seed in range(chosen.seeds if model else 0):
+            for system in SYSTEMS:
+                given = chosen.epochs, chosen.rate, model, examples, chosen.dev_examples, chosen.dtype
+                yield Run(task, system, seed, *given)
+
+
+def unread(run: Run, data: Path) -> dict[str, float]:
+    """Scores of the most frequent answer, on the part of the data that the table shows."""
+    settings = settings_of(run._replace(examples=None, dev_examples=None), WORKS[run.task], data, Path(), 1)
+    part = "test" if settings.task.test else "dev"
+    task = settings.task.make()
+    train, examples = (read_examples(task, settings.task, name) for name in ("train", part))
+    task = task.fitted(train)
+    if isinstance(task, Tagging):
+        return task.score(examples, [Tagged(one.words, ("O",) * len(one.words), (), ()) for one in examples])
+    label = Counter(example.label for example in train).most_common(1)[0][0]
+    return task.score(examples, [Classified(label, {})] * len(examples))
+
+
+def table(chosen: argparse.Namespace) -> None:
+    """Mean ± standard deviation of both nets, from the results so far."""
+    asked = so_far(runs(chosen), chosen)
+    print("| task | examples | part, score | most frequent answer | untrained | pre-trained | worth |")
+    print("|---|---:|---|---:|---:|---:|---:|")
+    for task, about in WORKS.items():
+        found: dict[str, list[dict[str, Any]]] = {system: [] for system in SYSTEMS}
+        of_task = {run: record for run, record in asked.items() if run.task == task}
+        for run, record in of_task.items():
+            found[run.system].append(record["scores"])
+        if not all(found.values()):
+            continue
+        part, name = "test" if about.test else "dev", about.shown[0]
+        before, after = (spread([scores[part][name] for scores in found[system]]) for system in SYSTEMS)
+        run = next(iter(of_task))
+        number = "all" if run.examples is None else f"{run.examples:,}"
+        guess = 100 * unread(run, chosen.data)[name]
+        print(
+            f"| {task} | {number} | {part}, {name} | {guess:.2f} | {shown(before)} | {shown(after)} | "
+            f"{100 * (after.mean - before.mean):+.2f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--english", help="pre-trained run or model folder")
+    parser.add_argument("--korean", help="pre-trained run or model folder")
+    parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
+    parser.add_argument("--table", action="store_true", help="print the table of the results so far; run nothing")
+    parser.add_argument("--tasks", nargs="+", choices=WORKS, default=list(WORKS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--rate", type=float, default=1e-4)
+    parser.add_argument("--examples", type=int, default=20_000, help="training examples of SST-2 and NSMC")
+    parser.add_argument("--all-examples", type=int, default=None, help="of the other tasks, to try things out")
+    parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples, to try things out")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--threads", type=int, default=2)
+    chosen = parser.parse_args()
+    if chosen.table:
+        table(chosen)
+    else:
+        carry_out(runs(chosen), WORKS, SYSTEMS, chosen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What a fine-tuned model is worth on labelled examples."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from bertwright.commands.finetune.run import score_table
+from bertwright.commands.finetune.setup import within_positions
+from bertwright.commands.output_paths import new_file
+from bertwright.console import counting, filled, heading, remark, say
+from bertwright.inference.model import Bert, load
+from bertwright.interop.model_files import model_folder
+from bertwright.io.sources import refuse_twice
+from bertwright.models.heads import BertForTask
+from bertwright.settings import refuse_one_text
+from bertwright.tasks.prediction import cut_notes, scored
+from bertwright.tasks.presets import Overrides
+from bertwright.tasks.task_io import AnyTask
+from bertwright.training.context import DeviceSettings, placed
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Score a fine-tuned model on labelled files with the official metric of its task."""
+
+    model: Positional[str]
+    """Folder of a fine-tuned model, its run folder, or a hub name."""
+    inputs: Positional[tuple[str, ...]]
+    """Labelled files, in the form of the training files."""
+    output: Path | None = None
+    """Write the scores to this new JSON file, too."""
+    overrides: Overrides = field(default_factory=Overrides)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        refuse_one_text(self, "inputs")
+        if not self.inputs:
+            raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
+
+
+def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict[str, float]:
+    """Print the scores of all files together; returns them by name.
+
+    Raises ValueError for a model without a task, and for examples that are not as they should be.
+    """
+    console = console or Console()
+    refuse_twice(settings.inputs)
+    with new_file(settings.output) if settings.output else nullcontext() as part, placed(settings.device) as place:
+        model, task, network = opened(settings.model, settings.overrides, place)
+        examples = [example for path in settings.inputs for example in task.read(path)]
+        if not examples:
+            raise ValueError(f"{settings.inputs[0]}: no examples in it")
+        task.check(examples)
+        encoded = task.encode(examples, model.tokenizer, labelled=False)
+        with counting(console, "evaluating", encoded.items) as advance:
+            found = scored(network, task, examples, encoded, advance=advance)
+        if part is not None:
+            part.write_text(json.dumps(found.scores, indent=2) + "\n", encoding="utf-8")
+    heading(console, f"{settings.model} on {len(examples):,} examples")
+    notes = [note for path in settings.inputs for note in task.left_out(path)] + task.score_notes(examples)
+    for note in notes + cut_notes(task, len(examples), encoded.truncated, model.config.max_positions):
+        remark(console, note)
+    console.print(score_table({"score": found.scores}, task.metric))
+    for one in task.details(examples, found.predictions):
+        console.print(filled(one.columns, one.rows))
+    if settings.output is not None:
+        say(console, f"{settings.output}: scores written")
+    return found.scores
+
+
+def opened(name: str, overrides: Overrides, place: Any) -> tuple[Bert, AnyTask, BertForTask]:
+    """A fine-tuned model, its task as the user wants it read, and its network. ValueError for one without a task."""
+    folder = model_folder(name)
+    model = load(folder, place.device, place.dtype)
+    if model.task is None or not isinstance(model.model, BertForTask):
+        raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
+    task = overrides.applied(model.task)
+    model.task = within_positions(task, overrides, model.config.max_positions)
+    return model, model.task, model.model

@@ -1,0 +1,317 @@
+"""The settings of a fine-tuning run, and how one begins or goes on; `runs.finetune` carries it out."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from bertwright.batching.permutation import permuted
+from bertwright.console import remark
+from bertwright.files import digest_bytes, digest_file
+from bertwright.interop.huggingface import check_vocabulary, load_task_model, start_task_model
+from bertwright.interop.model_files import CONFIG, model_folder
+from bertwright.io.sources import HUB, local_files, real_files, refuse_twice
+from bertwright.models.heads import BertForTask
+from bertwright.seeding import check_seed, key
+from bertwright.tasks.classification import Regression
+from bertwright.tasks.prediction import cut_notes
+from bertwright.tasks.presets import PARTS, Overrides, TaskSettings
+from bertwright.tasks.task import Encoded, refuse_unfit
+from bertwright.tasks.task_io import AnyTask, read_task
+from bertwright.training import checkpoint
+from bertwright.training.context import DeviceSettings, Place
+from bertwright.training.loop import check_weights
+from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.run_directory import changed_data, kept_digests, settle, write_down
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+def paper_optimizer() -> OptimizerSettings:
+    """Section A.3, with the bias correction that Google's code leaves out: without it small sets often fail."""
+    return OptimizerSettings(learning_rate=3e-5, warmup_share=0.1, bias_correction=True)
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """Fine-tune a BERT on a task; with --resume, go on where a run stopped."""
+
+    run: Path
+    """Run folder, to be made; with --resume, one that exists."""
+    task: TaskSettings
+    model: str | None = None
+    """Model folder, run folder or hub name to start from. Needed unless --resume finds it in the run's settings."""
+    dev_share: float = 0.0
+    """Share of the training examples to set aside as dev where there are no dev files."""
+    resume: bool = False
+    """Go on from the run's newest checkpoint with the settings that stand in the run folder, to the bit."""
+    epochs: float = 3.0
+    """Passes over the training examples (paper, A.3: 2, 3 or 4)."""
+    batch_size: int = 32
+    """Examples a step (paper, A.3: 16 or 32); for question answering, windows."""
+    seed: int = 0
+    """What the new head's weights, the order of the examples and dropout are drawn from."""
+    dropout: float = 0.1
+    """Dropout of states, attention weights and the head's input, whatever the model was trained with (paper: 0.1)."""
+    label_smoothing: float = 0.0
+    """Share of a target's probability that is spread over all labels (paper: none)."""
+    freeze: int | None = None
+    """Leave the embeddings and this many of the lowest layers as they are; 0: the embeddings alone. Unset: all move."""
+    layer_decay: float = 1.0
+    """Factor between a layer's rate and that of the layer above it; below 1, lower layers move less (ULMFiT)."""
+    evaluate_every: int | None = None
+    """Steps between evaluations on dev; unset: once an epoch."""
+    save_every: int | None = None
+    """Steps between checkpoints; unset: at every evaluation."""
+    log_every: int = 10
+    """Steps that one line of metrics.jsonl sums up, or fewer: a line ends at every checkpoint."""
+    optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "evaluate_every", "save_every", "log_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        check_seed(self.seed)
+        if not (self.epochs > 0 and math.isfinite(self.epochs)):
+            raise ValueError(f"epochs must be above 0, not {self.epochs}")
+        for name in ("dropout", "label_smoothing", "dev_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is a share, from 0 to below 1, not {getattr(self, name)}")
+        if self.label_smoothing and isinstance(self.task.make(), Regression):
+            raise ValueError(f"label_smoothing = {self.label_smoothing}: a regression has no labels; leave it at 0")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay is a factor, above 0 and at most 1, not {self.layer_decay}")
+        if self.freeze is not None and self.freeze < 0:
+            raise ValueError(f"freeze is a number of layers, not {self.freeze}")
+
+
+HELD_OUT = 1  # what the random order of groups is for
+
+START = "the weights to start from"  # among the digests of a run
+
+# May differ between a run and its resumption: they say where and how often, not what is computed.
+FREE = ("run", "resume", "evaluate_every", "save_every", "log_every", "device")
+
+
+class Part(NamedTuple):
+    """The examples of one part of the data, as read and as the model reads them."""
+
+    name: str
+    examples: Sequence[Any]
+    encoded: Encoded
+
+
+@dataclass
+class Tuned:
+    """What a run's steps touch, as it is after the steps done so far."""
+
+    task: AnyTask
+    tokenizer: Tokenizer
+    model: BertForTask
+    optimizer: AdamW
+    train: Part
+    dev: Part | None
+    test: Part | None
+
+
+def open_run(
+    settings: FinetuneSettings, place: Place, console: Console, examples: Mapping[str, Sequence[Any]] | None = None
+) -> Tuned:
+    """Examples, model and optimizer, from the newest checkpoint where there is one; `examples` as `finetune` has them.
+
+    Raises ValueError for what is missing, damaged, or does not fit together; nothing has been written then.
+    """
+    if settings.model is None:
+        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
+    if settings.batch_size < place.ranks:
+        raise ValueError(f"batch_size = {settings.batch_size} leaves some of {place.ranks} ranks without an example")
+    latest = checkpoint.newest(settings.run / "checkpoints")
+    source = latest or model_folder(settings.model)
+    tokenizer = Tokenizer.load(source)
+    task, read = _fitted(settings, examples)
+    model = _starting_model(settings, task, source, latest is not None, console if place.leads else None)
+    check_vocabulary(tokenizer, model.config, source)
+    check_weights(model, 0)
+    task = within_positions(task, settings.task.overrides, model.config.max_positions)
+    parts = {
+        name: Part(name, part, task.encode(part, tokenizer, labelled=name == "train")) for name, part in read.items()
+    }
+    for part in parts.values():
+        refuse_unfit(part.encoded, model.config)
+    if not len(parts["train"].encoded.targets):
+        raise ValueError(f"{read['train'][0].place}: neither this nor any other training example can be learned from")
+    settle(model, place)
+    factors = rate_factors(model, settings.freeze, settings.layer_decay)
+    moved = {name: parameter for name, parameter in model.named_parameters() if factors[name] > 0}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in moved)
+    optimizer = AdamW(moved, settings.optimizer, factors)
+    if latest is not None:
+        optimizer.load_state(checkpoint.load_optimizer(latest))
+        task = read_task(latest) or task
+    return Tuned(task, tokenizer, model, optimizer, parts["train"], parts.get("dev"), parts.get("test"))
+
+
+def _fitted(
+    settings: FinetuneSettings, examples: Mapping[str, Sequence[Any]] | None
+) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
+    """The task, fitted to its training examples, and those of every part that there is, with labels that it knows."""
+    task = settings.task.make()
+    read = examples or {name: read_examples(task, settings.task, name) for name in PARTS}
+    parts = {name: read[name] for name in PARTS if read.get(name)}
+    if "train" not in parts:
+        raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
+    task = task.fitted(parts["train"])
+    if settings.dev_share and "dev" not in parts:
+        parts["train"], parts["dev"] = _set_aside(task, parts["train"], settings.dev_share)
+        try:
+            task.check(parts["dev"])
+        except ValueError as error:
+            raise ValueError(
+                f"dev_share = {settings.dev_share}: what it sets aside cannot choose the best epoch; give a larger "
+                f"share, or dev examples of their own ({error})"
+            ) from None
+    for name in ("dev", "test"):
+        task.check(parts.get(name, ()))
+    return task, parts
+
+
+def read_examples(task: AnyTask, settings: TaskSettings, part: str) -> list[Any]:
+    """The labelled examples of all files of a part, in order; raises ValueError for a file without any."""
+    found: list[Any] = []
+    refuse_twice(settings.files(part), f" with --{part}")
+    for path in settings.files(part):
+        before = len(found)
+        found += task.read(path)
+        if len(found) == before:
+            raise ValueError(f"{path}: no examples in it")
+    return found
+
+
+def notes(task: AnyTask, settings: TaskSettings, parts: Sequence[Part], positions: int) -> list[str]:
+    """What a user should know of files and examples before they are learned from, one sentence each.
+
+    `parts`: the training part first; `positions`: the model's.
+    """
+    told = [note for name in PARTS for path in settings.files(name) for note in task.left_out(path)]
+    told += task.notes(parts[0].examples)
+    for part in parts:
+        cut = cut_notes(task, len(part.examples), part.encoded.truncated, positions)
+        told += [f"{part.name}: {note}" for note in cut + task.score_notes(part.examples)]
+    real = {name: {file for place in settings.files(name) for file in real_files(place)} for name in PARTS}
+    if shared := real["train"] & (real["dev"] | real["test"]):
+        place = min(shared)
+        place = place if place.startswith(HUB) else os.path.relpath(place)
+        told.append(f"{place}: trained on and scored; such a score says little about others")
+    return told
+
+
+def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
+    """Training and dev examples, each part in its order; what belongs together (`Task.kin`) stays together."""
+    found: dict[Hashable, list[int]] = {}
+    for place, kin in enumerate(task.kin(examples)):
+        found.setdefault(kin, []).append(place)
+    groups = list(found.values())
+    wanted = share * len(examples)
+    chosen: set[int] = set()
+    for number in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
+        nearer = abs(len(chosen) + len(groups[number]) - wanted) < abs(len(chosen) - wanted)
+        if nearer:  # which it is not with a large group
+            chosen.update(groups[number])
+    if not chosen:
+        smallest = min(groups, key=len)
+        chosen.update(smallest)
+    if len(chosen) in (0, len(examples)):
+        raise ValueError(
+            f"dev_share = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "
+            "nothing in common, and only those can be parted); name --dev files"
+        )
+    return (
+        [example for place, example in enumerate(examples) if place not in chosen],
+        [example for place, example in enumerate(examples) if place in chosen],
+    )
+
+
+def _starting_model(
+    settings: FinetuneSettings, task: AnyTask, source: Path, resumed: bool, console: Console | None
+) -> BertForTask:
+    if resumed:
+        return load_task_model(source)
+    started = start_task_model(
+        source, task.head, settings.seed, hidden_dropout=settings.dropout, attention_dropout=settings.dropout
+    )
+    if "pooler" in started.fresh and console is not None:
+        remark(console, f"{source} has no pooler: it starts from random weights, as the classifier does")
+    return started.model
+
+
+def within_positions(task: AnyTask, asked: Overrides, positions: int) -> AnyTask:
+    """The task for a model of so many positions: default lengths give way to them, those asked for do not."""
+    if asked.max_length is not None and asked.max_length > positions:
+        raise ValueError(f"max_length = {asked.max_length}: the model has {positions} positions; ask for that or less")
+    found = task.shortened(positions)
+    if asked.max_question is not None and asked.max_question != getattr(found, "max_question", None):
+        raise ValueError(
+            f"max_question = {asked.max_question}: no room for a context is left in the model's {positions} positions; "
+            "ask for less"
+        )
+    return found
+
+
+def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[str, float]:
+    """What each parameter's rate is multiplied by: 0 where it is frozen, else `decay` for each layer above it."""
+    layers = model.config.num_layers
+    frozen = -1 if freeze is None else freeze
+    if frozen > layers:
+        raise ValueError(f"freeze = {freeze}: this model has {layers} layers")
+    factors = {}
+    for name, _ in model.named_parameters():
+        layer = re.match(r"encoder\.layers\.(\d+)\.", name)
+        depth = int(layer[1]) + 1 if layer else 0 if name.startswith("encoder.embeddings.") else layers + 1
+        factors[name] = 0.0 if depth <= frozen else decay ** (layers + 1 - depth)
+    return factors
+
+
+def begin(settings: FinetuneSettings) -> None:
+    """Write down what is run, once all of it has been opened; hold a resumed run to the files that it began with."""
+    data = digests(settings.task)
+    if checkpoint.newest(settings.run / "checkpoints") is None:
+        data |= start_digest(settings.model)
+    else:  # which is past; a run that it came from may have gone on since
+        data |= {name: digest for name, digest in kept_digests(settings.run).items() if name == START}
+    if settings.resume:
+        hold_to_data(settings.run, data)
+    write_down(settings, "finetune", data)
+
+
+def hold_to_data(run: Path, data: Mapping[str, str]) -> None:
+    """Raise ValueError where a run's files, by their digests, are not what they were when it began."""
+    for path in changed_data(run, data):
+        raise ValueError(f"{path}: not what the run began with; give the file its content back, or start anew")
+
+
+def digests(task: TaskSettings) -> dict[str, str]:
+    """What every file, folder or glob of a task holds; of a data set on the hub, its name."""
+    return {path: _digest(path) for part in PARTS for path in task.files(part)}
+
+
+def start_digest(model: str | None) -> dict[str, str]:
+    """What weights a model stands for today: those of a run that goes on, or of the hub's latest revision, move."""
+    assert model is not None  # `open_run` has refused that
+    folder = model_folder(model)
+    files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
+    return {START: digest_bytes(*(digest_file(file).encode() for file in files))}
+
+
+def _digest(path: str) -> str:
+    files = [] if path.startswith(HUB) else local_files(path)
+    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in files))

@@ -1,0 +1,175 @@
+"""Every native kernel once more in plain PyTorch: what it computes, for other devices and where no compiler is found.
+
+On a GPU, in training, PyTorch's compiler makes one kernel each of those with the most passes over memory
+(docs/decisions/12).
+
+As in the native ones, arithmetic is float32 and a result has the number type of its input. (Weights are float32:
+PyTorch by itself would make the sum of a bfloat16 state and a bias, and from there on all of the model, float32.)
+
+T tokens, B sequences, H hidden size, F intermediate size, A heads, D head size, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertwright.kernels.dropout import Draw, kept
+from bertwright.kernels.native import compiles_for_gpu
+
+Twin = TypeVar("Twin", bound=Callable[..., Tensor])
+
+
+class Norm(NamedTuple):
+    """Layer normalisation over H."""
+
+    weight: Tensor  # H
+    bias: Tensor  # H
+    eps: float
+
+
+class Tables(NamedTuple):
+    """The three embeddings whose sum enters the encoder (section 3, figure 2)."""
+
+    word: Tensor  # V H
+    position: Tensor  # max_positions H
+    token_type: Tensor  # 2 H
+
+
+class AdamStep(NamedTuple):
+    """The numbers of one AdamW update (Loshchilov and Hutter 2019, algorithm 2)."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float  # decoupled: parameter -= lr * weight_decay * parameter
+    clip_scale: float = 1.0  # what the gradient is multiplied by
+    correction1: float = 1.0  # 1 - beta1^step, or 1 without bias correction (as in BERT's own code)
+    correction2: float = 1.0  # 1 - beta2^step, or 1
+
+
+def compiled_on_gpu(twin: Twin) -> Twin:
+    """On a GPU in training, `twin` as one kernel of PyTorch's compiler; as it is written anywhere else.
+
+    The hash of a dropout mask alone is some twenty passes over memory as written. Sizes and draws are variables of the
+    kernel: one kernel serves all steps.
+    """
+
+    @cache
+    def compiled() -> Callable[..., Tensor]:
+        return cast(Callable[..., Tensor], torch.compile(twin, dynamic=True))
+
+    @wraps(twin)
+    def chosen(x: Tensor, *rest: Any) -> Tensor:
+        return compiled()(x, *rest) if worth_compiling(x) else twin(x, *rest)
+
+    return cast(Twin, chosen)
+
+
+def worth_compiling(x: Tensor) -> bool:
+    """Predictions are over before a compiler has begun; they drop nothing out anyway."""
+    return x.device.type == "cuda" and torch.is_grad_enabled() and compiles_for_gpu()
+
+
+def dropped(x: Tensor, draw: Draw | None) -> Tensor:
+    """T … → T …; the columns are all that follows the first dimension."""
+    if draw is None or len(x) == 0:
+        return x
+    mask = kept(draw, draw.places(len(x), x.device), math.prod(x.shape[1:])).view_as(x)
+    return torch.where(mask, x * draw.scale, 0.0)
+
+
+dropout = compiled_on_gpu(dropped)
+
+
+@compiled_on_gpu
+def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+    return F.gelu(x.float() + bias.float(), approximate="tanh" if tanh else "none").to(x.dtype)
+
+
+def layer_norm(x: Tensor, norm: Norm) -> Tensor:
+    return F.layer_norm(x.float(), norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
+
+
+@compiled_on_gpu
+def add_dropout_norm(x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, draw: Draw | None) -> Tensor:
+    return layer_norm(residual.float() + dropped(x.float() + bias.float(), draw), norm).to(x.dtype)
+
+
+@compiled_on_gpu
+def norm_dropout(x: Tensor, norm: Norm, draw: Draw | None) -> Tensor:
+    return dropped(layer_norm(x, norm), draw).to(x.dtype)
+
+
+def embed_norm(ids: tuple[Tensor, ...], tables: Tables, norm: Norm, draw: Draw | None) -> Tensor:
+    word, position, token_type = (F.embedding(places, table) for places, table in zip(ids, tables, strict=True))
+    return norm_dropout(word + position + token_type, norm, draw)
+
+
+def cross_entropy_(
+    logits: Tensor, bias: Tensor, labels: Tensor, scale: float, dbias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Losses and correctness of each row; with `dbias`, logits become their gradient and its sum is added there."""
+    biased = logits.float() + bias
+    losses = F.cross_entropy(biased, labels, reduction="none")
+    correct = biased.argmax(-1) == labels
+    if dbias is not None:
+        gradient = biased.softmax(-1)
+        gradient[torch.arange(len(labels), device=labels.device), labels] -= 1
+        gradient *= scale
+        dbias += gradient.sum(0)
+        logits.copy_(gradient)
+    return losses, correct
+
+
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """As a number that is still on the device: to wait once is enough."""
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]
+    together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return together
+
+
+def adamw_(
+    parameters: list[Tensor], gradients: list[Tensor], exp_avg: list[Tensor], exp_avg_sq: list[Tensor], step: AdamStep
+) -> None:
+    """All tensors in one go, for a GPU is slow to start and quick to work; the gradients are used up."""
+    torch._foreach_mul_(gradients, step.clip_scale)
+    torch._foreach_lerp_(exp_avg, gradients, 1 - step.beta1)
+    torch._foreach_mul_(exp_avg_sq, step.beta2)
+    torch._foreach_addcmul_(exp_avg_sq, gradients, gradients, 1 - step.beta2)
+    scales = torch._foreach_div(exp_avg_sq, step.correction2)
+    torch._foreach_sqrt_(scales)
+    torch._foreach_add_(scales, step.eps)
+    torch._foreach_mul_(parameters, 1 - step.lr * step.weight_decay)
+    torch._foreach_addcdiv_(parameters, exp_avg, scales, -step.lr / step.correction1)
+
+
+def attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, draw: Draw | None, causal: bool) -> Tensor:
+    """Softmax attention on sequences padded to the longest: T 3 A D → T A D."""
+    tokens, _, heads, head_size = qkv.shape
+    starts = cu_seqlens[:-1].long()
+    places = torch.arange(max_seqlen, device=qkv.device)
+    real = places < (cu_seqlens[1:].long() - starts)[:, None]  # B S
+    token = starts[:, None] + torch.where(
+        real, places, 0
+    )  # B S: the token at each place; padding shows the first again
+    query, key, value = qkv[token].permute(2, 0, 3, 1, 4).float()  # each B A S D
+    scores = query @ key.mT * head_size**-0.5  # B A S S
+    seen = real[:, None, None, :]
+    if causal:
+        seen = seen & (places <= places[:, None])
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)  # every query, a padded one too, sees the first key
+    if draw is not None:
+        rows = (draw.first_token + token[:, None, :]) * heads + torch.arange(heads, device=qkv.device)[:, None]
+        mask = kept(draw, rows.flatten(), max_seqlen).view_as(weights)
+        weights = torch.where(mask, weights * draw.scale, 0.0)
+    context: Tensor = (weights @ value).transpose(1, 2)[real]  # T A D: sequences lie end to end in both
+    assert len(context) == tokens
+    return context.to(qkv.dtype)

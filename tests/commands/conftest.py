@@ -1,0 +1,139 @@
+"""A small store, a small task, and the settings of runs that take a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertwright.commands.finetune.setup import FinetuneSettings
+from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
+from bertwright.interop.huggingface import save_model
+from bertwright.io.sources import CorpusSettings
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.pretraining.data import DataSettings
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.training.context import DeviceSettings
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+
+NOUNS = "bear deer fish wolf crow hare duck seal lynx mole".split()
+VERBS = "sees hears fears finds meets".split()
+PLACES = "forest river mountain valley meadow".split()
+
+
+def grammar(documents: int, seed: int = 0) -> str:
+    """Documents in which a place governs its sentences, so that there is something to learn in context."""
+    rng = np.random.default_rng(seed)
+    texts = []
+    for _ in range(documents):
+        place = int(rng.integers(len(PLACES)))
+        sentences = []
+        for _ in range(int(rng.integers(6, 14))):
+            first, second = NOUNS[2 * place], NOUNS[2 * place + 1]
+            sentences.append(f"The {first} {VERBS[rng.integers(5)]} the {second} in the {PLACES[place]} .".capitalize())
+        texts.append("\n".join(sentences))
+    return "\n\n".join(texts) + "\n"
+
+
+@pytest.fixture(scope="session")
+def vocabulary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    words = [*SPECIAL_TOKENS, "the", "in", ".", *NOUNS, *VERBS, *PLACES]
+    Tokenizer.from_tokens(words, lowercase=True).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "text.txt").write_text(grammar(300), encoding="utf-8")
+    corpus = CorpusSettings((str(folder / "text.txt"),))
+    build(folder / "store", corpus, Tokenizer.load(vocabulary_folder), PrepareSettings(held_out=0.1, workers=1))
+    return folder / "store"
+
+
+@pytest.fixture
+def make_settings(store: Path) -> Callable[..., PretrainSettings]:
+    """Settings of a run on `store`, any field changed by name."""
+
+    def make(run: Path, **changes: Any) -> PretrainSettings:
+        fields: dict[str, Any] = {
+            "run": run,
+            "store": store,
+            "steps": 12,
+            "log_every": 3,
+            "evaluate_every": 6,
+            "evaluate_sequences": 32,
+            "save_every": 4,
+            "model": ModelSettings(size="tiny", hidden_size=32, num_heads=2, num_layers=2, max_positions=64),
+            "data": DataSettings(max_length=32, batch_size=8),
+            "long": LongPhase(long_share=0.25, long_length=64),
+            "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_share=0.1),
+            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        }
+        return PretrainSettings(**(fields | changes))
+
+    return make
+
+
+FILLERS = "the in sees hears fears finds meets forest river mountain".split()
+
+
+def reviews(number: int, seed: int) -> str:
+    """A table whose texts hold one telling word among others, and are labelled by it."""
+    rng = np.random.default_rng(seed)
+    lines = ["text\tlabel"]
+    for _ in range(number):
+        label = int(rng.integers(2))
+        words = [*rng.choice(FILLERS, int(rng.integers(2, 9))), rng.choice(NOUNS[5 * label : 5 * label + 5])]
+        lines.append(f"{' '.join(rng.permutation(words))}\t{('bad', 'good')[label]}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> Path:
+    """A model folder with random weights, over the vocabulary of `grammar`."""
+    tokenizer = Tokenizer.load(vocabulary_folder)
+    config = BertConfig.named(
+        "tiny", tokenizer.vocab_size, hidden_size=32, num_heads=2, intermediate_size=64, max_positions=64
+    )
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    save_model(folder, BertForPretraining(config), tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def review_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train.tsv, dev.tsv and test.tsv."""
+    folder = tmp_path_factory.mktemp("reviews")
+    for seed, (part, number) in enumerate({"train": 320, "dev": 100, "test": 60}.items()):
+        (folder / f"{part}.tsv").write_text(reviews(number, seed), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSettings]:
+    """Settings of a fine-tuning run on the reviews, any field changed by name."""
+
+    def make(run: Path, **changes: Any) -> FinetuneSettings:
+        files = {part: (str(review_files / f"{part}.tsv"),) for part in ("train", "dev", "test")}
+        fields: dict[str, Any] = {
+            "run": run,
+            "task": TaskSettings("classification", **files),
+            "model": str(tiny_bert),
+            "epochs": 4.0,
+            "batch_size": 16,
+            "log_every": 4,
+            "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_share=0.1, bias_correction=True),
+            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        }
+        return FinetuneSettings(**(fields | changes))
+
+    return make

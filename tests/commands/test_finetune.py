@@ -1,0 +1,707 @@
+"""Fine-tuning as a whole: it learns, keeps the best, resumes to the bit, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+
+import bertwright
+from bertwright.commands.evaluate import EvaluateSettings, evaluate
+from bertwright.commands.finetune.run import Run, finetune
+from bertwright.commands.finetune.setup import FinetuneSettings, open_run, rate_factors
+from bertwright.files import read_json
+from bertwright.interop.huggingface import load_task_model, start_task_model
+from bertwright.models.heads import Head
+from bertwright.settings import write_settings
+from bertwright.tasks.prediction import predicted
+from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
+from bertwright.tasks.task_io import load_task
+from bertwright.training import checkpoint
+from bertwright.training.context import DeviceSettings, placed
+from bertwright.training.loop import DivergedError
+from bertwright.training.metrics_log import read_metrics
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+Make = Callable[..., FinetuneSettings]
+CPU = DeviceSettings("cpu", "float32", 1)
+
+
+def carried_out(settings: FinetuneSettings) -> str:
+    """Run, and give what was printed."""
+    printed = io.StringIO()
+    finetune(settings, Console(file=printed, width=100))
+    return printed.getvalue()
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    """The run's records, without what a clock decides."""
+    timing = ("tokens_per_second", "sequences_per_second")
+    return [{name: value for name, value in record.items() if name not in timing} for record in read_metrics(run)]
+
+
+def same_bits(one: Path, other: Path) -> bool:
+    return same_weights(one / "model", other / "model")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@contextmanager
+def opened(settings: FinetuneSettings) -> Iterator[tuple[Run, io.StringIO]]:
+    """A run before its first step, and what it prints."""
+    printed = io.StringIO()
+    console = Console(file=printed, width=200)
+    with placed(settings.device) as place:
+        found = open_run(settings, place, console)
+        yield Run(**vars(found), settings=settings, place=place, console=console), printed
+
+
+def questions(path: Path, *rows: tuple[str, str | None]) -> str:
+    """A file of contexts, each with an answer that it may or may not hold, or with none."""
+    lines = [
+        {"question": "sees", "context": text, "answers": [{"text": answer, "start": 0}] if answer else []}
+        for text, answer in rows
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def test_it_learns_and_the_best_checkpoint_is_the_result(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run")
+    printed = carried_out(settings)
+    report = read_json(settings.run / "report.json")
+    evaluations = [record for record in read_metrics(settings.run) if record["kind"] == "dev"]
+    assert [record["step"] for record in evaluations] == [20, 40, 60, 80]  # once an epoch of 320 examples by 16
+    assert report["scores"]["dev"]["accuracy"] == max(record["accuracy"] for record in evaluations) > 0.95
+    assert report["scores"]["test"]["accuracy"] > 0.9
+    best = {record["step"]: record["accuracy"] for record in evaluations}[report["best_step"]]
+    assert best == report["scores"]["dev"]["accuracy"]
+    assert (settings.run / "scores.png").read_bytes().startswith(b"\x89PNG")
+    assert "labels" in printed
+    assert "bad, good" in printed
+
+    model = bertwright.load(settings.run / "model")
+    assert [answer.label for answer in model.classify(["the bear sees the river", "the lynx sees the river"])] == [
+        "bad",
+        "good",
+    ]
+
+
+def test_the_best_weights_are_the_result_where_they_are_not_the_last(
+    tmp_path: Path, make_tuning: Make, review_files: Path
+) -> None:
+    swapped = {"good": "bad", "bad": "good"}
+    header, *rows = (review_files / "dev.tsv").read_text().splitlines()
+    turned = [f"{text}\t{swapped[label]}" for text, label in (row.split("\t") for row in rows)]
+    (tmp_path / "dev.tsv").write_text("\n".join([header, *turned]) + "\n")  # the more is learned, the worse it gets
+    files = {"train": (str(review_files / "train.tsv"),), "dev": (str(tmp_path / "dev.tsv"),)}
+    files["test"] = files["dev"]
+    settings = make_tuning(tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, evaluate_every=10)
+    carried_out(settings)
+    report = read_json(settings.run / "report.json")
+    assert report["best_step"] < report["steps"] == 80
+    best = checkpoint.newest(settings.run / "best")
+    last = checkpoint.newest(settings.run / "checkpoints")
+    assert best is not None
+    assert last is not None
+    assert (checkpoint.step_of(best), checkpoint.step_of(last)) == (report["best_step"], 80)
+    assert same_weights(settings.run / "model", best)
+    assert not same_weights(settings.run / "model", last)
+    assert report["scores"]["test"] == report["scores"]["dev"]
+
+
+def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make) -> None:
+    places = "forest river mountain valley meadow".split()
+    answered = [(f"the {noun} sees the {place}", noun) for noun in ("bear", "wolf", "lynx") for place in places]
+    empty = [(f"the {place} meets the {other}", None) for place in places for other in places[:3]]
+    files = {
+        "train": (questions(tmp_path / "train.jsonl", *answered, *empty),),
+        "dev": (questions(tmp_path / "dev.jsonl", *answered[::2], *empty[::2]),),
+    }
+    task = TaskSettings("squad_v2", **files, overrides=Overrides(max_length=32, max_question=4))
+    settings = make_tuning(tmp_path / "run", task=task, epochs=2.0, batch_size=8)
+    carried_out(settings)
+    found = load_task(settings.run / "model")
+    assert found is not None
+    tokenizer = Tokenizer.load(settings.run / "model")
+
+    def scores(path: str, own: bool) -> tuple[float, dict[str, float]]:
+        """τ and scores of a file, by the τ kept or by one chosen on the file itself."""
+        examples = list(found.task.read(path))
+        task = found.task
+        if own:
+            task = task.tuned(examples, next(predicted(found.model, task, tokenizer, examples)).predictions)
+        return task.threshold, task.score(examples, next(predicted(found.model, task, tokenizer, examples)).predictions)
+
+    (dev,) = files["dev"]
+    assert found.task.threshold == scores(dev, own=True)[0] != 0
+    assert read_json(settings.run / "report.json")["scores"]["dev"] == scores(dev, own=False)[1]
+    other = questions(tmp_path / "other.jsonl", *((text, None) for text, _ in answered))  # where τ would be another
+    by_dev, by_itself = scores(other, own=False)[1], scores(other, own=True)[1]
+    assert evaluate(EvaluateSettings(str(settings.run), (other,), device=CPU), Console(quiet=True)) == by_dev
+    assert by_dev["f1"] < by_itself["f1"]
+
+
+def test_it_learns_in_bfloat16_too(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run", device=DeviceSettings("cpu", "bfloat16", 1))
+    assert "bfloat16" in carried_out(settings)
+    assert read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"] > 0.9
+    assert {tensor.dtype for tensor in weights(settings.run).values()} == {torch.float32}
+
+
+def test_resuming_a_finished_run_says_so(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    carried_out(settings)
+    assert "finished already" in carried_out(replace(settings, resume=True))
+
+
+# Resuming
+
+
+def _silently(settings: FinetuneSettings) -> None:
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    finetune(settings)
+
+
+def killed_until_done(settings: FinetuneSettings, kill_after: Callable[[], int]) -> int:
+    """Run, SIGKILL once so many records are written, resume, until a process comes to the end; how many were killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bertwright.commands.finetune.run"])
+    kills = 0
+    while True:
+        resume = (settings.run / "settings.toml").exists()
+        process = context.Process(target=_silently, args=(replace(settings, resume=resume),))
+        process.start()
+        assert process.pid is not None
+        enough = len(read_metrics(settings.run)) // 2 + kill_after()
+        while process.is_alive() and len(read_metrics(settings.run)) < enough:
+            process.join(0.005)
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.join()
+        if process.exitcode == 0:
+            return kills
+
+
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "unbroken", epochs=3.0, evaluate_every=8, save_every=3, log_every=2)
+    carried_out(settings)
+    broken = replace(settings, run=tmp_path / "broken")
+    chance = random.Random(1)
+    assert killed_until_done(broken, lambda: chance.randint(2, 30)) >= 3
+    assert same_bits(settings.run, broken.run)
+    assert figures(settings.run) == figures(broken.run)
+    assert not list(broken.run.rglob(".*.part-*"))
+
+
+def test_every_step_stands_in_one_line_of_an_interrupted_run(
+    tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_tuning(tmp_path / "whole", epochs=0.5, log_every=4, save_every=1_000)
+    carried_out(settings)
+    broken, compute = replace(settings, run=tmp_path / "broken"), Run.compute
+
+    def with_signal(run: Run, batch: Any) -> Any:
+        if run.optimizer.steps == 5:  # the step in hand is the sixth of ten
+            os.kill(os.getpid(), signal.SIGINT)
+        return compute(run, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="step 6 is saved"):
+        patch.setattr(Run, "compute", with_signal)
+        carried_out(broken)
+    carried_out(replace(broken, resume=True))
+    first, second, third, *_ = figures(settings.run)
+    first_again, begun, ended, third_again, *_ = figures(broken.run)
+    assert [one["step"] for one in (first, second, third, begun, ended)] == [4, 8, 10, 6, 8]
+    assert (first_again, third_again) == (first, third)
+    assert (begun["loss"] + ended["loss"]) / 2 == pytest.approx(second["loss"])
+
+
+def test_two_processes_compute_what_one_does(tmp_path: Path, make_tuning: Make) -> None:
+    alone = make_tuning(tmp_path / "alone", epochs=0.5, log_every=1)
+    carried_out(alone)
+    together = replace(alone, run=tmp_path / "together")
+    write_settings(tmp_path / "recipe.toml", together, "test")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "bertwright", "finetune", "--config", str(tmp_path / "recipe.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
+        if one["kind"] == "train":
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+            assert two["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize("spelled", ["train.tsv", "d[1]/train.tsv", "d[1]", "*.tsv", "d[[]1]/*.tsv", "~/train.tsv"])
+def test_other_training_data_is_refused(
+    tmp_path: Path, make_tuning: Make, review_files: Path, spelled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the file is named: a folder's own name may look like a glob."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    train = tmp_path / ("d[1]/train.tsv" if "1]" in spelled else "train.tsv")
+    train.parent.mkdir(exist_ok=True)
+    train.write_text((review_files / "train.tsv").read_text())
+    place = spelled if spelled[0] == "~" else str(tmp_path / spelled)
+    task = TaskSettings("classification", train=(place,), dev=(str(review_files / "dev.tsv"),))
+    settings = make_tuning(tmp_path / "run", task=task, epochs=0.2)
+    carried_out(settings)
+    (settings.run / "model").rename(tmp_path / "gone")
+    train.write_text(train.read_text() + "the bear\tbad\n")
+    with pytest.raises(ValueError, match=rf"{re.escape(place)}: not what the run began with"):
+        finetune(replace(settings, resume=True))
+
+
+def test_weights_that_the_last_step_broke_are_never_written(
+    tmp_path: Path, make_tuning: Make, review_files: Path
+) -> None:
+    """Without a dev part nothing computes with them any more."""
+    task = TaskSettings("classification", train=(str(review_files / "dev.tsv"),))
+    wild = OptimizerSettings(learning_rate=3e38, warmup_share=0.0, bias_correction=True)
+    settings = make_tuning(tmp_path / "run", task=task, optimizer=wild, epochs=0.01, save_every=1_000)
+    with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \("):
+        finetune(settings, Console(file=io.StringIO()))
+    assert not (settings.run / "model").exists()
+    assert not (settings.run / "report.json").exists()
+
+
+def test_weights_that_are_damaged_already_are_refused_before_anything_is_written(
+    tmp_path: Path, make_tuning: Make, tiny_bert: Path
+) -> None:
+    """Also those that nothing computes with: a position that no text reaches."""
+    shutil.copytree(tiny_bert, tmp_path / "damaged")
+    weights = load_file(tmp_path / "damaged/model.safetensors")
+    name = next(name for name in weights if name.endswith("position_embeddings.weight"))
+    weights[name][-1, 0] = float("nan")
+    save_file(weights, tmp_path / "damaged/model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"the weights to start from are damaged: .*position.* not finite"):
+        finetune(make_tuning(tmp_path / "run", model=str(tmp_path / "damaged")), Console(file=io.StringIO()))
+    assert not (tmp_path / "run").exists()
+
+
+def test_best_weights_that_are_gone_or_unknown_are_refused(tmp_path: Path, make_tuning: Make) -> None:
+    """The last weights must not pass for the best ones, nor the first evaluation from here on for the best."""
+    settings = make_tuning(tmp_path / "run", epochs=1.0)
+    carried_out(settings)
+    (settings.run / "model").rename(tmp_path / "gone")
+    (settings.run / "best").rename(tmp_path / "best")
+    again = replace(settings, resume=True)
+    with pytest.raises(
+        ValueError, match=r"the weights of step \d+, the best on dev, are gone; .*checkpoints/step-0000"
+    ):
+        finetune(again)
+    (tmp_path / "best").rename(settings.run / "best")
+    (settings.run / "metrics.jsonl").rename(tmp_path / "metrics.jsonl")
+    with pytest.raises(ValueError, match=r"metrics.jsonl does not tell the scores of the best weights, step-000000"):
+        finetune(again)
+    (tmp_path / "metrics.jsonl").rename(settings.run / "metrics.jsonl")
+    finetune(again)
+    assert (settings.run / "model").is_dir()
+
+
+@pytest.mark.parametrize("part", ["train", "dev", "test"])
+def test_a_file_under_two_names_is_refused(tmp_path: Path, make_tuning: Make, review_files: Path, part: str) -> None:
+    train = str(review_files / "train.tsv")
+    one, link = str(review_files / "dev.tsv"), tmp_path / "link.tsv"
+    link.symlink_to(one)
+    for other in (os.path.relpath(one), str(link), str(review_files / "d*.tsv")):
+        task = TaskSettings("classification", **{"train": (train,)} | {part: (one, other)})
+        with pytest.raises(ValueError, match=rf"{re.escape(other)}: named twice with --{part}"):
+            finetune(make_tuning(tmp_path / "run", task=task))
+    task = TaskSettings("classification", train=(train,), dev=(os.path.relpath(train),))
+    with opened(make_tuning(tmp_path / "run", task=task)) as (run, printed):
+        run.announce()
+    assert "train.tsv: trained on and scored" in printed.getvalue()
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    carried_out(settings)
+    with pytest.raises(ValueError, match="batch_size was 16, now 8"):
+        finetune(replace(settings, resume=True, batch_size=8))
+    with pytest.raises(ValueError, match="holds a run already"):
+        finetune(settings)
+
+
+def test_examples_may_be_given_in_place_of_files(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "files", epochs=0.2)
+    carried_out(settings)
+    task = settings.task.make()
+    examples = {part: list(task.read(*settings.task.files(part))) for part in ("train", "dev", "test")}
+    given = replace(settings, run=tmp_path / "given", task=TaskSettings("classification"))
+    finetune(given, Console(quiet=True), examples)
+    assert same_bits(settings.run, given.run)
+    assert figures(settings.run) == figures(given.run)
+    assert read_json(settings.run / "report.json")["scores"] == read_json(given.run / "report.json")["scores"]
+    odd = [examples["train"][0]._replace(label=label) for label in "xy"]
+    with pytest.raises(ValueError, match=r"dev\.tsv, line 2: the label .* is not one of the training data: 'x', 'y'"):
+        finetune(replace(given, run=tmp_path / "odd"), Console(quiet=True), examples | {"train": odd})
+
+
+# What moves
+
+
+def test_rate_factors(tiny_bert: Path) -> None:
+    model = start_task_model(tiny_bert, Head("sequence", 2), seed=0).model
+    factors = rate_factors(model, freeze=None, decay=0.5)
+    assert factors["classifier.weight"] == factors["pooler.dense.weight"] == 1.0
+    assert factors["encoder.layers.1.qkv.weight"] == 0.5
+    assert factors["encoder.layers.0.qkv.weight"] == 0.25
+    assert factors["encoder.embeddings.word.weight"] == 0.125
+    with pytest.raises(ValueError, match="this model has 2 layers"):
+        rate_factors(model, freeze=3, decay=1.0)
+
+
+def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2, freeze=1)
+    carried_out(settings)
+    before = start_task_model(tiny_bert, Head("sequence", 2), seed=0).model.state_dict()
+    after = load_task_model(settings.run / "model").state_dict()
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == {name for name in before if name.startswith(("encoder.embeddings.", "encoder.layers.0."))}
+
+
+def test_lower_layers_move_less_with_layer_decay(tmp_path: Path, make_tuning: Make) -> None:
+    def moved(decay: float) -> dict[str, torch.Tensor]:
+        with opened(make_tuning(tmp_path / "run", epochs=0.2, layer_decay=decay)) as (run, _):
+            before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+            assert len(list(run.reports([]))) == 4
+            return {name: (tensor - before[name]).abs().mean() for name, tensor in run.model.state_dict().items()}
+
+    plain, decayed = moved(1.0), moved(0.1)
+    share = {name: float(decayed[name] / plain[name]) for name in plain}
+    assert share["classifier.weight"] == pytest.approx(1.0, rel=0.5)
+    assert share["encoder.layers.1.qkv.weight"] == pytest.approx(0.1, rel=0.5)
+    assert share["encoder.layers.0.qkv.weight"] == pytest.approx(0.01, rel=0.5)
+    assert share["encoder.embeddings.word.weight"] == pytest.approx(0.001, rel=0.5)
+
+
+def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+    optimizer = OptimizerSettings(learning_rate=4e-3, warmup_share=0.5, bias_correction=True)
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
+    settings = make_tuning(tmp_path / "run", task=task, epochs=0.4, log_every=1, optimizer=optimizer)  # 8 steps
+    carried_out(settings)
+    rates = [record["learning_rate"] for record in figures(settings.run)]
+    assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3, 3e-3, 2e-3, 1e-3])
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "epochs", "evaluate_every", "due"),
+    [
+        (48, 3.0, None, [7, 14, 20]),
+        (32, 2.0, None, [10, 20]),
+        (320, 3.0, None, [1, 2, 3]),
+        (500, 4.0, None, [1, 2, 3]),
+        (32, 1.5, None, [10, 15]),
+        (32, 0.5, None, [5]),
+        (32, 1.0, 4, [4, 8, 10]),
+    ],
+)
+def test_dev_is_scored_where_an_epoch_ends(
+    tmp_path: Path, make_tuning: Make, batch_size: int, epochs: float, evaluate_every: int | None, due: list[int]
+) -> None:
+    settings = make_tuning(tmp_path / "run", batch_size=batch_size, epochs=epochs, evaluate_every=evaluate_every)
+    with opened(settings) as (run, _):
+        assert run.train.encoded.items == 320
+        assert [step for step in range(1, run.steps + 1) if run.is_due(step)] == due
+
+
+def test_labels_are_smoothed_by_the_share_that_is_asked_for(tmp_path: Path, make_tuning: Make) -> None:
+    with opened(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
+        run.model.eval()
+        (batch,) = next(run.batches(0))
+        right = F.log_softmax(run.model(batch.batch, batch.rows), 1).gather(1, batch.targets[:, None])
+        wrong = (1 - right.exp()).log()
+        assert float(run.compute(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
+
+
+def test_dropout_is_that_of_the_settings(tmp_path: Path, make_tuning: Make) -> None:
+    with opened(make_tuning(tmp_path / "run", dropout=0.3)) as (run, _):
+        assert (run.model.config.hidden_dropout, run.model.config.attention_dropout) == (0.3, 0.3)
+    first, second = (make_tuning(tmp_path / f"{rate}", epochs=0.1, dropout=rate) for rate in (0.0, 0.3))
+    losses = []
+    for settings in (first, second):
+        with opened(settings) as (run, _):
+            losses.append(next(run.reports([])).sums["loss"])
+    assert losses[0] != losses[1]
+
+
+def test_the_seed_decides_everything(tmp_path: Path, make_tuning: Make) -> None:
+    runs = [make_tuning(tmp_path / name, epochs=0.3, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    for settings in runs:
+        carried_out(settings)
+    assert same_bits(runs[0].run, runs[1].run)
+    assert not same_bits(runs[0].run, runs[2].run)
+
+
+def test_dev_may_be_a_share_of_the_training_examples(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.25))
+    assert "240 examples" in printed
+    assert "80 examples" in printed
+
+
+def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, make_tuning: Make) -> None:
+    path = tmp_path / "few.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"the bear sees {number}\t{number}\n" for number in range(12)))
+    task = TaskSettings("regression", train=(str(path),))
+    with pytest.raises(
+        ValueError,
+        match=r"dev_share = 0\.1: what it sets aside cannot choose the best epoch; give a larger share, .*"
+        r"few\.tsv, line \d+: this number is \d+, and there is no other: correlations",
+    ):
+        finetune(make_tuning(tmp_path / "refused", task=task, dev_share=0.1))
+    assert not (tmp_path / "refused").exists()
+    (tmp_path / "train.tsv").write_text("text\tlabel\nthe bear\tgood\nthe wolf\tbad\n")
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nthe lynx\tbad\n")
+    for metric, note in (
+        ("f1", "dev: no example has the label 'good'"),
+        ("matthews", "all examples have the label 'bad'"),
+    ):
+        files = {part: (str(tmp_path / f"{part}.tsv"),) for part in ("train", "dev")}
+        task = TaskSettings("classification", **files, overrides=Overrides(metric=metric))
+        assert note in carried_out(make_tuning(tmp_path / metric, task=task, epochs=1, batch_size=2))
+
+
+def test_a_token_without_a_vector_is_told_of_before_training(
+    tmp_path: Path, make_tuning: Make, tiny_bert: Path
+) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "bert")
+    config = tmp_path / "bert" / "tokenizer_config.json"
+    config.write_text(json.dumps(read_json(config) | {"additional_special_tokens": ["[E1]"]}))
+    settings = make_tuning(tmp_path / "run", model=str(tmp_path / "bert"))
+    with pytest.raises(
+        ValueError, match=r"bert: the tokenizer has \d+ tokens, the model vectors of \d+; .*resize_token"
+    ):
+        finetune(settings)
+    assert not settings.run.exists()
+    with pytest.raises(ValueError, match="bert: the tokenizer has"):
+        bertwright.load(tmp_path / "bert")
+
+
+def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) -> None:
+    path = tmp_path / "copies.tsv"
+    path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
+    task = TaskSettings("classification", train=(str(path),))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.1))
+    assert printed.count("20 examples") == 2
+    path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe bear sees\tgood\n" * 20)
+    with pytest.raises(ValueError, match=r"one part of 40 examples would be empty \(1 of them"):
+        finetune(make_tuning(tmp_path / "other", task=task, dev_share=0.1))
+
+
+@pytest.mark.parametrize(("copies", "others", "dev"), [(900, 100, 100), (50, 50, 10), (30, 2, 2), (3, 1, 1)])
+def test_a_large_group_does_not_become_the_dev_part(
+    tmp_path: Path, make_tuning: Make, copies: int, others: int, dev: int
+) -> None:
+    """One text stands there many times; a tenth is to be set aside."""
+    texts = ["the lynx"] * copies + [f"the {number}" for number in range(others)]
+    path = tmp_path / "copies.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{place % 2}\n" for place, text in enumerate(texts)))
+    task = TaskSettings("classification", train=(str(path),))
+    with opened(make_tuning(tmp_path / "run", task=task, dev_share=0.1)) as (run, _):
+        assert run.dev is not None
+        assert (len(run.train.examples), len(run.dev.examples)) == (copies + others - dev, dev)
+
+
+def test_a_dev_part_far_from_its_share_is_told_of(tmp_path: Path, make_tuning: Make) -> None:
+    path = tmp_path / "copies.tsv"
+    path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
+    task = TaskSettings("classification", train=(str(path),))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.1))
+    assert "20 of 40 examples (50.0%) are set aside as dev" in printed
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nthe bear sees\tbad\n")
+    named = replace(task, dev=(str(tmp_path / "dev.tsv"),))
+    assert "set aside" not in carried_out(make_tuning(tmp_path / "other", task=named, epochs=0.2, dev_share=0.1))
+
+
+def written_out(thing: int, copy: int, kind: str) -> str:
+    """A thing in the form of a kind's files; its copies differ in label, question or place."""
+    label, words = copy % 2, ["the", str(thing)]
+    tags = ["O", ("O", "B-X")[label]]
+    return {
+        "single": f"the {thing}\t{label}\n",
+        "pair": f"the\t{thing}\t{label}\n",
+        "choice": json.dumps({"prompt": f"the {thing}", "endings": words[:: 1 - 2 * label], "label": label}) + "\n",
+        "words": f"the O\n{thing} {tags[1]}\n\n",
+        "documents": f"-DOCSTART- O\n\nthe O\n\n{thing} {tags[1]}\n\n",
+        "rows": json.dumps({"words": words, "tags": tags}) + "\n",
+        "question": json.dumps({"question": f"{copy}", "context": f"the {thing}", "answers": [{"text": "the"}]}) + "\n",
+    }[kind]
+
+
+# For each form the suffix and the kind of its files, how they are read, and what all copies of a thing have in common.
+FORMS = {
+    "single": (".tsv", "classification", Overrides(text="1", label="2", header=False), "text"),
+    "pair": (".tsv", "regression", Overrides(text="1", pair="2", label="3", header=False), "text pair"),
+    "choice": (".jsonl", "multiple-choice", Overrides(endings=("endings",)), "prompt"),
+    "words": (".conll", "tagging", Overrides(), "words"),
+    "documents": (".conll", "tagging", Overrides(context=True), "before words after"),
+    "rows": (".jsonl", "tagging", Overrides(context=True), "words"),
+    "question": (".jsonl", "question-answering", Overrides(max_question=4), "context"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_copies_are_never_parted(tmp_path: Path, make_tuning: Make, form: str) -> None:
+    suffix, kind, overrides, seen = FORMS[form]
+    path = tmp_path / f"copies{suffix}"
+    path.write_text("".join(written_out(thing, copy, form) for copy in range(4) for thing in range(9)))
+    task = TaskSettings(kind, train=(str(path),), overrides=overrides)
+    with opened(make_tuning(tmp_path / "run", task=task, dev_share=0.25)) as (run, _):
+        parts = [part.examples for part in (run.train, run.dev) if part]
+    train, dev = ([tuple(getattr(example, name) for name in seen.split()) for example in part] for part in parts)
+    assert 2 * len(train) == 7 * len(dev)  # as near to a quarter as the copies of nine things come
+    assert not set(train) & set(dev)
+
+
+# What is told
+
+
+def test_examples_that_lose_tokens_are_told_of_by_part(tmp_path: Path, make_tuning: Make) -> None:
+    long = "the bear " * 40
+    for part, texts in (("train", ["the bear"] * 4), ("dev", [long, "the bear"]), ("test", [long, long, long])):
+        rows = "".join(f"{text}\t{('bad', 'good')[number % 2]}\n" for number, text in enumerate(texts))
+        (tmp_path / f"{part}.tsv").write_text(f"text\tlabel\n{rows}")
+    files = {part: (str(tmp_path / f"{part}.tsv"),) for part in ("train", "dev", "test")}
+
+    def told(**changes: Any) -> list[str]:
+        task = TaskSettings("classification", **(files | changes))
+        with opened(make_tuning(tmp_path / "run", task=task)) as (run, printed):
+            run.announce()
+        return [line.strip() for line in printed.getvalue().splitlines() if "lose tokens" in line]
+
+    full = "lose tokens: max_length is 64; the model has no more positions"
+    assert told() == [f"! dev: 1 of 2 examples (50.0%) {full}", f"! test: 3 of 3 examples (100.0%) {full}"]
+    short = "lose tokens: max_length is 32; raise max_length to keep them whole"
+    assert told(train=files["test"], test=(), overrides=Overrides(max_length=32)) == [
+        f"! train: 3 of 3 examples (100.0%) {short}",
+        f"! dev: 1 of 2 examples (50.0%) {short}",
+    ]
+
+
+def test_answers_without_a_place_are_all_in_the_report(tmp_path: Path, make_tuning: Make) -> None:
+    lost = [("the bear sees the wolf", "hare")] * 7
+    train = questions(tmp_path / "train.jsonl", ("the bear sees", "bear"), ("the wolf", "the"), *lost)
+    task = TaskSettings("question-answering", train=(train,), dev=(train,), overrides=Overrides(max_question=4))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=1.0))
+    told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
+    assert "1 questions whose answer does not stand where the file says, but once elsewhere: moved there (" in told
+    assert "7 questions whose answer is not where the file says" in told
+    assert "not learned from; report.json names all (" in told
+    assert "and 2 more)" in told
+    assert read_json(tmp_path / "run" / "report.json")["answers"] == {
+        "moved": [f"{train}, line 1"],
+        "left_out": [f"{train}, line {number}" for number in range(3, 10)],
+    }
+
+
+# Misuse
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    tmp_path: Path, make_tuning: Make, review_files: Path
+) -> None:
+    train, dev = (str(review_files / name) for name in ("train.tsv", "dev.tsv"))
+    unknown = tmp_path / "unknown.tsv"
+    unknown.write_text("text\tlabel\nthe bear\tbad\nthe wolf\tugly\n")
+    one_class = tmp_path / "one.tsv"
+    one_class.write_text("text\tlabel\nthe bear\tbad\nthe wolf\tbad\n")
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("text\tlabel\n")
+    refusals = {
+        r"unknown\.tsv, line 3: .*ugly": TaskSettings("classification", train=(train,), dev=(str(unknown),)),
+        r"one\.tsv, line 2: .*at least two different ones": TaskSettings("classification", train=(str(one_class),)),
+        r"empty\.tsv: no rows": TaskSettings("classification", train=(train,), dev=(str(empty),)),
+        "nothing to train on": TaskSettings("classification", dev=(dev,)),
+        "the model has 64 positions": TaskSettings(
+            "classification", train=(train,), overrides=Overrides(max_length=65)
+        ),
+    }
+    for message, task in refusals.items():
+        with pytest.raises(ValueError, match=message):
+            carried_out(make_tuning(tmp_path / "run", task=task))
+        assert not (tmp_path / "run" / "settings.toml").exists()
+
+
+def test_a_folder_with_a_model_is_not_trained_into(tmp_path: Path, make_tuning: Make) -> None:
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds a run already"):
+        finetune(make_tuning(tmp_path / "run"))
+
+
+def test_what_is_left_out_of_a_published_file_is_told_by_part(tmp_path: Path, make_tuning: Make) -> None:
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    rows = [f"{n}\t1\t2\tthe bear sees\tthe {('wolf', 'bear')[n % 2]} sees\t{n % 2}\n" for n in range(8)]
+    half = "8\t3\t4\tthe bear\n"
+    (tmp_path / "train.tsv").write_text("".join([header, *rows[:4], half, "the wolf\t0\n", *rows[4:]]))
+    (tmp_path / "dev.tsv").write_text("".join([header, half, *rows]))
+    printed = carried_out(make_tuning(tmp_path / "run", task=TaskSettings("qqp", data=tmp_path), epochs=1.0))
+    told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
+    assert "2 rows lack columns, as is known of the published file: left out; the first is" in told
+    assert "1 row lacks columns" in told
+    assert "train.tsv, line 6" in printed
+    assert "dev.tsv, line 2" in printed
+    examples = (str(tmp_path / "dev.tsv"),)
+    scores = io.StringIO()
+    evaluate(
+        EvaluateSettings(str(tmp_path / "run"), examples, device=DeviceSettings("cpu", "float32", 1)),
+        Console(file=scores, width=300),
+    )
+    assert "8 examples" in scores.getvalue()
+    assert "1 row lacks columns" in scores.getvalue()
+
+
+def test_task_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match='no task "mprc"; did you mean "mrpc"'):
+        TaskSettings("mprc")
+    with pytest.raises(ValueError, match="--stride: no setting of a classification task"):
+        TaskSettings("mrpc", overrides=Overrides(stride=64))
+    with pytest.raises(ValueError, match="name files with --train"):
+        TaskSettings("classification", data=Path()).files("train")
+
+
+def test_presets_find_their_files(tmp_path: Path) -> None:
+    (tmp_path / "en_ewt-ud-train.conllu").touch()
+    assert TaskSettings("ud_pos", data=tmp_path).files("train") == (str(tmp_path / "en_ewt-ud-train.conllu"),)
+    assert TaskSettings("ud_pos", data=tmp_path).files("dev") == ()
+    for preset in PRESETS.values():
+        assert preset.task.metric
+
+
+def test_bad_settings(make_tuning: Make, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"epochs": 0.0}, "epochs must be above 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"dropout": 1.0}, "dropout is a share"),
+        ({"layer_decay": 0.0}, "layer_decay is a factor"),
+        ({"freeze": -1}, "freeze is a number of layers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_tuning(tmp_path / "run", **changes)

@@ -1,0 +1,426 @@
+"""Grids: every run is the one that `finetune` makes, dev chooses, and a stop at any place costs nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bertwright.cli import field_texts
+from bertwright.commands.finetune.run import Run, finetune
+from bertwright.commands.finetune.setup import FinetuneSettings
+from bertwright.commands.grid import run as grids
+from bertwright.commands.grid.run import grid
+from bertwright.commands.grid.settings import (
+    GridSettings,
+    Outcome,
+    Setting,
+    Trial,
+    contenders,
+    read_results,
+    standings,
+    write_results,
+)
+from bertwright.files import read_json, remove_folder
+from bertwright.interop.model_files import model_folder
+from bertwright.settings import from_table, read_toml
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.context import DeviceSettings
+from bertwright.training.loop import DivergedError
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.run_directory import saved_settings
+
+Make = Callable[..., GridSettings]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_plots() -> Iterator[None]:
+    """Plots are half of the time that such a small run takes, and another test's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertwright.commands.finetune.run.plot_metrics", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def make(tiny_bert: Path, review_files: Path) -> Make:
+    """Settings of a grid of four short runs on the reviews, any field changed by name."""
+
+    def made(run: Path, **changes: Any) -> GridSettings:
+        files = {part: (str(review_files / f"{part}.tsv"),) for part in ("train", "dev", "test")}
+        fields: dict[str, Any] = {
+            "run": run,
+            "task": TaskSettings("classification", **files),
+            "model": str(tiny_bert),
+            "learning_rates": (1e-4, 3e-3),
+            "batch_sizes": (16,),
+            "epochs": (4.0,),
+            "seeds": 2,
+            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        }
+        return GridSettings(**(fields | changes))
+
+    return made
+
+
+def carried_out(settings: GridSettings) -> str:
+    """Run, and give what was printed."""
+    printed = io.StringIO()
+    grid(settings, Console(file=printed, width=100))
+    return printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def finished(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[GridSettings, str]:
+    """A grid that nobody disturbed, and what it printed."""
+    settings = make(tmp_path_factory.mktemp("grid") / "run")
+    return settings, carried_out(settings)
+
+
+def rows(settings: GridSettings) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (settings.run / "results.jsonl").read_text().splitlines()]
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+# The whole
+
+
+def test_the_table_is_what_the_runs_report(finished: tuple[GridSettings, str]) -> None:
+    settings, printed = finished
+    names = [f"lr{rate}-bs16-ep4-seed{seed}" for rate in ("0.0001", "0.003") for seed in (0, 1)]
+    assert [row["run"] for row in rows(settings)] == names
+    reported = {name: read_json(settings.run / "runs" / name / "report.json")["scores"] for name in names}
+    assert {row["run"]: row["scores"] for row in rows(settings)} == reported
+    report = read_json(settings.run / "report.json")
+    assert [one["learning_rate"] for one in report["settings"]] == [0.003, 0.0001]
+    for one, of_it in zip(report["settings"], (names[2:], names[:2]), strict=True):
+        scores = [reported[name]["dev"]["accuracy"] for name in of_it]
+        assert one["dev"]["mean"] == pytest.approx(statistics.mean(scores))
+        assert one["dev"]["deviation"] == pytest.approx(statistics.stdev(scores))
+        assert (one["dev"]["lowest"], one["dev"]["best"]) == (min(scores), max(scores))
+        shown = f"{100 * statistics.mean(scores):.1f} ± {100 * statistics.stdev(scores):.1f} (2 seeds)"
+        line = next(line for line in printed.splitlines() if shown in line)
+        assert ("*" in line.split()[0]) == (of_it == names[2:])
+    best = max(names[2:], key=lambda name: reported[name]["dev"]["accuracy"])
+    assert report["chosen"]["run"] == best
+    tests = [reported[name]["test"]["accuracy"] for name in names[2:]]
+    assert report["test"]["accuracy"]["mean"] == pytest.approx(statistics.mean(tests))
+    assert f"Chosen: {best}" in printed
+    assert f"test accuracy over the setting's seeds: {100 * statistics.mean(tests):.1f} ± " in printed
+
+
+def test_the_chosen_model_is_what_finetune_makes_of_its_settings(
+    tmp_path: Path, finished: tuple[GridSettings, str]
+) -> None:
+    settings, _ = finished
+    chosen = read_json(settings.run / "report.json")["chosen"]
+    (trial,) = [trial for trial in settings.trials() if trial.name == chosen["run"]]
+    alone = finetune(replace(settings.finetuning(trial), run=tmp_path / "alone"), Console(file=io.StringIO()))
+    assert weights(alone) == weights(settings.run / "model")
+    assert (alone / "task.json").read_bytes() == (settings.run / "model" / "task.json").read_bytes()
+
+
+def test_only_the_chosen_weights_stay_and_all_figures(finished: tuple[GridSettings, str]) -> None:
+    settings, _ = finished
+    assert [path.parent for path in settings.run.rglob("*.safetensors")] == [settings.run / "model"]
+    for trial in settings.trials():
+        names = {path.name for path in (settings.run / "runs" / trial.name).iterdir()}
+        assert {"settings.toml", "metrics.jsonl", "report.json", "log.txt"} <= names
+
+
+def test_what_all_runs_have_in_common_is_said_once(finished: tuple[GridSettings, str]) -> None:
+    settings, printed = finished
+    assert printed.count("320 examples") == 1
+    assert "of 320 steps in all" in printed  # four runs of four epochs, each of 320 / 16 steps
+    assert all(f"{number} of 4  {trial.name}" in printed for number, trial in enumerate(settings.trials(), 1))
+    log = (settings.run / "runs" / settings.trials()[0].name / "log.txt").read_text()
+    assert "320 examples" in log
+    assert "dev after step 20" in log
+
+
+def test_resuming_a_finished_grid_shows_it_again(
+    finished: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, printed = finished
+    monkeypatch.setattr(grids, "finetune", lambda *_: pytest.fail("run again"))
+    before = weights(settings.run / "model")
+    again = carried_out(replace(settings, resume=True))
+    assert "all 4 runs are done" in again
+    assert again.endswith(printed[printed.index("dev accuracy, best") :])
+    assert weights(settings.run / "model") == before
+    assert saved_settings(GridSettings, settings.run) == replace(settings, resume=True)
+
+
+# Stopped and gone on with
+
+
+def test_ctrl_c_in_the_middle_of_a_run_costs_nothing(
+    tmp_path: Path, make: Make, finished: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make(tmp_path / "run", learning_rates=(3e-3,))
+    begun: list[str] = []
+
+    def second_is_stopped(tuning: Any, console: Console) -> Path:
+        begun.append(tuning.run.name)
+        if len(begun) == 2:
+            compute = Run.compute
+
+            def with_signal(run: Run, batch: Any) -> Any:
+                if run.optimizer.steps == 3:  # the step in hand is the fourth of eighty
+                    os.kill(os.getpid(), signal.SIGINT)
+                return compute(run, batch)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Run, "compute", with_signal)
+                return finetune(tuning, console)
+        return finetune(tuning, console)
+
+    monkeypatch.setattr(grids, "finetune", second_is_stopped)
+    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are done; go on with: bertwright grid --run .* --resume"):
+        carried_out(settings)
+    stopped = settings.run / "runs" / begun[1]
+    assert [path.name for path in (stopped / "checkpoints").glob("step-*")] == ["step-00000004"]
+    assert not (settings.run / "model").exists()
+
+    carried_out(saved_settings(GridSettings, settings.run))
+    whole, _ = finished
+    first, second = (trial.name for trial in settings.trials())
+    assert begun == [first, second, second]
+    assert rows(settings) == rows(whole)[2:]
+    assert weights(settings.run / "model") == weights(whole.run / "model")
+
+
+def test_a_kill_between_a_run_and_its_record_repeats_nothing(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
+
+    def killed(*_: Any) -> None:
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grids, "write_results", killed)
+        with pytest.raises(SystemExit):
+            carried_out(settings)
+    made = weights(settings.run / "runs" / settings.trials()[0].name / "model")
+    monkeypatch.setattr(Run, "carry_out", lambda _: pytest.fail("run again"))
+    carried_out(replace(settings, resume=True))
+    assert weights(settings.run / "model") == made
+    assert len(rows(settings)) == 1
+
+
+def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tbad\nthe seal\tgood\n" * 8)
+    task = TaskSettings("classification", train=(str(tmp_path / "train.tsv"),))
+    one = {"task": task, "dev_share": 0.25, "epochs": (1.0,), "seeds": 1}
+    settings = make(tmp_path / "run", **one)
+    carried_out(settings)
+    with pytest.raises(ValueError, match="holds a run already; go on with --resume"):
+        carried_out(settings)
+    with pytest.raises(ValueError, match=r"seeds was 1, now 2: a resumed run keeps its settings"):
+        carried_out(replace(settings, seeds=2, resume=True))
+
+    last, second = (settings.run / "results.jsonl").read_text().splitlines()
+    (settings.run / "results.jsonl").write_text(last + "\n")  # as if the second run were still to be done
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tgood\nthe seal\tbad\n" * 8)
+    with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
+        carried_out(replace(settings, resume=True))
+    remove_folder(settings.run / "runs" / json.loads(second)["run"])  # a run to be begun has no files to be held to
+    with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
+        carried_out(replace(settings, resume=True))
+    (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2: no result of this grid"):
+        carried_out(replace(settings, resume=True))
+
+
+def test_runs_of_a_grid_start_from_the_same_weights(tmp_path: Path, tiny_bert: Path, make: Make) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "bert")
+    settings = make(tmp_path / "run", model=str(tmp_path / "bert"), epochs=(0.2,), seeds=1)
+    carried_out(settings)
+    first, _ = (settings.run / "results.jsonl").read_text().splitlines()
+    (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were still to be done
+    kept = (tmp_path / "bert/model.safetensors").read_bytes()
+    (tmp_path / "bert/model.safetensors").write_bytes(kept[:-4] + b"\0\0\0\0")
+    with pytest.raises(ValueError, match="the weights to start from: not what the run began with"):
+        carried_out(replace(settings, resume=True))
+
+
+def test_what_a_resumed_grid_is_given_holds_from_then_on(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
+    carried_out(settings)
+    carried_out(replace(settings, keep_all=True, resume=True))
+    written = from_table(GridSettings, read_toml(settings.run / "settings.toml"), "there")
+    assert written == replace(settings, keep_all=True)
+
+
+def test_tags_that_spell_no_spans_are_chosen_by_accuracy(tmp_path: Path, make: Make) -> None:
+    path = tmp_path / "pos.conll"
+    path.write_text("the DT\nbear NN\n\nwolf NN\nsees VB\n")
+    task = TaskSettings("tagging", train=(str(path),), dev=(str(path),))  # whose metric is f1 until it has seen them
+    settings = make(tmp_path / "run", task=task, learning_rates=(1e-3,), epochs=(1.0,))
+    carried_out(settings)
+    report = read_json(settings.run / "report.json")
+    assert report["metric"] == "accuracy"
+    assert model_folder(settings.run) == settings.run / "model"
+
+
+# Failure
+
+
+def test_a_run_that_diverges_is_recorded_and_the_grid_goes_on(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e30, 1e-3), epochs=(0.5,), seeds=1, keep_all=True)
+    printed = carried_out(settings)
+    failed, ended = rows(settings)
+    assert "not finite" in failed["failure"]
+    assert "scores" not in failed
+    assert "1 of 2 runs diverged" in printed
+    report = read_json(settings.run / "report.json")
+    assert report["chosen"] == ended
+    assert [(one["learning_rate"], one["diverged"], one["dev"] is None) for one in report["settings"]] == [
+        (0.001, 0, False),
+        (1e30, 1, True),
+    ]
+    kept = settings.run / "runs" / ended["run"]
+    assert weights(kept / "model") == weights(settings.run / "model")
+    assert list((kept / "checkpoints").glob("step-*"))  # keep_all
+
+
+def test_where_every_run_diverges_none_is_chosen(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e30,), epochs=(0.5,), seeds=1)
+    with pytest.raises(DivergedError, match="every run diverged; the first one: step"):
+        carried_out(settings)
+    assert not (settings.run / "model").exists()
+
+
+# The plan
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.0, 2.0), seeds=3, dry_run=True)
+    printed = carried_out(settings)
+    assert not list(tmp_path.iterdir())
+    assert "Grid of 24 runs" in printed
+    assert "24, of 540 steps in all" in printed  # 2 rates × 3 seeds × (20 + 40 + 10 + 20) steps
+    assert "estimated time" in printed
+    with pytest.raises(ValueError, match=r"no model given"):
+        carried_out(replace(settings, model=None))
+
+
+def test_the_estimate_counts_steps_evaluations_and_openings(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grids, "_step_seconds", lambda run: run.settings.batch_size)
+    monkeypatch.setattr(grids, "_pass_seconds", lambda _, part: {"dev": 1_000.0, "test": 100_000.0}[part.name])
+    settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.5,))
+    plan = grids.measured(settings, settings.trials(), Console(file=io.StringIO()))
+    # 30 steps of 16 seconds, 15 of 32; dev after an epoch and at the end; test once; 8 runs
+    assert plan.steps == 4 * (30 + 15)
+    assert plan.seconds == pytest.approx(4 * (30 * 16 + 15 * 32) + 8 * (2 * 1_000 + 100_000), abs=300)
+
+
+# Choosing, by hand
+
+
+def outcome(rate: float, seed: int, dev: float | None) -> Outcome:
+    trial = Trial(Setting(rate, 32, 3.0), seed)
+    return Outcome(trial, {}, "step 3") if dev is None else Outcome(trial, {"dev": {"f1": dev}})
+
+
+def test_the_best_mean_wins_not_the_best_run() -> None:
+    runs = [outcome(1, 0, 0.9), outcome(1, 1, 0.5), outcome(2, 0, 0.7), outcome(2, 1, 0.8)]
+    first, second = standings(runs, "f1")
+    assert (first.setting.learning_rate, first.best.trial.seed) == (2, 1)
+    assert (second.setting.learning_rate, second.best.trial.seed) == (1, 0)
+    assert first.spread is not None
+    assert first.spread.mean == pytest.approx(0.75)
+
+
+def test_a_setting_that_failed_once_stands_behind_those_that_never_did() -> None:
+    runs = [outcome(1, 0, 0.9), outcome(1, 1, None), outcome(2, 0, None), outcome(2, 1, None), outcome(3, 0, 0.1)]
+    assert [one.setting.learning_rate for one in standings(runs, "f1")] == [3, 1, 2]
+    assert [one.failures for one in standings(runs, "f1")] == [0, 1, 2]
+
+
+def test_of_equals_the_first_is_taken() -> None:
+    runs = [outcome(rate, seed, 0.5) for rate in (2, 1) for seed in (0, 1)]
+    first, _ = standings(runs, "f1")
+    assert first.best == runs[0]
+
+
+def test_a_run_done_again_stands_where_it_stood(tmp_path: Path) -> None:
+    """So that of equals the same is chosen, whose weights are the ones that were kept."""
+    runs = [outcome(1, seed, 0.5) for seed in (0, 1, 2)]
+    write_results(tmp_path / "results.jsonl", [*runs[1:], runs[0]])
+    assert read_results(tmp_path / "results.jsonl", [run.trial for run in runs]) == runs
+
+
+def test_only_runs_that_can_still_be_chosen_keep_their_weights() -> None:
+    runs = [outcome(1, 0, 0.5), outcome(1, 1, 0.6), outcome(2, 0, 0.7), outcome(2, 1, 0.1), outcome(3, 0, 0.2)]
+    assert [{one.setting.learning_rate * 10 + one.seed for one in contenders(runs[:n], "f1", 2)} for n in range(6)] == [
+        set(),
+        {10},
+        {11},
+        {11, 20},  # the second setting is not whole yet, and may win
+        {11},  # it lost: a mean of 0.4
+        {11, 30},
+    ]
+
+
+# Misuse
+
+
+def test_what_a_grid_takes_over_from_finetune_means_the_same_there() -> None:
+    tuning = {one.name: (one.type, one.default) for one in fields(FinetuneSettings)}
+    ours = {one.name: (one.type, one.default) for one in fields(GridSettings)}
+    shared = ours.keys() & tuning.keys() - {"epochs"}
+    assert {"dropout", "label_smoothing", "freeze", "layer_decay", "dev_share"} < shared
+    for name in shared:
+        assert ours[name] == tuning[name], name
+    texts, others = field_texts(GridSettings), field_texts(FinetuneSettings)
+    for name in shared - {"run", "model", "resume"}:
+        assert texts.get(name) == others.get(name), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rates": ()}, "learning_rates is empty; name one value or more"),
+        ({"epochs": (3.0, 2.0, 3.0)}, "epochs holds 3 twice"),
+        ({"batch_sizes": (0,)}, "batch_size must be at least 1, not 0"),
+        ({"seeds": 0}, "seeds must be at least 1, not 0"),
+        ({"dropout": 1.0}, "dropout is a share"),
+        ({"optimizer": OptimizerSettings(learning_rate=1e-5)}, "from learning_rates, not learning_rate"),
+    ],
+)
+def test_settings_that_make_no_grid(tmp_path: Path, make: Make, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, **changes)
+
+
+def test_without_dev_there_is_nothing_to_choose_by(tmp_path: Path, make: Make, review_files: Path) -> None:
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
+    with pytest.raises(ValueError, match="nothing to choose by"):
+        carried_out(make(tmp_path / "run", task=task))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_grid_is_one_process(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="one process"):
+        carried_out(make(tmp_path / "run"))
+
+
+def test_no_results_file_no_results(tmp_path: Path) -> None:
+    assert read_results(tmp_path / "results.jsonl", []) == []

@@ -1,0 +1,628 @@
+"""Pre-training as a user runs it: what it learns, what it leaves, and what it survives."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+
+import bertwright
+from bertwright.commands.pretrain.run import pretrain
+from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
+from bertwright.commands.pretrain.setup import open_run
+from bertwright.files import folder_lock
+from bertwright.interop.huggingface import load_config, save_model
+from bertwright.io.sources import CorpusSettings
+from bertwright.models.config import SIZES, BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.pretraining.data import DataSettings
+from bertwright.settings import write_settings
+from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.tokenstore.store import TokenStore
+from bertwright.training.context import Place
+from bertwright.training.loop import DivergedError
+from bertwright.training.metrics_log import read_metrics
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.run_directory import saved_settings
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+Make = Callable[..., PretrainSettings]
+
+
+def carried_out(settings: PretrainSettings) -> str:
+    """Run it and return what it printed."""
+    console = Console(file=StringIO(), width=120)
+    pretrain(settings, console)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    """The run's records, without what a clock decides."""
+    timing = ("tokens_per_second", "utilisation")
+    return [{name: value for name, value in record.items() if name not in timing} for record in read_metrics(run)]
+
+
+def same_bits(one: Path, other: Path) -> bool:
+    return (one / "model" / "model.safetensors").read_bytes() == (other / "model" / "model.safetensors").read_bytes()
+
+
+def test_it_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(
+        tmp_path / "run",
+        steps=800,  # any seed gets there, at nine in ten for the place; after 500 some still guess
+        evaluate_every=800,
+        model=ModelSettings(
+            size="tiny", hidden_size=64, num_heads=2, max_positions=64, hidden_dropout=0.0, attention_dropout=0.0
+        ),
+        long=LongPhase(long_share=0),
+        data=DataSettings(max_length=32, batch_size=32),
+        optimizer=OptimizerSettings(learning_rate=3e-3, warmup_share=0.1, bias_correction=True),
+    )
+    printed = carried_out(settings)
+    before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
+    assert after["mlm_loss"] < before["mlm_loss"] / 2
+    # Of nine tokens a sentence five are always the same, a verb is one of five, and without context so are the others.
+    assert after["mlm_accuracy"] > (5 + 4 * 0.2) / 9 + 0.1
+    assert "next-sentence accuracy" in printed
+    model = bertwright.load(settings.run / "model")
+    # In this grammar "the fish ... the wolf" are of the river and no other place, and so on.
+    for one, other, place in (("bear", "deer", "forest"), ("fish", "wolf", "river"), ("lynx", "mole", "meadow")):
+        text = f"The {one} sees the {other} in the [MASK] . The {one} fears the {other} in the {place} ."
+        assert model.fill_mask(text).masks[0][0].token == place
+
+
+def test_the_run_folder_holds_what_is_promised(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    names = {path.name for path in settings.run.iterdir()}
+    assert names >= {"settings.toml", "checkpoints", "metrics.jsonl", "tensorboard", "loss.png", "report.json", "model"}
+    assert [path.name for path in sorted((settings.run / "checkpoints").iterdir())] == [
+        "step-00000008",
+        "step-00000012",
+    ]
+    assert saved_settings(PretrainSettings, settings.run) == replace(settings, resume=True)
+    train = [record for record in read_metrics(settings.run) if record["kind"] == "train"]
+    assert [record["step"] for record in train] == [3, 4, 6, 8, 9, 12]  # a checkpoint, every 4 steps, ends a line
+    assert all(record["tokens_per_second"] > 0 and 0 < record["utilisation"] < 2 for record in train)
+    assert [record["step"] for record in read_metrics(settings.run) if record["kind"] == "held_out"] == [0, 6, 12]
+    assert list((settings.run / "tensorboard").glob("events.*"))
+
+
+def test_transformers_opens_the_result_and_scores_the_same(tmp_path: Path, make_settings: Make) -> None:
+    from transformers import AutoTokenizer, BertForPreTraining
+
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    theirs = BertForPreTraining.from_pretrained(settings.run / "model").eval()
+    text = "the fish sees the [MASK] in the river ."
+    encoded = AutoTokenizer.from_pretrained(settings.run / "model")(text, return_tensors="pt")
+    place = encoded["input_ids"][0].tolist().index(bertwright.load(settings.run / "model").tokenizer.mask_id)
+    with torch.no_grad():
+        expected = theirs(**encoded).prediction_logits[0, place].softmax(-1).topk(5)
+    ours = bertwright.load(settings.run / "model").fill_mask(text).masks[0]
+    assert [candidate.probability for candidate in ours] == pytest.approx(expected.values.tolist(), rel=1e-4)
+
+
+def test_micro_batches_change_the_result_by_rounding_only(tmp_path: Path, make_settings: Make) -> None:
+    for name, size in (("whole", 8), ("parts", 3)):
+        carried_out(make_settings(tmp_path / name, micro_batch=size))
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    for name, tensor in whole.items():
+        torch.testing.assert_close(parts[name], tensor, rtol=2e-3, atol=2e-4)
+
+
+def test_the_last_steps_are_long(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", log_every=1)
+    assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
+    printed = carried_out(settings)
+    assert "Steps 9 to 12, length 64" in printed
+
+
+@pytest.mark.parametrize("objective", ["mlm", "ltr"])
+def test_other_objectives(tmp_path: Path, make_settings: Make, objective: str) -> None:
+    data = DataSettings(max_length=32, batch_size=8, objective=objective)  # type: ignore[arg-type]
+    settings = make_settings(tmp_path / "run", data=data)
+    printed = carried_out(settings)
+    assert "next-sentence accuracy" not in printed
+    config = json.loads((settings.run / "model" / "config.json").read_text())
+    assert config["is_decoder"] == (objective == "ltr")
+
+
+def test_training_goes_on_from_another_model(tmp_path: Path, make_settings: Make) -> None:
+    first = make_settings(tmp_path / "first", steps=60, optimizer=OptimizerSettings(learning_rate=5e-3))
+    carried_out(first)
+    second = make_settings(tmp_path / "second", model=ModelSettings(init=str(tmp_path / "first" / "model")))
+    carried_out(second)
+    last = [record for record in read_metrics(first.run) if record["kind"] == "held_out"][-1]
+    start = next(record for record in read_metrics(second.run) if record["kind"] == "held_out")
+    assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
+
+
+def test_a_model_with_one_kind_of_segment_is_refused_where_pairs_are_read(
+    tmp_path: Path, make_settings: Make, store: Path
+) -> None:
+    tokenizer = Tokenizer.load(store / "tokenizer")
+    config = BertConfig(tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=32)
+    save_model(tmp_path / "one", BertForPretraining(replace(config, type_vocab_size=1), seed=0), tokenizer)
+    settings = make_settings(tmp_path / "run", model=ModelSettings(init=str(tmp_path / "one")))
+    with pytest.raises(ValueError, match=r"one kind of segment \(type_vocab_size 1\).*; choose --objective mlm$"):
+        carried_out(settings)
+    assert not settings.run.exists()
+    carried_out(replace(settings, data=replace(settings.data, objective="mlm")))
+
+
+@pytest.mark.parametrize(
+    ("given", "rates"),
+    [({}, (0.3, 0.2)), ({"hidden_dropout": 0.0}, (0.0, 0.2)), ({"attention_dropout": 0.1}, (0.3, 0.1))],
+)
+def test_the_model_to_start_from_has_its_dropouts_unless_others_are_given(
+    tmp_path: Path, make_settings: Make, tiny_bert: Path, given: dict[str, float], rates: tuple[float, float]
+) -> None:
+    init = shutil.copytree(tiny_bert, tmp_path / "init")
+    config = json.loads((init / "config.json").read_text())
+    theirs = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}
+    (init / "config.json").write_text(json.dumps(config | theirs))
+    settings = make_settings(tmp_path / "run", steps=2, save_every=1, model=ModelSettings(init=str(init), **given))
+    carried_out(settings)
+    shutil.rmtree(settings.run / "model")
+    shutil.rmtree(settings.run / "checkpoints" / "step-00000002")
+    carried_out(replace(settings, resume=True))
+    trained = load_config(settings.run / "model")
+    assert (trained.hidden_dropout, trained.attention_dropout) == rates
+    assert replace(trained, hidden_dropout=0.3, attention_dropout=0.2) == load_config(init)
+
+
+def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", model=ModelSettings("tiny", num_layers=10**9))
+    with pytest.raises(ValueError, match=r"take 793,\d{3} GB, .* lower --num-layers \(1,000,000,000\)"):
+        carried_out(settings)
+    assert not (settings.run / "settings.toml").exists()
+
+
+def test_heads_that_the_model_to_start_from_lacks_are_named(
+    tmp_path: Path, make_settings: Make, tiny_bert: Path
+) -> None:
+    init = shutil.copytree(tiny_bert, tmp_path / "init")
+    bare = {name: tensor for name, tensor in load_file(init / "model.safetensors").items() if "cls." not in name}
+    save_file(bare, init / "model.safetensors")
+    told = carried_out(make_settings(tmp_path / "run", steps=1, model=ModelSettings(init=str(init))))
+    assert "init has no masked_token head: it starts from random weights" in " ".join(told.split())
+    assert "no next_sentence head" in " ".join(told.split())
+    assert "no pooler" not in told
+
+
+def test_what_is_unset_is_the_papers() -> None:
+    assert ModelSettings().config(30_000, causal=False) == BertConfig.named("base", 30_000)
+    wide = ModelSettings("tiny", hidden_size=64, max_positions=32, hidden_dropout=0.2, activation="gelu_tanh")
+    assert wide.config(30_000, causal=True) == BertConfig.named(
+        "tiny", 30_000, causal=True, hidden_size=64, intermediate_size=256, max_positions=32, hidden_dropout=0.2,
+        activation="gelu_tanh", initializer_range=0.02 * 12**0.5,
+    )  # fmt: skip
+
+
+def test_first_weights_of_narrow_models_are_wider() -> None:
+    ranges = {size: ModelSettings(size).config(100, causal=False).initializer_range for size in SIZES}
+    told = {size: round(width, 4) for size, width in ranges.items()}
+    expected = {"tiny": 0.049, "mini": 0.0346, "small": 0.0245, "medium": 0.0245, "base": 0.02, "large": 0.02}
+    assert told == expected
+    config = ModelSettings("mini", initializer_range=0.02).config(1_000, causal=False)
+    assert config.initializer_range == 0.02
+    for size in ("mini", "base"):  # what a product with a normalised state spreads to; 0.88: cut at two deviations
+        config = ModelSettings(size).config(1_000, causal=False)
+        weight = BertForPretraining(config).state_dict()["encoder.layers.0.qkv.weight"]
+        state = torch.nn.functional.layer_norm(torch.randn(config.hidden_size), (config.hidden_size,))
+        assert (weight @ state).std() == pytest.approx(0.02 * 768**0.5 * 0.88, rel=0.1)
+
+
+def test_narrow_models_start_looking_around_and_the_papers_sizes_from_random_weights() -> None:
+    def looks_around(settings: ModelSettings, causal: bool = False) -> bool:
+        config = replace(settings.config(100, causal), num_layers=1)
+        model = settings.new_model(config, seed=3)
+        queries, keys, _ = model.encoder.layers[0].qkv.weight.chunk(3)
+        return bool(torch.allclose(queries.norm(), keys.norm(), rtol=1e-5))  # keys are queries, rotated
+
+    assert {size: looks_around(ModelSettings(size)) for size in SIZES} == {
+        "tiny": True, "mini": True, "small": True, "medium": True, "base": False, "large": False
+    }  # fmt: skip
+    assert looks_around(ModelSettings("base", first_weights="neighbours"))
+    assert not looks_around(ModelSettings("tiny", first_weights="random"))
+    assert not looks_around(ModelSettings("tiny"), causal=True)
+
+
+def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
+    message = r"^size = 'tiny', num_layers = 3: the model to start from, folder, has its own; leave that out"
+    with pytest.raises(ValueError, match=message):
+        ModelSettings(size="tiny", init="folder", num_layers=3, hidden_dropout=0.0)
+    for name, value in (
+        ("hidden_size", 64),
+        ("max_positions", 512),
+        ("activation", "gelu"),
+        ("initializer_range", 0.02),
+        ("first_weights", "random"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} = {value!r}: the model to start from"):
+            ModelSettings(init="folder", **{name: value})  # type: ignore[arg-type]
+
+
+# Resuming
+
+
+def child(settings: PretrainSettings) -> multiprocessing.process.BaseProcess:
+    """The run in a process of its own, started from a server that has everything imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bertwright.commands.pretrain.run"])
+    process = context.Process(target=_silently, args=(settings,))
+    process.start()
+    return process
+
+
+def _silently(settings: PretrainSettings) -> None:
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    pretrain(settings)
+
+
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "unbroken", steps=40, save_every=2, long=LongPhase(0.5, 64))
+    started = time.monotonic()
+    process = child(settings)
+    process.join()
+    whole = time.monotonic() - started
+    assert process.exitcode == 0
+
+    chance = random.Random(4)
+    kills = 0
+    while kills < 20:  # on a machine that grows faster meanwhile, one run may end before it is killed often enough
+        broken = replace(settings, run=tmp_path / f"broken-{kills}")
+        kills += killed_until_done(broken, lambda: chance.uniform(0.05, 0.5) * whole, at_most=22)
+        assert (broken.run / "model").is_dir()
+        assert same_bits(settings.run, broken.run)
+        assert figures(broken.run) == figures(settings.run)
+        assert not list(broken.run.rglob(".*.part-*"))
+
+
+def killed_until_done(settings: PretrainSettings, patience: Callable[[], float], at_most: int) -> int:
+    """Run, SIGKILL after `patience` seconds, resume, and so on until a process comes to the end; how many were killed.
+
+    From the very start, where nothing is written yet, up to the middle of a later save.
+    """
+    kills = 0
+    while True:
+        process = child(replace(settings, resume=(settings.run / "settings.toml").exists()))
+        process.join(patience() if kills < at_most else None)
+        if process.exitcode is not None:
+            assert process.exitcode == 0
+            return kills
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        kills += 1
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
+    write_settings(tmp_path / "recipe.toml", settings, "test")
+    command = [sys.executable, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        wait_for(lambda: len(read_metrics(settings.run)) > 5)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    step = int(re.search(r"interrupted: step ([\d,]+) is saved", printed)[1].replace(",", ""))  # type: ignore[index]
+    assert f"bertwright pretrain --run {settings.run} --resume" in printed
+    assert [path.name for path in (settings.run / "checkpoints").iterdir()] == [f"step-{step:08d}"]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come"
+        time.sleep(0.05)
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "unbroken")
+    carried_out(settings)
+    shutil.copytree(settings.run, tmp_path / "resumed")
+    shutil.rmtree(tmp_path / "resumed" / "model")
+    shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "step-00000012")
+    printed = carried_out(replace(settings, run=tmp_path / "resumed", resume=True))
+    assert "Resuming after step 8" in printed
+    assert same_bits(settings.run, tmp_path / "resumed")
+    again = carried_out(replace(settings, run=tmp_path / "resumed", resume=True))
+    assert "finished already" in again
+
+
+def test_a_run_killed_at_its_end_still_gets_its_report(
+    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(tmp_path / "run")
+
+    def killed(*_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("bertwright.commands.pretrain.run.plot_metrics", killed)
+        pretrain(settings, Console(file=StringIO()))
+    carried_out(replace(settings, resume=True))
+    assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}
+
+
+def test_a_store_may_move_but_not_change(tmp_path: Path, make_settings: Make, vocabulary_folder: Path) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    shutil.rmtree(settings.run / "model")
+    assert settings.store is not None
+    moved = shutil.copytree(settings.store, tmp_path / "moved")
+    carried_out(replace(settings, resume=True, store=moved))
+    assert (settings.run / "model").is_dir()
+
+    shutil.rmtree(settings.run / "model")
+    text = (settings.store.parent / "text.txt").read_text(encoding="utf-8")
+    (tmp_path / "other.txt").write_text(text.rpartition("\n\n")[0], encoding="utf-8")  # without its last document
+    corpus = CorpusSettings((str(tmp_path / "other.txt"),))
+    build(tmp_path / "other", corpus, Tokenizer.load(vocabulary_folder), PrepareSettings(held_out=0.1, workers=1))
+    with pytest.raises(ValueError, match=r"other: holds another text, .*than the run began with"):
+        pretrain(replace(settings, resume=True, store=tmp_path / "other"))
+
+
+TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone"]
+
+
+def test_ctrl_c_reaches_all_processes_of_a_run_which_goes_on_as_it_says(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
+    write_settings(tmp_path / "recipe.toml", settings, "test")
+    arguments = ["--config", str(tmp_path / "recipe.toml"), "--run", str(settings.run)]
+    command = ["--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain", *arguments]
+    saved = [0]
+    for _ in range(2):
+        with subprocess.Popen(
+            [*TORCHRUN, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as run:
+            wait_for(lambda: len(read_metrics(settings.run)) > saved[-1] + 5)
+            run.send_signal(signal.SIGINT)
+            printed, _ = run.communicate(timeout=60)
+        step, way = re.search(r"interrupted: step ([\d,]+) is saved; go on with: torchrun (.*)", printed).groups()  # type: ignore[union-attr]
+        saved.append(int(step.replace(",", "")))
+        command = shlex.split(way)
+    names = sorted(path.name for path in (settings.run / "checkpoints").iterdir())
+    assert names == [f"step-{step:08d}" for step in saved[1:]]
+    assert 0 < saved[1] < saved[2]
+
+
+def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
+    write_settings(tmp_path / "recipe.toml", settings, "test")
+    command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain"]
+    command += ["--config", str(tmp_path / "recipe.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        wait_for(lambda: len(read_metrics(settings.run)) > 5)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    ours = [line for line in second.stderr.splitlines() if line.startswith("bertwright")]
+    assert "another process is writing there" in next(line for line in ours if line.startswith("bertwright: error: "))
+    assert f"bertwright, rank 1: error: {settings.run}: refused by the first rank, which says why" in ours
+    assert "Error: " not in second.stderr.replace("ChildFailedError: ", "")  # the end of a trace of ours
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data": DataSettings(max_length=32, batch_size=7, objective="mlm", whole_words=True), "micro_batch": 2},
+    ],
+)
+def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make, changes: dict[str, Any]) -> None:
+    alone = make_settings(tmp_path / "alone", log_every=1, **changes)
+    carried_out(alone)
+    together = make_settings(tmp_path / "together", log_every=1, **changes)
+    write_settings(tmp_path / "recipe.toml", together, "test")
+    command = ["--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
+    done = subprocess.run([*TORCHRUN, *command], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("parameters, vocabulary") == 1  # one of them speaks
+    for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
+        assert two["mlm_loss"] == pytest.approx(one["mlm_loss"], rel=1e-4)
+        assert two["nsp_loss"] == pytest.approx(one["nsp_loss"], rel=1e-3)
+        assert two.get("gradient_norm", 0.0) == pytest.approx(one.get("gradient_norm", 0.0), rel=1e-3)
+
+
+# Misuse and faults
+
+
+def test_a_folder_with_a_run_is_not_begun_again(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    refusal = "holds a run already; go on with --resume, or name another"
+    with pytest.raises(ValueError, match=refusal):
+        pretrain(settings)
+    (settings.run / "settings.toml").unlink()  # its checkpoints would be taken for the new run's
+    with pytest.raises(ValueError, match=refusal):
+        pretrain(settings)
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    changed = replace(settings, resume=True, optimizer=OptimizerSettings(learning_rate=1.0))
+    with pytest.raises(ValueError, match=r"optimizer.learning_rate was 0.003, now 1.0"):
+        pretrain(changed)
+    carried_out(replace(settings, resume=True, keep=1, log_every=50))
+
+
+def test_a_resumed_run_writes_down_what_may_change(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    shutil.rmtree(settings.run / "model")
+    assert settings.store is not None
+    moved = shutil.copytree(settings.store, tmp_path / "moved")
+    now = replace(settings, resume=True, store=moved, keep=1, log_every=50)
+    carried_out(now)
+    assert saved_settings(PretrainSettings, settings.run) == now
+    assert "resume = false" in (settings.run / "settings.toml").read_text()
+
+
+def test_an_altered_store_is_not_trained_on(
+    tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path
+) -> None:
+    text = (store.parent / "text.txt").read_text(encoding="utf-8")
+    (tmp_path / "text.txt").write_text(f"{text}\n" * 40, encoding="utf-8")
+    corpus, tokenizer = CorpusSettings((str(tmp_path / "text.txt"),)), Tokenizer.load(vocabulary_folder)
+    build(tmp_path / "store", corpus, tokenizer, PrepareSettings(held_out=0.1, workers=1))
+    file = tmp_path / "store" / "train" / "tokens-00000.npy"
+    held = np.load(file)
+    held[len(held) // 2 + 2_500] ^= 1  # between the samples that every opening compares
+    np.save(file, held)
+    TokenStore.open(file.parent, tokenizer.digest)
+    settings = make_settings(tmp_path / "run", store=tmp_path / "store")
+    with pytest.raises(ValueError, match=r"tokens-00000.npy: altered"):
+        pretrain(settings)
+    assert not settings.run.exists()
+
+
+def test_a_held_out_part_too_small_to_score_is_left_out(
+    tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path
+) -> None:
+    (tmp_path / "one.txt").write_text("The bear sees the deer in the forest .\n", encoding="utf-8")
+    corpus = CorpusSettings((str(store.parent / "text.txt"),))
+    preparing = PrepareSettings(held_out_inputs=(str(tmp_path / "one.txt"),), workers=1)
+    build(tmp_path / "store", corpus, Tokenizer.load(vocabulary_folder), preparing)
+    settings = make_settings(tmp_path / "run", store=tmp_path / "store")
+    assert "held_out has one sentence: too little to score" in " ".join(carried_out(settings).split())
+    assert {record["kind"] for record in read_metrics(settings.run)} == {"train"}
+
+
+def test_ranks_without_a_sequence_are_refused_before_anything_is_written(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", long=LongPhase(long_share=0.25, long_length=64, long_batch_size=3))
+    place = Place(torch.device("cpu"), torch.float32, threads=1, rank=0, ranks=4)
+    with pytest.raises(ValueError, match="batch_size is 3, less than the 4 ranks"):
+        open_run(settings, place, Console(file=StringIO()))
+
+
+def test_nothing_to_resume(tmp_path: Path, make_settings: Make) -> None:
+    with pytest.raises(ValueError, match="no run to resume there"):
+        pretrain(make_settings(tmp_path / "run", resume=True))
+
+
+def test_two_runs_in_one_folder(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    with folder_lock(settings.run), pytest.raises(ValueError, match="another process is writing there"):
+        pretrain(settings)
+
+
+def test_no_store(tmp_path: Path, make_settings: Make) -> None:
+    with pytest.raises(ValueError, match="no token store given: --store FOLDER"):
+        pretrain(make_settings(tmp_path / "one", store=None))
+    with pytest.raises((ValueError, OSError), match="nowhere"):
+        pretrain(make_settings(tmp_path / "two", store=tmp_path / "nowhere"))
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_before_it(tmp_path: Path, make_settings: Make) -> None:
+    wild = OptimizerSettings(learning_rate=1e30, warmup_share=0.0)
+    settings = make_settings(tmp_path / "run", optimizer=wild, save_every=1)
+    with pytest.raises(DivergedError, match=r"step \d+: not finite: .*--learning-rate"):
+        pretrain(settings, Console(file=StringIO()))
+    assert not (settings.run / "model").exists()
+    checkpoints = list((settings.run / "checkpoints").iterdir())
+    assert checkpoints
+    assert all(
+        tensor.isfinite().all() for path in checkpoints for tensor in load_file(path / "model.safetensors").values()
+    )
+
+
+def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, make_settings: Make) -> None:
+    """The last step's loss and gradient were finite; what it did to the weights no later step will notice."""
+    wild = OptimizerSettings(learning_rate=3e38, warmup_share=0.0)
+    settings = make_settings(tmp_path / "run", optimizer=wild, steps=1, save_every=1)
+    with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \(.*try a hundredth"):
+        pretrain(settings, Console(file=StringIO()))
+    assert not (settings.run / "model").exists()
+    assert list((settings.run / "checkpoints").iterdir()) == []
+
+
+def test_a_run_that_diverged_without_breaking_says_so(tmp_path: Path, make_settings: Make) -> None:
+    wild = OptimizerSettings(learning_rate=3.0, warmup_share=0.0)
+    printed = carried_out(make_settings(tmp_path / "run", optimizer=wild, steps=30))
+    assert "higher than before training: the run has diverged" in printed
+    assert "has diverged" not in carried_out(make_settings(tmp_path / "tame", steps=30))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    shutil.rmtree(settings.run / "model")
+    file = settings.run / "checkpoints" / "step-00000012" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(ValueError, match=r"step-00000012/model.safetensors: .* bytes expected.*delete .*step-00000012"):
+        pretrain(replace(settings, resume=True))
+    shutil.rmtree(file.parent)  # the way out that the message names
+    carried_out(replace(settings, resume=True))
+    assert (settings.run / "model").is_dir()
+
+
+def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    shutil.rmtree(settings.run / "model")
+    shutil.rmtree(settings.run / "checkpoints" / "step-00000012")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # as a full disk would: writes beyond it fail
+    try:
+        with pytest.raises(OSError, match=r"not written|could not be written|[Tt]oo large"):
+            pretrain(replace(settings, resume=True), Console(file=StringIO()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in (settings.run / "checkpoints").iterdir()] == ["step-00000008"]
+    carried_out(replace(settings, resume=True))
+    assert (settings.run / "model").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"micro_batch": 0}, "micro_batch must be at least 1"),
+        ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size is 0"),
+        ({"long": LongPhase(0.5, 512)}, "sequences of 512 tokens are asked for, but the model has 64 positions"),
+        ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "not a multiple of num_heads"),
+    ],
+)
+def test_impossible_settings(tmp_path: Path, make_settings: Make, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pretrain(make_settings(tmp_path / "run", **changes))
+
+
+def test_a_checkpoint_of_another_vocabulary_is_not_trained_on(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    carried_out(settings)
+    other = tmp_path / "other"
+    shutil.copytree(settings.run / "model", other)
+    for name in ("vocab.txt", "tokenizer.json"):
+        text = (other / name).read_text()
+        (other / name).write_text(text.replace("bear", "boar"))
+    with pytest.raises(ValueError, match="its vocabulary is not the one that"):
+        pretrain(make_settings(tmp_path / "second", model=ModelSettings(init=str(other))))

@@ -1,0 +1,375 @@
+"""Probing as a whole: heads learn from frozen states, runs go on where they stopped, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bertwright.commands.probe import head_training
+from bertwright.commands.probe import run as probe_module
+from bertwright.commands.probe.head_training import epoch_batches
+from bertwright.commands.probe.run import ProbeSettings, Result, Row, probe, table_rows
+from bertwright.commands.use import InfoSettings, info
+from bertwright.files import read_json
+from bertwright.interop.huggingface import save_model
+from bertwright.models.config import BertConfig
+from bertwright.models.feature_head import REPRESENTATIONS
+from bertwright.models.heads import BertForPretraining
+from bertwright.settings import from_table, read_toml
+from bertwright.tasks.presets import Overrides, TaskSettings
+from bertwright.training.context import DeviceSettings
+from bertwright.training.run_directory import saved_settings
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+ANIMALS, PLACES = "bear deer fish wolf crow".split(), "forest river mountain valley".split()
+
+Make = Callable[..., ProbeSettings]
+
+
+def tagged(number: int, seed: int) -> str:
+    """Sentences in which an article has the tag of the noun behind it: a head must read the word's neighbours."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(number):
+        words, tags = [], []
+        for _ in range(int(rng.integers(1, 4))):
+            place = rng.random() < 0.5
+            words += ["the", str(rng.choice(PLACES if place else ANIMALS)), str(rng.choice(["sees", "hears", "."]))]
+            tags += ["B-LOC", "I-LOC", "O"] if place else ["B-ANI", "I-ANI", "O"]
+        lines.append(json.dumps({"words": words, "tags": tags}))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> Path:
+    """Random weights in four layers, so that there is a sum of the last four."""
+    tokenizer = Tokenizer.load(vocabulary_folder)
+    config = BertConfig(
+        tokenizer.vocab_size, hidden_size=24, num_layers=4, num_heads=2, intermediate_size=32, max_positions=32,
+        initializer_range=0.06,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("bert") / "model"
+    save_model(folder, BertForPretraining(config, seed=5), tokenizer)
+    return folder
+
+
+@pytest.fixture
+def make(tmp_path: Path, bert: Path) -> Make:
+    """Settings of a small run, any field changed by name."""
+    for seed, (part, number) in enumerate({"train": 240, "dev": 60, "test": 50}.items()):
+        (tmp_path / f"{part}.jsonl").write_text(tagged(number, seed), encoding="utf-8")
+
+    def settings(**changes: Any) -> ProbeSettings:
+        fields: dict[str, Any] = {
+            "run": tmp_path / "run",
+            "task": TaskSettings(
+                "tagging", **{part: (str(tmp_path / f"{part}.jsonl"),) for part in ("train", "dev", "test")}
+            ),
+            "model": str(bert),
+            "representations": ("last",),
+            "seeds": (0, 1),
+            "learning_rates": (3e-2,),
+            "epochs": 3,
+            "batch_size": 16,
+            "lstm_size": 16,
+            "dropout": 0.1,
+            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        }
+        return ProbeSettings(**(fields | changes))
+
+    return settings
+
+
+def carried_out(settings: ProbeSettings) -> tuple[list[Row], str]:
+    """Run, and give the rows and what was printed."""
+    printed = io.StringIO()
+    return probe(settings, Console(file=printed, width=80)), printed.getvalue()
+
+
+def results(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def timeless(run: Path) -> list[dict[str, Any]]:
+    return [result | {"seconds": 0} for result in results(run)]
+
+
+def test_every_representation_is_learned_from(make: Make) -> None:
+    settings = make(representations=tuple(REPRESENTATIONS), seeds=(0,), epochs=6)
+    rows, printed = carried_out(settings)
+    assert [row.representation for row in rows] == list(REPRESENTATIONS)
+    assert all(row.dev.mean > 0.9 and row.test and row.test.mean > 0.9 for row in rows)  # nothing but O scores 0
+    assert len(results(settings.run)) == 6
+    assert rows[3][2:] == rows[5][2:]  # of a model with four layers, the last four are all
+    for row in rows:
+        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{row.representation} "))
+        assert row.test
+        scores = [f"{100 * found.mean:.2f}" for found in (row.dev, row.test)]
+        assert line.split()[1:] == ["0.03", "1", *scores]
+    assert "paper" not in printed
+    assert read_json(settings.run / "report.json") == {
+        "metric": "f1",
+        "rows": json.loads(json.dumps([row.plain() for row in rows])),
+    }
+    assert from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there") == settings
+    assert sorted(path.name for path in (settings.run / "features/dev").iterdir()) == [
+        "blocks.json", "header.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
+    ]  # fmt: skip
+
+
+def test_a_line_of_results_is_the_best_epoch_on_dev(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    scores = head_training.scores
+
+    def noted(*given: Any) -> dict[str, float]:
+        found = scores(*given)
+        seen.append(found["f1"])
+        return dict(found)
+
+    monkeypatch.setattr(head_training, "scores", noted)
+    settings = make(seeds=(0,), epochs=6)
+    carried_out(settings)
+    (result,) = results(settings.run)
+    assert len(seen) == 7  # six epochs on dev, the best on test
+    assert result["dev"]["f1"] == max(seen[:6]) == seen[result["epoch"] - 1]
+    assert result["epoch"] == seen.index(max(seen[:6])) + 1
+    assert result["test"]["f1"] == seen[6]
+
+
+def test_an_interrupted_run_goes_on_to_the_same_results(make: Make, tmp_path: Path, monkeypatch: Any) -> None:
+    whole = make(run=tmp_path / "whole")
+    carried_out(whole)
+    settings, train, trained = make(), probe_module.train, []
+
+    def interrupted(*given: Any) -> Any:
+        if trained:
+            raise KeyboardInterrupt
+        trained.append(given)
+        return train(*given)
+
+    monkeypatch.setattr(probe_module, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"bertwright probe --run \S+/run --resume"):
+        carried_out(settings)
+    assert timeless(settings.run) == timeless(whole.run)[:1]
+    monkeypatch.setattr(probe_module, "train", lambda *given: trained.append(given) or train(*given))
+    rows, printed = carried_out(replace(settings, resume=True))
+    assert len(trained) == 2
+    assert "1 of 2 heads are done already" in printed
+    assert timeless(settings.run) == timeless(whole.run)
+    assert rows[0].dev.seeds == 2
+    assert f" 2   {100 * rows[0].dev.mean:.2f} ± {100 * rows[0].dev.deviation:.2f} " in printed
+
+
+def test_heads_may_be_added_but_nothing_else_changed(make: Make) -> None:
+    settings = make(seeds=(0,), epochs=1)
+    carried_out(settings)
+    before = timeless(settings.run)
+    with pytest.raises(ValueError, match=r"holds a run already; go on with --resume"):
+        carried_out(settings)
+    with pytest.raises(ValueError, match=r"settings\.toml: epochs was 1, now 2"):
+        carried_out(replace(settings, resume=True, epochs=2))
+    wider = replace(settings, resume=True, representations=("embeddings", "last"), learning_rates=(3e-2, 1e-6))
+    rows, _ = carried_out(wider)
+    after = timeless(settings.run)
+    assert after[:1] == before
+    assert {(result["representation"], result["learning_rate"]) for result in after} == {
+        ("last", 3e-2), ("last", 1e-6), ("embeddings", 3e-2), ("embeddings", 1e-6)
+    }  # fmt: skip
+    assert [(row.representation, row.learning_rate) for row in rows] == [("embeddings", 3e-2), ("last", 3e-2)]
+
+
+def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(
+    make: Make, monkeypatch: Any, interrupted_in: Callable[..., AbstractContextManager[list[Any]]]
+) -> None:
+    settings = make(epochs=1)
+    with interrupted_in(probe_module, "train", 2):
+        carried_out(settings)
+    rows, printed = carried_out(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
+    assert "1 of 6 heads are done already" in printed
+    asked = [(name, seed) for name in ("last", "embeddings") for seed in (0, 1, 7)]
+    assert [(result["representation"], result["seed"]) for result in results(settings.run)] == asked
+    assert [(row.representation, row.dev.seeds) for row in rows] == [("embeddings", 3), ("last", 3)]
+    written = from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there")
+    assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
+
+    monkeypatch.setattr(probe_module, "train", lambda *_: pytest.fail("trained again"))
+    assert carried_out(saved_settings(ProbeSettings, settings.run))[0] == rows
+
+
+def test_changed_files_are_noticed(make: Make, tmp_path: Path) -> None:
+    settings = make(seeds=(0,), epochs=1)
+    carried_out(settings)
+    dev = tmp_path / "dev.jsonl"
+    content = dev.read_text(encoding="utf-8")
+    dev.write_text(content.replace("I-LOC", "O", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"results\.jsonl: its results are of other data"):
+        carried_out(replace(settings, resume=True))
+    dev.write_text(content.replace("bear", "deer", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"features/dev: holds features of other data"):
+        carried_out(replace(settings, resume=True))
+    dev.write_text(content, encoding="utf-8")
+    whole = results(settings.run)[0]
+    for line in ({"seed": 0}, whole | {"dev": {}}, whole | {"dev": {"f1": "x"}}, whole | {"test": [1]}):
+        (settings.run / "results.jsonl").write_text(json.dumps(line) + "\n")
+        with pytest.raises(ValueError, match=r"results\.jsonl: not as it was written"):
+            carried_out(replace(settings, resume=True))
+
+
+def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
+    carried_out(first)
+    monkeypatch.setattr("bertwright.inference.feature_cache.outputs", lambda *_: pytest.fail("computed again"))
+    carried_out(replace(first, run=tmp_path / "two"))
+    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
+    assert not (tmp_path / "two/features").exists()
+
+    printed = io.StringIO()
+    info(InfoSettings(tmp_path / "states"), Console(file=printed, width=120))
+    told = printed.getvalue()
+    layers = sorted(path.stem.removeprefix("layer-") for path in (tmp_path / "states/dev").glob("layer-*.npy"))
+    assert "states of a frozen encoder" in told
+    assert told.count(f"numbers, of layer {', '.join(str(int(layer)) for layer in layers)}") == 3
+    path = tmp_path / "states/dev" / f"layer-{layers[0]}.npy"
+    content = path.read_bytes()
+    for damaged in (content[:-1], b"x", content + b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{path.name}: damaged.*; delete .*dev, and it is computed again"):
+            info(InfoSettings(tmp_path / "states"))
+
+
+def test_what_a_user_should_know_is_remarked(make: Make, tmp_path: Path) -> None:
+    _, printed = carried_out(
+        make(seeds=(0,), epochs=1, task=replace(make().task, dev=(str(tmp_path / "train.jsonl"),)))
+    )
+    assert "trained on and scored; such a score says little about others" in " ".join(printed.split())
+
+
+def test_features_of_other_data_are_refused_before_a_run_is_begun(make: Make, tmp_path: Path) -> None:
+    first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
+    carried_out(first)
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(dev.read_text(encoding="utf-8").replace("bear", "deer", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"states/dev: holds features of other data"):
+        carried_out(replace(first, run=tmp_path / "two"))
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_sentence_without_words_is_passed_over(make: Make, tmp_path: Path) -> None:
+    for part in ("train", "dev"):
+        path = tmp_path / f"{part}.jsonl"
+        path.write_text(path.read_text(encoding="utf-8") + '{"words": [], "tags": []}\n', encoding="utf-8")
+    rows, _ = carried_out(make(seeds=(0,)))
+    assert rows[0].dev.mean > 0.9
+
+
+def test_the_papers_figures_stand_beside_the_entities_they_are_of(make: Make, tmp_path: Path) -> None:
+    for path in tmp_path.glob("*.jsonl"):
+        lines = path.read_text(encoding="utf-8").replace("-ANI", "-PER")
+        path.write_text(lines + '{"words": ["a", "b"], "tags": ["B-ORG", "B-MISC"]}\n', encoding="utf-8")
+    _, printed = carried_out(make(representations=("last", "embeddings"), seeds=(0,), epochs=1))
+    for name in ("last", "embeddings"):
+        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{name} "))
+        assert line.split()[-1] == f"{100 * REPRESENTATIONS[name].paper:.1f}"
+    assert "paper: BERT BASE on the dev set of CoNLL-2003" in printed
+
+
+def test_a_text_is_told_by_a_linear_layer_on_its_first_state(make: Make, tmp_path: Path) -> None:
+    """All texts have the same [CLS] at the embeddings, and so the same label; above them it has seen the words."""
+    rng = np.random.default_rng(0)
+    for part, number in (("train", 160), ("dev", 60)):
+        lines = [("the bear .\tanimal", "the forest .\tplace")[label] for label in rng.integers(0, 2, number)]
+        (tmp_path / f"{part}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]), encoding="utf-8")
+    task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
+    settings = make(task=task, representations=("embeddings", "last"), epochs=20, learning_rates=(1e-1,), dropout=0.0)
+    rows, printed = carried_out(settings)
+    assert rows[0].dev.best < 0.65
+    assert rows[1].dev.lowest == 1.0
+    assert rows[1].test is None
+    assert "paper" not in printed
+    assert "BiLSTM" not in printed
+
+
+def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make, tmp_path: Path, bert: Path) -> None:
+    article = {"context": "the bear", "qas": [{"id": "1", "question": "who", "answers": []}]}
+    article["qas"][0]["answers"] = [{"text": "bear", "answer_start": 4}]  # type: ignore[index]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [article]}]}))
+    squad = TaskSettings("question-answering", train=(f"{tmp_path}/squad.json",), dev=(f"{tmp_path}/squad.json",))
+    task = make().task
+    for changes, message in (
+        ({"task": replace(task, dev=())}, "no dev examples: name files with --dev"),
+        ({"model": None}, "no model given: --model"),
+        ({"task": squad}, "reads every token of every window, too many to keep; fine-tune"),
+        ({"task": replace(task, overrides=Overrides(max_length=33))}, "max_length = 33: the model has 32 positions"),
+    ):
+        settings = make(run=tmp_path / "refused", seeds=(0,), epochs=1, **changes)
+        with pytest.raises(ValueError, match=message):
+            carried_out(settings)
+        assert not settings.run.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": ()}, r"seeds = \[\]: one or more, each once"),
+        ({"seeds": (1, 1)}, "each once"),
+        ({"representations": ("last", "last")}, "each once"),
+        ({"learning_rates": (0.0,)}, "learning_rates must be above 0"),
+        ({"learning_rates": (float("nan"),)}, "learning_rates must be above 0"),
+        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"lstm_size": 15}, "lstm_size must be even, half for each direction, not 15"),
+        ({"lstm_layers": 0}, "lstm_layers must be at least 1"),
+        ({"dropout": 1.0}, "dropout is a share"),
+    ],
+)
+def test_settings_that_make_no_sense(make: Make, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1).filter(any), st.integers(1, 5), st.integers(0, 3))
+def test_an_epoch_has_every_example_with_rows_once(lengths: list[int], batch_size: int, seed: int) -> None:
+    batches = epoch_batches(np.array(lengths), batch_size, seed, epoch=1)
+    assert sorted(number for batch in batches for number in batch) == list(np.flatnonzero(lengths))
+    assert all(len(batch) <= batch_size for batch in batches)
+    assert len(batches) == -(-np.count_nonzero(lengths) // batch_size)
+
+
+def test_epochs_differ_and_batches_are_alike_in_length() -> None:
+    lengths = np.random.default_rng(0).integers(1, 50, 1000)
+    first, second, other_seed = (epoch_batches(lengths, 8, *place) for place in ((0, 0), (0, 1), (1, 0)))
+    assert not np.array_equal(first[0], second[0])
+    assert not np.array_equal(first[0], other_seed[0])
+    assert np.mean([np.ptp(lengths[batch]) for batch in first]) < 4  # of 8 random ones: about 38
+    assert np.std(np.diff([lengths[batch].mean() for batch in first])) > 10  # short and long ones take turns
+
+
+def result(rate: float, seed: int, dev: float, test: float) -> Result:
+    return Result("last", rate, seed, 1, {"f1": dev}, {"f1": test}, 1.0, "")
+
+
+def test_of_several_rates_the_best_on_dev_stands_in_the_table() -> None:
+    (row,) = table_rows([result(1e-3, 0, 0.8, 0.9), result(1e-2, 0, 0.7, 0.5), result(1e-2, 1, 0.95, 0.6)], "f1")
+    assert row.learning_rate == 1e-2
+    assert row.dev.mean == pytest.approx(0.825)
+    assert row.dev.deviation == pytest.approx(0.25 / 2**0.5)
+    assert row.test is not None
+    assert row.test.mean == pytest.approx(0.55)
+
+
+def test_a_rate_with_all_seeds_stands_before_one_that_was_lucky_with_fewer() -> None:
+    lucky, whole = result(1e-3, 0, 0.99, 0.9), [result(1e-2, seed, 0.6, 0.5) for seed in (0, 1)]
+    for results in ([lucky, *whole], [*whole, lucky]):
+        assert [(row.learning_rate, row.dev.seeds) for row in table_rows(results, "f1")] == [(1e-2, 2)]
+    (row,) = table_rows([lucky, result(1e-2, 1, 0.6, 0.5)], "f1")  # none is whole: the best stands
+    assert row.learning_rate == 1e-3

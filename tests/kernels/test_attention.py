@@ -1,0 +1,164 @@
+"""Attention over packed sequences, every backend against a loop over the sequences one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertwright.kernels import native, reference
+from bertwright.kernels.attention import attention, cuda_attention
+from bertwright.kernels.fused_ops import Dropout
+
+needs_native = pytest.mark.skipif(native.library("kernels") is None, reason="no C++ compiler: the twin serves")
+
+
+def packed(lengths: list[int], heads: int, size: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    qkv = torch.randn(sum(lengths), 3, heads, size, generator=generator)
+    return qkv, torch.tensor([0, *lengths]).cumsum(0).int()
+
+
+def one_by_one(qkv: Tensor, cu_seqlens: Tensor, causal: bool) -> Tensor:
+    """The slow twin of both twins: torch's own attention on each sequence alone."""
+    contexts = []
+    for first, last in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False):
+        query, key, value = qkv[first:last].permute(1, 2, 0, 3)
+        contexts.append(F.scaled_dot_product_attention(query, key, value, is_causal=causal).transpose(0, 1))
+    return torch.cat(contexts)
+
+
+def with_gradient(function, qkv: Tensor, *arguments) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+    leaf = qkv.clone().requires_grad_()
+    context = function(leaf, *arguments)
+    upstream = torch.randn(context.shape, generator=torch.Generator().manual_seed(2)).to(context.dtype)
+    return context.detach(), torch.autograd.grad(context, leaf, upstream)[0]
+
+
+def assert_near(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], tolerance: float = 3e-6) -> None:
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=tolerance * other.abs().max().item())
+
+
+LENGTHS = st.lists(st.integers(1, 90), min_size=1, max_size=5)
+
+
+@given(LENGTHS, st.integers(1, 3), st.sampled_from([8, 16, 24, 64, 128, 5]), st.booleans())
+@settings(max_examples=40)
+def test_is_attention_of_each_sequence_alone(lengths: list[int], heads: int, size: int, causal: bool) -> None:
+    qkv, cu_seqlens = packed(lengths, heads, size)
+    got = with_gradient(attention, qkv, cu_seqlens, max(lengths), None, 0, causal)
+    assert_near(got, with_gradient(one_by_one, qkv, cu_seqlens, causal))
+
+
+@given(LENGTHS, st.sampled_from([8, 40, 64]), st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 2**34))
+@settings(max_examples=40)
+def test_dropout_is_the_twins(lengths: list[int], size: int, causal: bool, seed: int, first_token: int) -> None:
+    qkv, cu_seqlens = packed(lengths, 2, size)
+    dropout, longest = Dropout(0.2, seed, first_token), max(lengths)
+    got = with_gradient(attention, qkv, cu_seqlens, longest, dropout, 3, causal)
+    assert_near(got, with_gradient(reference.attention, qkv, cu_seqlens, longest, dropout.at(3), causal), 5e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sequences(causal: bool) -> None:
+    qkv, cu_seqlens = packed([700, 512, 1], 1, 32)
+    got = with_gradient(attention, qkv, cu_seqlens, 700, None, 0, causal)
+    assert_near(got, with_gradient(one_by_one, qkv, cu_seqlens, causal))
+
+
+def test_dropout_drops_weights_at_its_rate() -> None:
+    """With equal weights and values of one, each output is the kept share × 1 / (1 - rate), whose mean is 1."""
+    qkv, cu_seqlens = packed([400], 4, 8)
+    qkv[:, :2], qkv[:, 2] = 0.0, 1.0
+    context = attention(qkv, cu_seqlens, 400, Dropout(0.25, 11), 0)[:, :, 0]
+    assert context.mean().item() == pytest.approx(1.0, abs=0.003)  # 640,000 draws: standard deviation 0.0007
+    assert context.std().item() == pytest.approx((0.25 / 0.75 / 400) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("dropout", [None, Dropout(0.1, 5)])
+def test_companions_and_micro_batches_change_nothing(dropout: Dropout | None) -> None:
+    qkv, cu_seqlens = packed([30, 17, 64], 2, 16)
+    whole = attention(qkv, cu_seqlens, 64, dropout, 1)
+    later = dropout._replace(first_token=30) if dropout else None
+    alone = attention(qkv[30:47].clone(), torch.tensor([0, 17], dtype=torch.int32), 17, later, 1)
+    torch.testing.assert_close(whole[30:47], alone, rtol=1e-6, atol=1e-6)
+
+
+def test_numbers_that_are_not_finite_stay_in_their_sequence() -> None:
+    qkv, cu_seqlens = packed([5, 9], 2, 8)
+    qkv[2, 1, 0, 3] = torch.nan
+    context = attention(qkv, cu_seqlens, 9, None, 0)
+    assert context[:5, 0].isnan().all()
+    assert context[:5, 1].isfinite().all()
+    assert context[5:].isfinite().all()
+
+
+@needs_native
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
+    before = torch.get_num_threads()
+    qkv, cu_seqlens = packed([3, 128, 50, 77], 3, 40)
+    arguments = (cu_seqlens, 128, Dropout(0.1, 5), 0, False)
+    try:
+        torch.set_num_threads(1)
+        alone = with_gradient(attention, qkv, *arguments)
+        torch.set_num_threads(threads)
+        assert all(map(torch.equal, with_gradient(attention, qkv, *arguments), alone))
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_native
+@pytest.mark.parametrize("head_size", [8, 32, 40, 64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("draw", [None, Dropout(0.1, 5)])
+def test_bfloat16_is_rounded_a_few_times_only(head_size: int, causal: bool, draw: Dropout | None) -> None:
+    """Sums are float32 everywhere: each number is off by a few roundings to 8 bits, however long the sequence."""
+    for lengths in ([1, 31, 32], [33, 0, 2], [129, 300], [513]):
+        qkv, cu_seqlens = packed(lengths, 2, head_size)
+        qkv = qkv.bfloat16()
+        context, gradient = with_gradient(attention, qkv, cu_seqlens, max(lengths), draw, 3, causal)
+        exact, exact_gradient = with_gradient(attention, qkv.float(), cu_seqlens, max(lengths), draw, 3, causal)
+        assert context.dtype == gradient.dtype == torch.bfloat16
+        for got, expected in ((context, exact), (gradient, exact_gradient)):
+            assert (got.float() - expected).norm() < 2**-8 * expected.norm(), lengths
+            assert (got.float() - expected).abs().max() < 2**-6 * expected.abs().max(), lengths
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudas_kernels_take_what_they_are_given(dtype: torch.dtype, causal: bool) -> None:
+    """Shapes alone, forward and backward, as PyTorch works them out without a GPU."""
+    qkv = torch.empty(25, 3, 2, 16, dtype=dtype, device="meta", requires_grad=True)
+    cu_seqlens = torch.empty(4, dtype=torch.int32, device="meta")
+    context = cuda_attention(qkv, cu_seqlens, 17, Dropout(0.1, 5), 1, causal)
+    assert (context.shape, context.dtype) == ((25, 2, 16), dtype)
+    (gradient,) = torch.autograd.grad(context.sum(), qkv)
+    assert (gradient.shape, gradient.dtype) == (qkv.shape, dtype)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudas_kernels_are_the_same_function(dtype: torch.dtype, causal: bool) -> None:
+    lengths = [5, 170, 3]
+    qkv, cu_seqlens = packed(lengths, 2, 64)
+    exact = with_gradient(one_by_one, qkv, cu_seqlens, causal)
+    got = with_gradient(lambda x: attention(x.to("cuda", dtype), cu_seqlens.cuda(), 170, None, 0, causal).cpu(), qkv)
+    for one, other in zip(got, exact, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0, atol=(1e-5 if dtype == torch.float32 else 0.03))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_cudas_dropout_belongs_to_its_place_and_drops_at_its_rate() -> None:
+    qkv, cu_seqlens = packed([400], 4, 8)
+    qkv[:, :2], qkv[:, 2] = 0.0, 1.0
+    given = qkv.cuda(), cu_seqlens.cuda(), 400
+    first, again, other = (attention(*given, Dropout(0.25, seed), 0) for seed in (11, 11, 12))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.mean().item() == pytest.approx(1.0, abs=0.003)

@@ -1,0 +1,484 @@
+"""The fused operations against their slow twins, torch's autograd, and themselves on other numbers of threads."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertwright.kernels import fused_ops, linear_bf16, native, reference
+from bertwright.kernels.dropout import kept
+from bertwright.kernels.ffi import runs_native
+from bertwright.kernels.fused_ops import AdamStep, Dropout, Norm, Tables
+
+needs_native = pytest.mark.skipif(native.library("kernels") is None, reason="no C++ compiler: the twins serve")
+DROPOUT = Dropout(0.1, seed=2**63 + 99, first_token=2**32 - 3)  # rows on both sides of 2^32
+SHAPES = [(130, 256), (37, 100), (5, 11), (1, 8), (0, 16)]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.manual_seed(7)
+    yield
+    torch.set_num_threads(threads)
+
+
+def outcome(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """The result and the gradient of every input, for one fixed upstream gradient."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    y = function(*leaves)
+    torch.manual_seed(3)
+    return [y.detach(), *torch.autograd.grad(y, leaves, torch.randn_like(y))]
+
+
+def assert_same(
+    ours: Callable[..., Tensor], twin: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 3e-6
+) -> None:
+    """Equal to `tolerance` of each tensor's largest number."""
+    for got, expected in zip(outcome(ours, *inputs), outcome(twin, *inputs), strict=True):
+        largest = expected.abs().max().item() if expected.numel() else 0.0
+        torch.testing.assert_close(got, expected, rtol=0, atol=tolerance * largest)
+
+
+def norm_inputs(rows: int, columns: int) -> list[Tensor]:
+    shapes = [(rows, columns), (columns,), (rows, columns), (columns,), (columns,)]
+    return [torch.randn(shape) for shape in shapes]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tanh", [False, True])
+def test_bias_gelu_is_torchs(shape: tuple[int, int], tanh: bool) -> None:
+    inputs = (3 * torch.randn(shape), torch.randn(shape[1]))
+    assert_same(lambda x, b: fused_ops.bias_gelu(x, b, tanh), lambda x, b: reference.bias_gelu(x, b, tanh), *inputs)
+
+
+@needs_native  # torch's own is less exact far down the left tail
+def test_bias_gelu_is_exact_over_its_whole_range() -> None:
+    x = torch.linspace(-14, 14, 100_001)[:, None].requires_grad_()
+    y = fused_ops.bias_gelu(x, torch.zeros(1), tanh=False)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    exact = x.detach().double()
+    density = torch.exp(-(exact**2) / 2) / (2 * torch.pi) ** 0.5
+    cdf = torch.special.ndtr(exact)
+    torch.testing.assert_close(y.double(), exact * cdf, rtol=1e-6, atol=1e-7)  # also relative, far down the left tail
+    torch.testing.assert_close(slope.double(), cdf + exact * density, rtol=0, atol=3e-7)
+
+
+@needs_native
+@pytest.mark.parametrize("tanh", [False, True])
+def test_bias_gelu_in_bfloat16_is_rounded_once(tanh: bool) -> None:
+    """What else it is off by, a sixteenth of a rounding at most, changes few roundings."""
+    x = torch.linspace(-5, 5, 100_001).bfloat16().unique()[None].requires_grad_()
+    y = fused_ops.bias_gelu(x, torch.zeros(x.shape[1]), tanh)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    exact_x = x.detach().double().requires_grad_()
+    exact = F.gelu(exact_x, approximate="tanh" if tanh else "none")
+    (exact_slope,) = torch.autograd.grad(exact.sum(), exact_x)
+    torch.testing.assert_close(y.double(), exact, rtol=2**-8 + 2**-12, atol=0)
+    torch.testing.assert_close(slope.double(), exact_slope, rtol=2**-8, atol=2**-11)
+    assert (y != exact.bfloat16()).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dropout", [None, DROPOUT])
+def test_add_dropout_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None) -> None:
+    def through(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda x, b, r, w, c: function(x, b, r, Norm(w, c, 1e-12))
+
+    ours = through(lambda *given: fused_ops.add_dropout_norm(*given, dropout, 5))
+    twin = through(lambda *given: reference.add_dropout_norm(*given, dropout and dropout.at(5)))
+    assert_same(ours, twin, *norm_inputs(*shape), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dropout", [None, DROPOUT])
+def test_embed_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None) -> None:
+    rows, columns = shape
+    ids = tuple(torch.randint(0, size, (rows,)) for size in (50, 20, 2))
+    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    tables = [torch.randn(size, columns) for size in (50, 20, 2)]
+    assert_same(
+        lambda a, p, t, w, c: fused_ops.embed_norm(batch, Tables(a, p, t), Norm(w, c, 1e-12), dropout, 0),  # type: ignore[arg-type]
+        lambda a, p, t, w, c: reference.embed_norm(ids, Tables(a, p, t), Norm(w, c, 1e-12), dropout and dropout.at(0)),
+        *tables,
+        torch.randn(columns),
+        torch.randn(columns),
+        tolerance=1e-5,
+    )
+
+
+@needs_native
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_a_sparse_gradient_of_embeddings_is_the_dense_one(rows: int) -> None:
+    ids = tuple(torch.randint(0, size, (rows,)) for size in (500, 20, 2))
+    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    tables = Tables(*(torch.randn(size, 24).requires_grad_() for size in (500, 20, 2)))
+    norm = Norm(torch.randn(24), torch.randn(24), 1e-12)
+    found = []
+    for sparse in (False, True):
+        y = fused_ops.embed_norm(batch, tables, norm, DROPOUT, 0, sparse)  # type: ignore[arg-type]
+        found.append(torch.autograd.grad((y * y).sum(), tables))
+    assert [gradient.is_sparse for gradient in found[1]] == [True, False, False]
+    assert found[1][0].values().shape == (len(ids[0].unique()), 24)
+    for dense, sparse_one in zip(*found, strict=True):
+        assert torch.equal(dense, sparse_one.to_dense())
+
+
+@needs_native
+def test_embed_norm_refuses_an_id_outside_its_table() -> None:
+    ids = torch.tensor([0, 9])
+    batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=torch.zeros_like(ids))
+    tables = Tables(torch.randn(9, 8), torch.randn(20, 8), torch.randn(2, 8))
+    with pytest.raises(AssertionError, match="ids from 0 to 9 for a table of 9"):
+        fused_ops.embed_norm(batch, tables, Norm(torch.ones(8), torch.zeros(8), 1e-12), None, 0)  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 50))
+@settings(max_examples=60)
+def test_dropout_draws_the_twins_mask(rows: int, columns: int, seed: int, first: int, site: int) -> None:
+    dropout = Dropout(0.3, seed, first)
+    x = torch.ones(rows, columns)
+    assert torch.equal(fused_ops.dropout(x, dropout, site), reference.dropout(x, dropout.at(site)))
+
+
+def test_dropout_of_micro_batches_is_that_of_the_whole() -> None:
+    x = torch.randn(100, 33)
+    whole = fused_ops.dropout(x, Dropout(0.5, 1), 2)
+    parts = [
+        fused_ops.dropout(x[:60], Dropout(0.5, 1), 2),
+        fused_ops.dropout(x[60:], Dropout(0.5, 1, first_token=60), 2),
+    ]
+    assert torch.equal(whole, torch.cat(parts))
+
+
+def test_dropout_masks_are_like_chance() -> None:
+    """Counts within five standard deviations: the rate, each row and column, and pairs that must not go together."""
+    rows, columns, rate = 2000, 256, 0.1
+    numbers = torch.arange(rows)
+    masks = [
+        kept(Dropout(rate, seed).at(site), numbers, columns) for seed, site in [(1, 0), (1, 1), (2, 0), (2**40 + 1, 0)]
+    ]
+
+    def like_chance(kept_share: Tensor, expected: float, count: int) -> None:
+        assert (kept_share - expected).abs().max() < 5 * (expected * (1 - expected) / count) ** 0.5
+
+    for mask in masks:
+        mask = mask.float()
+        like_chance(mask.mean(), 1 - rate, rows * columns)
+        like_chance(mask.mean(0), 1 - rate, rows)
+        like_chance(mask.mean(1), 1 - rate, columns)
+        both = (1 - rate) ** 2
+        for shift in (1, 2, 8, 64):
+            like_chance((mask[shift:] * mask[:-shift]).mean(), both, (rows - shift) * columns)
+            like_chance((mask[:, shift:] * mask[:, :-shift]).mean(), both, rows * (columns - shift))
+    for i, one in enumerate(masks):
+        for other in masks[:i]:
+            like_chance((one & other).float().mean(), (1 - rate) ** 2, rows * columns)
+
+
+@pytest.mark.parametrize(("rows", "hidden", "vocabulary"), [(130, 64, 999), (7, 5, 3), (1, 8, 40), (0, 8, 40)])
+@pytest.mark.parametrize("upstream", [1.0, 0.25])
+def test_linear_cross_entropy_is_torchs(
+    rows: int, hidden: int, vocabulary: int, upstream: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_ops, "CHUNK_BYTES", {"cpu": 50 * vocabulary * 4})
+    labels = torch.randint(0, vocabulary, (rows,))
+    inputs = torch.randn(rows, hidden), torch.randn(vocabulary, hidden), torch.randn(vocabulary)
+    leaves = [x.requires_grad_() for x in inputs]
+    loss, correct = fused_ops.linear_cross_entropy(*inputs, labels, scale=0.01)
+    logits = F.linear(*inputs)
+    expected = 0.01 * F.cross_entropy(logits, labels, reduction="sum")
+    torch.testing.assert_close(loss, expected)
+    assert correct == (logits.argmax(-1) == labels).sum()
+    got = torch.autograd.grad(upstream * loss, leaves)
+    for one, other in zip(got, torch.autograd.grad(upstream * expected, leaves), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@needs_native
+@pytest.mark.parametrize("rows", [0, 7, 300, 700])
+def test_linear_cross_entropy_in_bfloat16_is_float32s_but_for_rounding(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary, hidden = 999, 64
+    monkeypatch.setattr(fused_ops, "CHUNK_BYTES", {"cpu": 400 * vocabulary * 2})
+    labels = torch.randint(0, vocabulary, (rows,))
+    states, weight, bias = torch.randn(rows, hidden), torch.randn(vocabulary, hidden) / 8, torch.randn(vocabulary)
+    halves = states.bfloat16().requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
+    loss, correct = fused_ops.linear_cross_entropy(*halves, labels)
+    floats = [halves[0].detach().float().requires_grad_(), weight.bfloat16().float().detach().requires_grad_(), bias]
+    logits = F.linear(*floats)
+    expected = F.cross_entropy(logits, labels, reduction="sum")
+    torch.testing.assert_close(loss, expected, rtol=2e-3, atol=0)
+    assert abs(correct - (logits.argmax(-1) == labels).sum()) <= rows // 50
+    for got, exact in zip(torch.autograd.grad(loss, halves), torch.autograd.grad(expected, floats), strict=True):
+        assert (got.float() - exact).norm() <= 2**-6 * exact.norm()
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("rows", "inner", "outer"), [(0, 8, 8), (0, 32, 64), (1, 64, 24), (255, 40, 8), (425, 128, 96), (1100, 33, 77)]
+)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("tiles", [False, True])
+def test_linear_in_bfloat16_is_torchs(
+    rows: int, inner: int, outer: int, with_bias: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums are float32's in another order: what is left is one rounding to 8 bits, of results as large as most."""
+    if not tiles:  # as on a processor without them
+        monkeypatch.setattr(fused_ops, "fills_tiles", lambda weight: False)
+    x, weight = torch.randn(rows, inner).bfloat16(), torch.randn(outer, inner).bfloat16()
+    given = (x, weight, torch.randn(outer).bfloat16()) if with_bias else (x, weight)
+    for got, expected in zip(outcome(fused_ops.linear, *given), outcome(F.linear, *given), strict=True):
+        assert got.dtype == torch.bfloat16
+        assert got.shape == expected.shape
+        assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
+
+
+@pytest.mark.usefixtures("bfloat16_units")
+@given(
+    rows=st.integers(0, 520),
+    widths=st.tuples(*[st.integers(1, 9).map(lambda tiles: 32 * tiles)] * 2),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    asked=st.tuples(*[st.booleans()] * 3),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+@example(rows=512, widths=(32, 32), dtype=torch.float32, asked=(True, True, True), threads=2, seed=0)
+@settings(deadline=None, max_examples=100)
+def test_products_on_tiles_are_exact(
+    rows: int, widths: tuple[int, int], dtype: torch.dtype, asked: tuple[bool, bool, bool], threads: int, seed: int
+) -> None:
+    """Small whole numbers have exact sums: every product of a layer must be right to the last bit."""
+    torch.set_num_threads(threads)
+    numbers = torch.Generator().manual_seed(seed)
+    inner, outer = widths
+    x, dy, weight, bias = (
+        torch.randint(-3, 4, shape, generator=numbers).double()
+        for shape in ((rows, inner), (rows, outer), (outer, inner), (outer,))
+    )
+    given = x.bfloat16(), weight.to(dtype), bias.to(dtype)
+    assert torch.equal(linear_bf16.dense(*given), (x @ weight.T + bias).bfloat16())
+    gradients = linear_bf16.dense_gradients(dy.bfloat16(), *given[:2], asked)
+    exact = (dy @ weight).bfloat16(), (dy.T @ x).float(), dy.sum(0).float()
+    for got, expected, wanted in zip(gradients, exact, asked, strict=True):
+        assert got is None if not wanted else got is not None and torch.equal(got, expected)
+
+
+@pytest.mark.usefixtures("bfloat16_units")
+def test_tiles_need_no_preparation() -> None:
+    """Linux kills a process that uses the registers without having asked."""
+    program = "import torch; from bertwright.kernels.linear_bf16 import dense; x = torch.ones(32, 32); "
+    program += "print(dense(x.bfloat16(), x, None).sum().item())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "32768.0\n"), done.stderr
+
+
+@pytest.mark.usefixtures("bfloat16_units")
+def test_what_is_not_finite_stays_in_its_row() -> None:
+    x, weight = torch.ones(65, 64).bfloat16(), torch.ones(32, 64)
+    x[3, 5], x[64, 0] = torch.inf, torch.nan
+    y = linear_bf16.dense(x, weight, None)
+    assert y[3].isinf().all()
+    assert y[64].isnan().all()
+    assert (y[4:64] == 64).all()
+
+
+@pytest.mark.usefixtures("bfloat16_units")
+@given(first=st.integers(0, 150), rows=st.integers(1, 150), threads=st.integers(1, 3))
+@settings(deadline=None, max_examples=40)
+def test_a_row_on_tiles_does_not_depend_on_the_others(first: int, rows: int, threads: int) -> None:
+    """Nor on where it stands: a text has the same outputs in any batch."""
+    numbers = torch.Generator().manual_seed(5)
+    x, weight = torch.randn(300, 160, generator=numbers).bfloat16(), torch.randn(96, 160, generator=numbers)
+    torch.set_num_threads(threads)
+    part = slice(first, first + rows)
+    assert torch.equal(linear_bf16.dense(x[part], weight, None), linear_bf16.dense(x, weight, None)[part])
+
+
+@pytest.mark.usefixtures("bfloat16_units")
+def test_gradients_of_float32_weights_are_not_rounded() -> None:
+    x, weight = torch.randn(200, 64).bfloat16(), torch.randn(96, 64, requires_grad=True)
+    upstream = torch.randn(200, 96).bfloat16()
+    dweight = torch.autograd.grad(fused_ops.linear(x, weight), weight, upstream)[0]
+    torch.testing.assert_close(dweight, upstream.float().T @ x.float(), rtol=0, atol=1e-4)
+    assert not torch.equal(dweight, dweight.bfloat16().float())
+
+
+@needs_native
+def test_linear_computes_no_gradient_that_nobody_asks_for() -> None:
+    x, weight = torch.randn(300, 16).bfloat16(), torch.randn(8, 16).bfloat16().requires_grad_()
+    dweight = torch.autograd.grad(fused_ops.linear(x, weight).sum(), weight)[0]
+    torch.testing.assert_close(dweight, x.sum(0).expand(8, 16), rtol=0.01, atol=0.1)
+    x.requires_grad_()
+    dx = torch.autograd.grad(fused_ops.linear(x, weight.detach()).sum(), x)[0]
+    torch.testing.assert_close(dx, weight.detach().sum(0).expand(300, 16), rtol=0.01, atol=0.01)
+
+
+@needs_native
+@given(rows=st.integers(0, 200), columns=st.integers(0, 200), apart=st.integers(0, 3), threads=st.integers(1, 3))
+@settings(deadline=None, max_examples=60)
+def test_transposed(rows: int, columns: int, apart: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    numbers = torch.arange(rows * (columns + apart), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    x = numbers.view(rows, columns + apart)[:, :columns]
+    y = linear_bf16.transposed(x)
+    assert torch.equal(y.view(torch.int16), x.T.view(torch.int16))
+    assert y._base is not None
+    assert not y._base[:, rows:].any()  # between the rows
+
+
+def test_filled_up_makes_few_shapes_with_zeros_below() -> None:
+    heights = set()
+    for rows in range(1, 4097):
+        filled = linear_bf16.filled_up(torch.ones(rows, 1))
+        assert rows <= len(filled) <= max(rows + 15, rows * 17 / 16)
+        assert filled.sum() == rows
+        assert (filled[:rows] == 1).all()
+        heights.add(len(filled))
+    assert len(heights) <= 96
+
+
+def test_linear_cross_entropy_by_hand() -> None:
+    """Two classes, logits 0 and ln 3: probabilities 1/4 and 3/4."""
+    hidden = torch.tensor([[1.0]], requires_grad=True)
+    weight, bias = torch.zeros(2, 1), torch.tensor([0.0, math.log(3)], requires_grad=True)
+    loss, correct = fused_ops.linear_cross_entropy(hidden, weight, bias, torch.tensor([0]))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(4))
+    assert correct == 0
+    assert bias.grad is not None
+    assert bias.grad.tolist() == pytest.approx([-0.75, 0.75])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_arrive(bad: float) -> None:
+    x = torch.randn(3, 16)
+    x[1, 4] = bad
+    zeros, ones = torch.zeros(16), torch.ones(16)
+    gelu = fused_ops.bias_gelu(x, zeros, tanh=False)
+    normed = fused_ops.add_dropout_norm(x, zeros, torch.zeros(3, 16), Norm(ones, zeros, 1e-12), None, 0)
+    loss, _ = fused_ops.linear_cross_entropy(x, torch.randn(5, 16), torch.zeros(5), torch.tensor([0, 1, 2]))
+    assert not gelu[1, 4].isfinite()
+    assert not normed[1].isfinite().any()
+    assert not loss.isfinite()
+    assert gelu[[0, 2]].isfinite().all()
+    assert normed[[0, 2]].isfinite().all()
+    assert not math.isfinite(fused_ops.gradient_norm([x]))
+
+
+@needs_native
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
+    inputs = norm_inputs(300, 96)
+    ids = tuple(torch.randint(0, size, (300,)) for size in (50, 20, 2))
+    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    tables = [torch.randn(size, 96) for size in (50, 20, 2)]
+
+    def everything() -> list[Tensor]:
+        normed = outcome(
+            lambda x, b, r, w, c: fused_ops.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 5), *inputs
+        )
+        gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), *inputs[:2])
+        embedded = outcome(
+            lambda a, p, t, w: fused_ops.embed_norm(batch, Tables(a, p, t), Norm(w, w, 1e-12), DROPOUT, 0),  # type: ignore[arg-type]
+            *tables,
+            inputs[1],
+        )
+        on_tiles = linear_bf16.bfloat16_units()  # where there are none, torch computes this, which promises nothing
+        layer = (inputs[0].bfloat16(), torch.eye(160, 96) + 1 / 3, torch.ones(160))
+        dense = outcome(fused_ops.linear, *layer) if on_tiles else []
+        return [*normed, *gelu, *embedded, *dense, torch.tensor(fused_ops.gradient_norm([torch.randn(99_999)]))]
+
+    torch.set_num_threads(1)
+    alone = everything()
+    torch.set_num_threads(threads)
+    assert all(map(torch.equal, everything(), alone))
+
+
+@needs_native
+def test_bfloat16_is_float32_rounded() -> None:
+    x, b, r, w, c = (tensor.bfloat16() for tensor in norm_inputs(40, 72))
+    got = fused_ops.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 1)
+    floats = x.float(), b.float(), r.float(), Norm(w.float(), c.float(), 1e-12)
+    assert torch.equal(got, reference.add_dropout_norm(*floats, DROPOUT.at(1)).bfloat16())
+    gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), x, b)
+    expected = outcome(lambda x, b: reference.bias_gelu(x, b, False), x.float(), b.float())
+    for one, other in zip(gelu, expected, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.02)
+
+
+def test_the_twins_too_keep_the_number_type_of_a_state() -> None:
+    x, b, r, w, c = norm_inputs(40, 72)
+    x, r = x.bfloat16(), r.bfloat16()
+    for found, exact in (
+        (reference.bias_gelu(x, b, False), reference.bias_gelu(x.float(), b, False)),
+        (
+            reference.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT.at(1)),
+            reference.add_dropout_norm(x.float(), b, r.float(), Norm(w, c, 1e-12), DROPOUT.at(1)),
+        ),
+    ):
+        assert found.dtype == torch.bfloat16
+        assert torch.equal(found, exact.bfloat16())
+
+
+@needs_native  # PyTorch's compiler needs one, too
+def test_what_a_gpu_compiles_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made for the CPU here. One kernel serves whatever number of tokens, seed, site and micro-batch."""
+    monkeypatch.setattr(reference, "worth_compiling", lambda x: True)
+    graphs = []
+    for rows, draw in [(50, DROPOUT.at(1)), (37, Dropout(0.1, 5).at(7)), (90, DROPOUT.at(2))]:
+        ours, twin = (
+            lambda x, b, r, w, c, function=function, draw=draw: function(x, b, r, Norm(w, c, 1e-12), draw)  # type: ignore[misc]
+            for function in (reference.add_dropout_norm, inspect.unwrap(reference.add_dropout_norm))
+        )
+        assert_same(ours, twin, *norm_inputs(rows, 72))
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs == [graphs[0]] * 3
+    assert graphs[0] > 0
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("shape", [(70_001,), (3, 5)])
+def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
+    parameter = torch.nn.Parameter(torch.randn(shape))
+    theirs = torch.nn.Parameter(parameter.detach().clone())
+    optimizer = torch.optim.AdamW([theirs], lr=0.01, betas=(0.9, 0.99), eps=1e-6, weight_decay=0.1)
+    moments = torch.zeros(shape), torch.zeros(shape)
+    twin = parameter.detach().clone(), torch.zeros(shape), torch.zeros(shape)
+    for number in range(1, 4):
+        gradient = torch.randn(shape)
+        step = AdamStep(0.01, 0.9, 0.99, 1e-6, 0.1, clip_scale=0.5)
+        if corrected:
+            step = step._replace(correction1=1 - 0.9**number, correction2=1 - 0.99**number)
+        theirs.grad = 0.5 * gradient
+        fused_ops.adamw_([parameter], [gradient.clone()], *([moment] for moment in moments), step)
+        reference.adamw_(*([tensor] for tensor in (twin[0], gradient, *twin[1:])), step)
+        optimizer.step()
+    torch.testing.assert_close(parameter.detach(), twin[0], rtol=1e-6, atol=1e-6)
+    if corrected:
+        torch.testing.assert_close(parameter, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_not_on_a_cpu_compiles_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertwright.kernels.native.library", lambda name: pytest.fail("asked for"))
+    assert not runs_native(torch.empty(2, device="meta"))
+    assert not runs_native(torch.empty(2, dtype=torch.float64))
+
+
+def test_gradient_norm_is_the_norm_of_all_together() -> None:
+    gradients = [torch.randn(100, 1001), torch.randn(7), torch.randn(())]
+    expected = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().item()
+    assert fused_ops.gradient_norm(gradients) == pytest.approx(expected, rel=1e-12)
+    assert fused_ops.gradient_norm([]) == 0.0

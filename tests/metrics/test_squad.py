@@ -1,0 +1,168 @@
+"""Exact match and F1 against the official scripts' rules and the scores of published systems."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertwright.metrics.squad import answer_score, best_threshold, normalized, scores
+
+SQUAD = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "squad"
+
+TEXTS = st.lists(st.sampled_from(["a", "the", "An", "cat", "Cat,", "sat", "sat.", "9", "–", "..."]), max_size=6).map(
+    " ".join
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("The Denver Broncos", "denver broncos"),
+        ("a.b.c.", "abc"),  # punctuation goes before articles, so "a." is an article and "a.b" is none
+        ("an apple a day", "apple day"),
+        ("Theatre", "theatre"),
+        ("$4.50 – ok", "450 – ok"),  # only ASCII punctuation goes
+        ("\tsome\n\nlines ", "some lines"),
+        ("The", ""),
+    ],
+)
+def test_normalization_by_hand(answer: str, expected: str) -> None:
+    assert normalized(answer) == expected
+
+
+def test_the_best_right_answer_counts() -> None:
+    # two of three words right, two of four found: P 2/3, R 1/2
+    assert answer_score("big red dog", ["red dog house garden"]) == (0.0, pytest.approx(4 / 7))
+    assert answer_score("big red dog", ["red dog house garden", "The Dog!", "a big, red DOG"]) == (1.0, 1.0)
+    assert answer_score("cat", ["dog"]) == (0.0, 0.0)
+
+
+def test_a_question_without_answer_is_right_or_wrong() -> None:
+    assert answer_score("", []) == (1.0, 1.0)
+    assert answer_score("the", []) == (1.0, 1.0)  # nothing of it is left
+    assert answer_score("cat", []) == (0.0, 0.0)
+    assert answer_score("", ["cat"]) == (0.0, 0.0)
+    assert answer_score("cat", ["...", "cat"]) == (1.0, 1.0)
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=3))
+def test_scores_are_those_of_the_official_formula(answer: str, right: list[str]) -> None:
+    best_exact = best_f1 = 0.0
+    for gold in [text for text in right if normalized(text)] or [""]:
+        tokens, golds = normalized(answer).split(), normalized(gold).split()
+        same = sum((Counter(tokens) & Counter(golds)).values())
+        if not tokens or not golds:
+            f1 = float(tokens == golds)
+        elif same == 0:
+            f1 = 0.0
+        else:
+            precision, recall = same / len(tokens), same / len(golds)
+            f1 = 2 * precision * recall / (precision + recall)
+        best_exact, best_f1 = max(best_exact, float(tokens == golds)), max(best_f1, f1)
+    assert answer_score(answer, right) == (best_exact, pytest.approx(best_f1))
+
+
+def test_means_with_and_without_questions_that_have_no_answer() -> None:
+    assert scores(["cat", "red dog"], [["cat"], ["dog"]]) == {
+        "exact_match": 0.5,
+        "f1": pytest.approx((1 + 2 / 3) / 2),
+    }
+    assert scores(["cat", "", "cat"], [["cat"], [], []]) == {
+        "exact_match": pytest.approx(2 / 3),
+        "f1": pytest.approx(2 / 3),
+        "has_answer_exact_match": 1.0,
+        "has_answer_f1": 1.0,
+        "no_answer_accuracy": 0.5,
+    }
+    assert scores([""], [[]]) == {"exact_match": 1.0, "f1": 1.0, "no_answer_accuracy": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("version", "system", "exact_match", "f1"),
+    [
+        ("1.1", "BERT-ensemble", 86.21, 92.20),
+        ("1.1", "logreg", 40.14, 50.98),
+        ("2.0", "BERT-single", 78.74, 81.78),
+    ],
+)
+def test_published_systems_have_their_published_scores(
+    version: str, system: str, exact_match: float, f1: float
+) -> None:
+    files = SQUAD / f"dev-v{version}.json", SQUAD / "published_predictions" / f"pred-v{version}-{system}.json"
+    for path in files:
+        if not path.exists():
+            pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")
+    data, predictions = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+    questions: list[dict[str, Any]] = [
+        question for article in data["data"] for paragraph in article["paragraphs"] for question in paragraph["qas"]
+    ]
+    found = scores(  # a question that the system left out is wrong
+        [predictions.get(question["id"], "") for question in questions],
+        [[answer["text"] for answer in question["answers"]] for question in questions],
+    )
+    assert (round(100 * found["exact_match"], 2), round(100 * found["f1"], 2)) == (exact_match, f1)
+
+
+def f1_at(threshold: float, margins: list[float], answers: list[str], right: list[list[str]]) -> float:
+    chosen = [answer if margin > threshold else "" for margin, answer in zip(margins, answers, strict=True)]
+    return scores(chosen, right)["f1"]
+
+
+QUESTIONS = st.lists(
+    st.tuples(
+        st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.25, 1.0, 3.0]),
+        st.sampled_from(["cat", "red dog", "the"]),
+        st.sampled_from([[], ["cat"], ["dog"], ["sat", "red dog"]]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(QUESTIONS)
+def test_no_threshold_is_better_than_the_best(questions: list[tuple[float, str, list[str]]]) -> None:
+    margins, answers, right = (list(column) for column in zip(*questions, strict=True))
+    best = best_threshold(np.array(margins), answers, right)
+    assert best.f1 == pytest.approx(f1_at(best.value, margins, answers, right))
+    assert best.f1 >= max(f1_at(t, margins, answers, right) for t in [-9.0, *margins]) - 1e-12
+    assert all(f1_at(t, margins, answers, right) < best.f1 - 1e-12 for t in margins if t > best.value)
+
+
+def test_the_best_threshold_is_that_of_the_official_search() -> None:
+    rng = np.random.default_rng(0)
+    margins = rng.normal(size=200)  # no two alike: the official search would part such questions by their order
+    answers = rng.choice(["cat", "red dog", "sat"], 200).tolist()
+    right = [[["cat"], ["dog"], []][kind] for kind in rng.integers(3, size=200)]
+    odds = dict(enumerate(-margins))  # official: the higher, the likelier that there is no answer
+    current = best = float(sum(not texts for texts in right))
+    official = 0.0
+    for number in sorted(odds, key=lambda number: odds[number]):
+        gain = answer_score(answers[number], right[number]).f1 if right[number] else -1.0
+        current += gain
+        if current > best:
+            best, official = current, odds[number]
+    found = best_threshold(margins, answers, right)
+    assert found.f1 == pytest.approx(best / 200)
+    assert (margins > found.value).tolist() == [odds[number] <= official for number in range(200)]
+
+
+def test_the_threshold_reaches_both_ends() -> None:
+    all_right = best_threshold(np.array([1.0, -3.0]), ["cat", "dog"], [["cat"], ["dog"]])
+    assert all_right.value < -3
+    assert all_right.f1 == 1
+    assert best_threshold(np.array([1.0, -3.0]), ["cat", "dog"], [[], []]) == (1.0, 1.0)
+
+
+def test_no_questions_are_an_error() -> None:
+    with pytest.raises(ValueError, match="no questions to score"):
+        scores([], [])
+    with pytest.raises(ValueError, match="no questions to choose a threshold on"):
+        best_threshold(np.empty(0), [], [])

@@ -1,0 +1,304 @@
+"""Whole steps: what they hold, that they are a function of (store, settings, step), and how ranks share them."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from bertwright.pretraining.data import DataSettings, PretrainingBatch, PretrainingData, prefetch
+from bertwright.tokenstore.store import TokenStore
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+CLS, SEP, MASK = 2, 3, 4
+SMALL = DataSettings(max_length=64, batch_size=32, seed=5)
+
+
+@pytest.fixture
+def data(mixed_store: TokenStore, tokenizer: Tokenizer) -> PretrainingData:
+    return PretrainingData(mixed_store, tokenizer, SMALL)
+
+
+def with_settings(data: PretrainingData, tokenizer: Tokenizer, **changed: object) -> PretrainingData:
+    return PretrainingData(data.store, tokenizer, replace(SMALL, **changed))
+
+
+def contents(batches: list[PretrainingBatch]) -> dict[str, list[int]]:
+    """All that the micro-batches hold, joined as if they were one."""
+    joined: dict[str, list[int]] = {
+        name: [] for name in ("ids", "types", "positions", "lengths", "masked", "labels", "nsp")
+    }
+    for part in batches:
+        offset = len(joined["ids"])
+        joined["ids"] += part.batch.input_ids.tolist()
+        joined["types"] += part.batch.token_type_ids.tolist()
+        joined["positions"] += part.batch.position_ids.tolist()
+        joined["lengths"] += part.batch.cu_seqlens.diff().tolist()
+        joined["masked"] += (part.mlm_positions + offset).tolist()
+        joined["labels"] += part.mlm_labels.tolist()
+        joined["nsp"] += part.nsp_labels.tolist()
+    return joined
+
+
+def original_ids(batch: PretrainingBatch) -> torch.Tensor:
+    return batch.batch.input_ids.scatter(0, batch.mlm_positions, batch.mlm_labels)
+
+
+def test_a_worked_example_in_words(make_store, tokenizer: Tokenizer) -> None:
+    """Two sentences are one pair; nothing is left to chance but the coin and the masks."""
+    store = make_store([[[5, 6], [7, 9, 10]], [[21], [22]]])
+    data = PretrainingData(store, tokenizer, DataSettings(max_length=16, batch_size=40, short_share=0.0))
+    (batch,) = data.step(0)
+    texts = set()
+    for number, (first, last) in enumerate(zip(batch.batch.cu_seqlens[:-1], batch.batch.cu_seqlens[1:], strict=True)):
+        label = ("next", "random")[batch.nsp_labels[number]]
+        texts.add((tokenizer.decode(original_ids(batch)[first:last], skip_special=False), label))
+    assert texts == {
+        ("[CLS] w5 w6 [SEP] w7 w9 w10 [SEP]", "next"),
+        ("[CLS] w5 w6 [SEP] w21 w22 [SEP]", "random"),
+        ("[CLS] w21 [SEP] w22 [SEP]", "next"),
+        ("[CLS] w21 [SEP] w5 w6 w7 w9 w10 [SEP]", "random"),
+    }
+
+
+def test_sequences_have_their_frame(data: PretrainingData) -> None:
+    (batch,) = data.step(3)
+    ids, types = original_ids(batch), batch.batch.token_type_ids
+    bounds = batch.batch.cu_seqlens.tolist()
+    assert len(batch.batch) == 32
+    assert batch.batch.max_seqlen == max(np.diff(bounds)) <= 64
+    for first, last in pairwise(bounds):
+        sequence, of = ids[first:last], types[first:last]
+        assert sequence[0] == CLS
+        assert sequence[-1] == SEP
+        middle = int((sequence == SEP).nonzero()[0])
+        assert (sequence == SEP).sum() == 2
+        assert of.tolist() == [0] * (middle + 1) + [1] * (last - first - middle - 1)
+        assert batch.batch.position_ids[first:last].tolist() == list(range(last - first))
+
+
+def test_masked_tokens_in_numbers(data: PretrainingData) -> None:
+    shown, labels, tokens = [], [], 0
+    for step in range(60):
+        (batch,) = data.step(step)
+        assert batch.mlm_count == len(batch.mlm_positions)
+        assert (batch.mlm_labels > MASK).all()
+        shown.append(batch.batch.input_ids[batch.mlm_positions])
+        labels.append(batch.mlm_labels)
+        tokens += batch.batch.num_tokens
+    seen, right = torch.cat(shown), torch.cat(labels)
+    assert abs(len(seen) / tokens - 0.15) < 0.01  # rounding, and one at least in the shortest
+    deviation = 4 * np.sqrt(0.8 * 0.2 / len(seen))
+    assert abs((seen == MASK).double().mean() - 0.8) < deviation
+    assert abs((seen == right).double().mean() - 0.1 - 0.1 / 1000) < deviation
+    assert (seen[seen != MASK] > MASK).all()
+
+
+def test_next_sentence_labels_in_numbers(data: PretrainingData) -> None:
+    labels = torch.cat([data.step(step)[0].nsp_labels for step in range(100)]).double()
+    one_sentence = data.describe(1).one_sentence_share
+    expected = 0.5 + 0.5 * one_sentence
+    assert abs(labels.mean() - expected) < 4 * 0.5 / np.sqrt(len(labels))
+    assert data.step(0)[0].nsp_count == 32
+
+
+def test_a_step_is_a_function_of_its_number_and_the_seed(data: PretrainingData, tokenizer: Tokenizer) -> None:
+    later = contents(data.step(10**9))
+    data.step(0)
+    again = with_settings(data, tokenizer)
+    assert contents(again.step(10**9)) == later
+    assert again.step(7)[0].batch.dropout_seed == data.step(7)[0].batch.dropout_seed
+    assert contents(data.step(10**9 + 1)) != later
+    other = with_settings(data, tokenizer, seed=6)
+    assert contents(other.step(10**9)) != later
+    assert other.step(7)[0].batch.dropout_seed != data.step(7)[0].batch.dropout_seed
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"whole_words": True}, {"objective": "mlm"}, {"objective": "ltr"}, {"objective": "mlm", "whole_words": True}],
+)
+@pytest.mark.parametrize(("ranks", "micro_batch"), [(1, 5), (3, None), (4, 3), (32, 1)])
+def test_ranks_and_micro_batches_are_slices_of_the_step(
+    data: PretrainingData, tokenizer: Tokenizer, changed: dict[str, object], ranks: int, micro_batch: int | None
+) -> None:
+    data = with_settings(data, tokenizer, **changed)
+    (whole,) = data.step(2)
+    parts = [part for rank in range(ranks) for part in data.step(2, rank, ranks, micro_batch)]
+    assert contents(parts) == contents([whole])
+    assert {part.mlm_count for part in parts} == {whole.mlm_count} == {len(whole.mlm_positions)}
+    assert {part.nsp_count for part in parts} == {whole.nsp_count}
+    assert {part.batch.dropout_seed for part in parts} == {whole.batch.dropout_seed}
+    sizes = [part.batch.num_tokens for part in parts]
+    assert [part.batch.first_token for part in parts] == [0, *np.cumsum(sizes)[:-1].tolist()]
+
+
+def test_an_epoch_takes_every_example_once(data: PretrainingData, tokenizer: Tokenizer) -> None:
+    """With one-example batches a step is an example, and N steps an epoch."""
+    data = with_settings(data, tokenizer, batch_size=1, objective="mlm", short_share=0.0)
+    for epoch in range(2):
+        begins = [data._layout(5, step, 1).segments.a_starts[0] for step in epoch_steps(data, epoch)]
+        documents = np.searchsorted(data.store.sentence_starts[data.store.document_starts], begins, side="right") - 1
+        counts = np.bincount(documents, minlength=data.store.num_documents)
+        assert counts.tolist() == np.diff(data._plan.example_bounds).tolist()
+
+
+def epoch_steps(data: PretrainingData, epoch: int) -> range:
+    return range(epoch * data.examples_per_epoch, (epoch + 1) * data.examples_per_epoch)
+
+
+def test_masks_and_segments_are_drawn_anew_in_every_epoch(make_store, tokenizer: Tokenizer) -> None:
+    store = make_store([[[number] * 8 for number in range(10, 14)], [[number] * 8 for number in range(20, 24)]])
+    data = PretrainingData(store, tokenizer, DataSettings(max_length=64, batch_size=2))
+    assert data.examples_per_epoch == 2
+    epochs = [tuple(contents(data.step(epoch))["masked"]) for epoch in range(20)]
+    assert len(set(epochs)) == 20
+
+
+def test_whole_words_are_hidden_together(data: PretrainingData, tokenizer: Tokenizer) -> None:
+    data = with_settings(data, tokenizer, whole_words=True, mask_mix=(1.0, 0.0, 0.0))
+    split = words = 0
+    for step in range(5):
+        (batch,) = data.step(step)
+        ids = original_ids(batch)
+        hidden = torch.zeros(len(ids), dtype=torch.bool)
+        hidden[batch.mlm_positions] = True
+        continues = torch.from_numpy(tokenizer.is_continuation())[ids]
+        inner = continues[1:] & (ids[:-1] > MASK)
+        split += int((inner & (hidden[1:] != hidden[:-1])).sum())
+        words += int((inner & hidden[1:]).sum())
+    assert words > 50
+    assert split <= words / 20  # only in sequences in which no word fits
+
+
+def test_left_to_right_predicts_every_next_token(data: PretrainingData, tokenizer: Tokenizer) -> None:
+    (batch,) = with_settings(data, tokenizer, objective="ltr").step(0)
+    ids = batch.batch.input_ids
+    assert batch.mlm_labels.tolist() == ids[batch.mlm_positions + 1].tolist()
+    assert batch.mlm_count == batch.batch.num_tokens - 32
+    assert MASK not in ids
+    assert batch.nsp_count == len(batch.nsp_labels) == 0
+
+
+def test_single_segments_have_one_separator(data: PretrainingData, tokenizer: Tokenizer) -> None:
+    (batch,) = with_settings(data, tokenizer, objective="mlm").step(0)
+    assert (original_ids(batch) == SEP).sum() == len(batch.batch)
+    assert batch.batch.token_type_ids.sum() == 0
+    assert batch.nsp_count == len(batch.nsp_labels) == 0
+
+
+def test_held_out_examples_do_not_depend_on_seed_and_batch_size(data: PretrainingData, tokenizer: Tokenizer) -> None:
+    other = with_settings(data, tokenizer, seed=99, batch_size=7)
+    batches = list(data.held_out(150))
+    assert contents(batches) == contents(list(other.held_out(150)))
+    assert [len(batch.batch) for batch in batches] == [64, 64, 22]
+    assert all(batch.mlm_count == len(batch.mlm_positions) for batch in batches)
+    assert all(batch.nsp_count == len(batch.batch) for batch in batches)
+    assert sum(len(batch.batch) for batch in data.held_out(10**9)) == data.examples_per_epoch
+    assert contents(batches[:1]) != contents(data.step(0))
+
+
+def test_a_store_smaller_than_a_batch_serves_several_epochs_in_one_step(make_store, tokenizer: Tokenizer) -> None:
+    data = PretrainingData(make_store([[[7, 9], [10]], [[11], [13]]]), tokenizer, SMALL)
+    (batch,) = data.step(0)
+    assert len(batch.batch) == 32
+
+
+@pytest.mark.parametrize(("objective", "length"), [("mlm+nsp", 5), ("mlm", 4), ("ltr", 4)])
+def test_the_shortest_allowed_length_works(
+    data: PretrainingData, tokenizer: Tokenizer, objective: str, length: int
+) -> None:
+    (batch,) = with_settings(data, tokenizer, objective=objective, max_length=length).step(0)
+    assert batch.batch.max_seqlen == length
+    assert batch.mlm_count >= 32
+
+
+def test_description(data: PretrainingData) -> None:
+    described = data.describe(100)
+    assert described.epochs == 100 * 32 / data.examples_per_epoch
+    tokens = np.mean([data.step(step)[0].batch.num_tokens for step in range(30)])
+    assert abs(described.tokens_per_step / tokens - 1) < 0.03
+    assert 0 < described.one_sentence_share < 0.5
+    assert "come from documents of one sentence" in str(described)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"max_length": 2}, "max_length is 2; mlm.nsp needs 5 at least"),
+        ({"max_length": 3, "objective": "ltr"}, "max_length is 3; ltr needs 4 at least"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"short_share": 1.5}, "short_share is 1.5"),
+        ({"mask_share": 0.0}, "mask_share is 0.0"),
+        ({"mask_mix": (0.8, 0.1, 0.2)}, "sum to 1"),
+        ({"max_predictions": 126}, "max_predictions is 126; an example of 128 tokens has 1 … 125"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_impossible_settings_are_refused(changed: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DataSettings(**changed)
+
+
+def test_more_ranks_than_sequences_are_refused(data: PretrainingData) -> None:
+    with pytest.raises(ValueError, match="less than the 33 ranks"):
+        data.step(0, rank=0, ranks=33)
+
+
+def test_a_store_of_one_sentence_has_no_pairs(make_store, tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="needs pairs"):
+        PretrainingData(make_store([[[7, 8]]]), tokenizer, SMALL)
+
+
+def test_a_store_of_another_vocabulary_is_refused(mixed_store: TokenStore) -> None:
+    other = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "else"], lowercase=True)
+    with pytest.raises(ValueError, match="another vocabulary"):
+        PretrainingData(mixed_store, other, SMALL)
+
+
+def test_prefetching_changes_nothing() -> None:
+    assert list(prefetch(range(50))) == list(range(50))
+    assert list(prefetch([])) == []
+
+
+def test_prefetching_runs_ahead_but_not_far() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            made.append(number)
+            yield number
+
+    taken = prefetch(items(), depth=2)
+    next(taken)
+    deadline = time.monotonic() + 5
+    while len(made) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert made == [0, 1, 2]
+    taken.close()
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_an_exception_comes_where_the_item_would_have(kind: type[BaseException]) -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise kind("broken")
+
+    taken = prefetch(items())
+    assert next(taken) == 1
+    with pytest.raises(kind, match="broken"):
+        next(taken)
+
+
+def test_closing_ends_the_thread() -> None:
+    before = set(threading.enumerate())
+    taken = prefetch(iter(int, 1))  # without end
+    next(taken)
+    assert len(set(threading.enumerate()) - before) == 1
+    taken.close()
+    assert not set(threading.enumerate()) - before

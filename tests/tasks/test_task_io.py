@@ -1,0 +1,182 @@
+"""Which task a folder is for: from task.json, from config.json, and every way in which the two can be wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from bertwright.cli import field_texts
+from bertwright.interop.head_config import HeadRecord
+from bertwright.interop.huggingface import load_task_model, save_model
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining, BertForTask, Head
+from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.multiple_choice import MultipleChoice
+from bertwright.tasks.presets import Overrides
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import write_task
+from bertwright.tasks.task_io import KINDS, AnyTask, TaskModel, inferred, load_task, read_task, save_task_folder
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
+CONFIG = BertConfig(
+    TOKENIZER.vocab_size, hidden_size=12, num_layers=1, num_heads=3, intermediate_size=20, max_positions=64
+)
+TASKS = {
+    "classification": Classification(
+        text="2", pair="3", header=False, quotes=True, metric="f1", positive="ja", labels=("ja", 'ne"in\n')
+    ),
+    "regression": Regression(text="sätze", max_length=7, metric="pearson"),
+    "multiple-choice": MultipleChoice(prompt="sent1", start="sent2", endings=("a", "b"), first_label=1),
+    "tagging": Tagging(words="form", tags="upos", scheme="none", metric="accuracy", labels=("NOUN", "VERB", "X")),
+    "question-answering": QuestionAnswering(impossible=True, threshold=-1.25, n_best=3, max_length=200),
+}
+
+
+def save(folder: Path, task: AnyTask) -> Path:
+    save_task_folder(folder, TaskModel(BertForTask(CONFIG, task.head), task), TOKENIZER)
+    return folder
+
+
+def test_there_are_five():
+    assert set(KINDS) == set(TASKS)
+    assert all(type(task) is KINDS[name] and task.kind == name for name, task in TASKS.items())
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_every_field_of_a_task_comes_back(tmp_path, task):
+    save(tmp_path / "m", task)
+    assert read_task(tmp_path / "m") == task
+    found = load_task(tmp_path / "m")
+    assert (found.task, found.model.head, found.inferred) == (task, task.head, False)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (HeadRecord(Head("sequence", 2), ("n", "p"), False), Classification(labels=("n", "p"), max_length=64)),
+        (HeadRecord(Head("sequence", 1), (), True), Regression(max_length=64)),
+        (HeadRecord(Head("choice", 1), (), False), MultipleChoice(max_length=64)),
+        (HeadRecord(Head("span", 2), (), False), QuestionAnswering(max_length=64, max_question=16)),
+        (
+            HeadRecord(Head("token", 3), ("I-X", "O", "B-X"), False),
+            Tagging(labels=("I-X", "O", "B-X"), scheme="iob1", max_length=64),
+        ),
+        (
+            HeadRecord(Head("token", 5), ("O", "B-X", "I-X", "L-X", "U-X"), False),
+            Tagging(labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="bioes", max_length=64),
+        ),
+        (
+            HeadRecord(Head("token", 2), ("NN", "VB"), False),
+            Tagging(labels=("NN", "VB"), scheme="none", metric="accuracy", max_length=64),
+        ),
+    ],
+    ids=lambda value: value.head.kind if isinstance(value, HeadRecord) else "",
+)
+def test_a_head_alone_tells_the_task_and_the_model_s_positions_its_length(tmp_path, record, expected):
+    assert inferred(record, max_positions=64) == expected
+    save(tmp_path / "m", expected)
+    (tmp_path / "m/task.json").unlink()
+    assert read_task(tmp_path / "m").head == expected.head
+    found = load_task(tmp_path / "m")
+    assert found.inferred
+    save_task_folder(tmp_path / "again", found, TOKENIZER)
+    assert not (tmp_path / "again/task.json").exists()
+    assert load_task(tmp_path / "again").task == found.task
+
+
+def test_a_tagger_of_transformers_that_calls_its_tags_bilou(tmp_path):
+    task = Tagging(labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="bioes", max_length=64)
+    save(tmp_path / "m", task)
+    (tmp_path / "m/task.json").unlink()
+    config = (tmp_path / "m/config.json").read_text()
+    (tmp_path / "m/config.json").write_text(config.replace("E-X", "L-X").replace("S-X", "U-X"))
+    found = load_task(tmp_path / "m")
+    assert found.task == task
+    save_task_folder(tmp_path / "again", found, TOKENIZER)
+    assert load_task(tmp_path / "again").task == task
+
+
+def test_long_models_answer_in_the_windows_of_the_paper():
+    assert inferred(HeadRecord(Head("span", 2), (), False), max_positions=512) == QuestionAnswering()
+
+
+def test_a_folder_without_a_task(tmp_path):
+    save_model(tmp_path / "m", BertForPretraining(CONFIG), TOKENIZER)
+    assert read_task(tmp_path / "m") is None
+    assert load_task(tmp_path / "m") is None
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        read_task(tmp_path)
+
+
+def test_labels_in_another_order_than_the_weights_are_refused(tmp_path):
+    task = Classification(labels=("bad", "good"))
+    save_task_folder(tmp_path / "m", TaskModel(BertForTask(CONFIG, task.head, 1), task), TOKENIZER)
+    values = json.loads((tmp_path / "m/task.json").read_text())
+    (tmp_path / "m/task.json").write_text(json.dumps(values | {"labels": ["good", "bad"]}))
+    with pytest.raises(
+        ValueError, match=r"task\.json: its labels are not those of config\.json \(id2label\): good, bad"
+    ):
+        load_task(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", 'an object with the "kind" of a task expected'),
+        ('{"labels": ["a", "b"]}', 'an object with the "kind" of a task expected'),
+        ('{"kind": ["tagging"]}', 'an object with the "kind" of a task expected'),
+        ('{"kind": "taging"}', 'no kind of task "taging"; did you mean "tagging"'),
+        ('{"kind": "tagging", "colour": 3}', "unknown fields: colour"),
+        ('{"kind": "tagging", "max_length": 1}', "max_length is 1"),
+        ('{"kind": "classification", "labels": ["a", "a"]}', "labels = 'a', 'a'"),
+        ('{"kind": "tagging",\n', "line 2: not valid JSON"),
+        ('{"kind": "classification", "labels": [0, 1]}', r"task\.json: labels\[0\]: str is expected, 0 found"),
+        ('{"kind": "classification", "labels": "ab"}', "task.json: labels: a list is expected, 'ab' found"),
+        ('{"kind": "classification", "max_length": 16.0}', "task.json: max_length: int is expected, 16.0 found"),
+        ('{"kind": "classification", "header": "no"}', "task.json: header: bool is expected, 'no' found"),
+    ],
+)
+def test_a_task_file_that_is_not_whole(tmp_path, content, message):
+    (tmp_path / "task.json").write_text(content)
+    with pytest.raises(ValueError, match=message) as told:
+        read_task(tmp_path)
+    assert str(told.value).startswith(str(tmp_path / "task.json"))
+
+
+def test_a_task_of_another_model(tmp_path):
+    folder = save(tmp_path / "m", TASKS["tagging"])
+    for other, message in (
+        (Tagging(labels=("O", "B-X")), "a token head with 2 outputs expected, but the model has a token head with 3"),
+        (TASKS["question-answering"], "a span head with 2 outputs expected, but the model has a token head"),
+    ):
+        write_task(folder, other)
+        with pytest.raises(ValueError, match=rf"task\.json: {message}"):
+            load_task(folder)
+    assert load_task_model(folder).head == Head("token", 3)
+
+
+def test_labels_are_written_for_other_software(tmp_path):
+    folder = save(tmp_path / "m", TASKS["classification"])
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["id2label"] == {"0": "ja", "1": 'ne"in\n'}
+    assert config["problem_type"] == "single_label_classification"
+    assert (
+        json.loads((save(tmp_path / "r", TASKS["regression"]) / "config.json").read_text())["problem_type"]
+        == "regression"
+    )
+
+
+def test_the_help_tells_every_kinds_own_defaults() -> None:
+    told = field_texts(Overrides)
+    for name, text in told.items():
+        for kind in KINDS.values():
+            default = {field.name: field.default for field in fields(kind)}.get(name)
+            if default is not None:
+                shown = " ".join(default) if isinstance(default, tuple) else str(default)
+                assert re.search(rf"[\[ ]{re.escape(shown)}[\];]", text), f"{kind.__name__}.{name}: {shown} in {text}"

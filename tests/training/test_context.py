@@ -1,0 +1,132 @@
+"""Where a run computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertwright.batching.batch import pack
+from bertwright.kernels.attention import cuda_attention
+from bertwright.models import encoder
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining, BertForTask, Head
+from bertwright.pretraining.data import PretrainingBatch
+from bertwright.pretraining.objective import losses
+from bertwright.training.context import (
+    CPU_TOKENS,
+    GPU_TOKENS,
+    DeviceSettings,
+    fitting_tokens,
+    gemm_ceiling,
+    multiplies_bfloat16,
+    placed,
+    tokens_a_pass,
+)
+from bertwright.training.optimizer import AdamW, OptimizerSettings
+
+
+def test_settings_become_a_place() -> None:
+    before = torch.get_num_threads()
+    try:
+        with placed(DeviceSettings(device="cpu", dtype="bfloat16", threads=1)) as place:
+            assert (place.device.type, place.dtype, place.threads, place.ranks) == ("cpu", torch.bfloat16, 1, 1)
+            assert place.leads
+            assert torch.get_num_threads() == 1
+        with placed(DeviceSettings(device="cpu")) as place:
+            fast = multiplies_bfloat16(torch.device("cpu"))
+            assert place.dtype == (torch.bfloat16 if fast else torch.float32)
+            assert gemm_ceiling(place, hidden_size=128, seconds=0.01) > 1e8
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ValueError, match="sees no GPU"), placed(DeviceSettings(device="cuda")):
+        pass
+
+
+TOGETHER = """
+from pathlib import Path
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from bertwright.training.context import DeviceSettings, placed
+
+
+def threads() -> list[str]:
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm") if "gloo" in path.read_text()]
+
+
+with placed(DeviceSettings(device="cpu", threads=1), joined=True) as place:
+    trained = DistributedDataParallel(torch.nn.Linear(3, 3))
+    trained(torch.ones(2, 3)).sum().backward()
+    assert threads()
+    del trained
+print(f"rank {place.rank}: {len(threads())} threads\\n", end="")
+"""
+
+
+def test_ranks_leave_no_threads_behind_that_could_abort_them_at_exit(tmp_path: Path) -> None:
+    (tmp_path / "together.py").write_text(TOGETHER)
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, str(tmp_path / "together.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0: 0 threads", "rank 1: 0 threads"]
+
+
+def test_no_threads_are_refused() -> None:
+    with pytest.raises(ValueError, match="threads must be at least 1"):
+        DeviceSettings(threads=0)
+
+
+TINY = BertConfig.named("tiny", vocab_size=100)
+
+
+def test_a_pass_takes_what_memory_holds() -> None:
+    base, large = (BertConfig.named(size, vocab_size=30_522) for size in ("base", "large"))
+    many = [fitting_tokens(memory * 10**9, torch.bfloat16, base) for memory in (1, 16, 40, 1000)]
+    assert many == sorted(many)
+    assert (many[0], many[-1]) == (512, GPU_TOKENS)
+    assert fitting_tokens(40 * 10**9, torch.bfloat16, large) < many[2] / 2
+    assert fitting_tokens(40 * 10**9, torch.float32, base) == pytest.approx(many[2] / 2, abs=1)
+    with placed(DeviceSettings(device="cpu", threads=torch.get_num_threads())) as place:
+        assert tokens_a_pass(place, large) == CPU_TOKENS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nothing_of_a_step_stays_on_the_cpu(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor that is made on the CPU beside those of a GPU ends a step. PyTorch's "meta" tensors, which have a device
+    and a shape but no numbers, show it without a GPU: forward, backward and update."""
+    monkeypatch.setattr(encoder, "attention", cuda_attention)
+    packed = replace(pack([np.arange(3, 12), np.arange(4, 20)]), dropout_seed=3)
+    asked = torch.tensor([1, 3, 10]), torch.tensor([5, 6, 7]), torch.tensor([0, 1])
+    batch = PretrainingBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
+    model = BertForPretraining(TINY).train().to("meta")
+    model.encoder.compute_dtype = dtype
+    optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
+    losses(model, batch).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    optimizer.step(1e-3, norm=1.0)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("head", [Head("sequence", 3), Head("token", 5), Head("span", 2)])
+def test_nothing_of_a_tasks_step_stays_on_the_cpu(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "attention", cuda_attention)
+    packed = replace(pack([np.arange(3, 12), np.arange(4, 20)]), dropout_seed=3)
+    model = BertForTask(TINY, head).train().to("meta")
+    logits = model(packed.to("meta"), torch.tensor([0, 9], device="meta"))
+    assert logits.shape == (2, head.outputs)
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

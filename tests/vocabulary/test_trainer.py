@@ -1,0 +1,188 @@
+"""Whole vocabularies: alphabet, size, unused pieces, files, figures, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from transformers import AutoTokenizer, BertTokenizerFast
+
+from bertwright.vocabulary import merges
+from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.vocabulary.trainer import (
+    ASCII,
+    VocabularySettings,
+    alphabet,
+    count_words,
+    learn,
+    report,
+    usage,
+    write_vocabulary,
+)
+from bertwright.vocabulary.word_counts import WordCounts
+
+SYLLABLES = ["ka", "to", "mi", "re", "lu", "sen", "tor", "ing", "qua", "한국", "言", "é"]
+
+
+def corpus(words: int = 3000, seed: int = 1) -> list[str]:
+    """Made-up text whose words share syllables."""
+    rng = random.Random(seed)
+    lexicon = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(400)]
+    frequent_first = [1 / (rank + 1) for rank in range(len(lexicon))]
+    chosen = rng.choices(lexicon, weights=frequent_first, k=words)
+    return [" ".join(chosen[start : start + 50]) + "." for start in range(0, words, 50)]
+
+
+CASED = VocabularySettings(size=400, lowercase=False, min_frequency=2)
+
+
+@pytest.fixture(scope="module")
+def counts() -> WordCounts:
+    return count_words(corpus(), CASED)
+
+
+@pytest.mark.parametrize("criterion", ["likelihood", "bpe"])
+def test_a_vocabulary_is_specials_characters_pieces(counts, criterion):
+    tokens = learn(counts, VocabularySettings(size=300, lowercase=False, min_frequency=2, criterion=criterion))
+    assert tokens[:5] == list(SPECIAL_TOKENS)
+    assert len(tokens) == len(set(tokens)) == 300
+    single = [token for token in tokens[5:] if len(token.removeprefix("##")) == 1]
+    assert tokens[5 : 5 + len(single)] == single
+    assert set(ASCII) <= set(single)
+    assert {"한", "##한", "言", "é", "##é", "a", "##z", "."} <= set(single)
+    assert not {"##言", "##.", "##["} & set(single)  # these are always words of their own
+
+
+@pytest.mark.parametrize("criterion", ["likelihood", "bpe"])
+def test_unused_pieces_give_way_to_used_ones(counts, criterion):
+    kept, dropped = (
+        VocabularySettings(size=300, lowercase=False, min_frequency=2, criterion=criterion, drop_unused=drop)
+        for drop in (False, True)
+    )
+    before, after = report(learn(counts, kept), counts), report(learn(counts, dropped), counts)
+    assert before.tokens == after.tokens == 300
+    assert after.unused < before.unused
+    assert after.fertility <= before.fertility
+
+
+def test_unused_pieces_are_gone_where_nothing_is_left_to_learn(counts):
+    tokens = learn(counts, VocabularySettings(size=5000, lowercase=False, min_frequency=50))
+    assert len(tokens) < 5000
+    pieces = [n for n, token in enumerate(tokens) if n >= 5 and len(token.removeprefix("##")) > 1]
+    assert (usage(tokens, counts)[pieces] > 0).all()
+
+
+def test_the_result_is_a_function_of_the_counts(counts, monkeypatch):
+    tokens = learn(counts, CASED)
+    shuffled = list(counts.words.items())
+    random.Random(0).shuffle(shuffled)
+    assert learn(WordCounts(Counter(dict(shuffled))), CASED) == tokens
+    monkeypatch.setattr(merges.native, "library", lambda name: None)  # where there is no compiler
+    assert learn(counts, CASED) == tokens
+
+
+def test_uncased_and_accents():
+    texts = ["Été ÉTÉ été Ete"] * 10
+    plain = VocabularySettings(size=150, min_frequency=2)
+    tokens = learn(count_words(texts, plain), plain)
+    assert "ete" in tokens
+    assert not [token for token in tokens[5:] if token != token.lower() or "é" in token]
+    accented = VocabularySettings(size=150, strip_accents=False, min_frequency=2)
+    assert {"été", "ete", "é"} <= set(learn(count_words(texts, accented), accented))
+
+
+def test_alphabet_covers_what_was_asked():
+    # 900 a, then 60, 30 and 10 of others
+    counts = WordCounts(Counter({"a": 900, "語": 60, "é": 30, "한": 10}))
+
+    def others(**changed: object) -> list[str]:
+        characters = alphabet(counts, VocabularySettings(lowercase=False, **changed))  # type: ignore[arg-type]
+        assert set(ASCII) <= set(characters)
+        return [c for c in characters if c not in ASCII]
+
+    assert others(character_coverage=1.0) == ["語", "é", "한"]
+    assert others(character_coverage=0.99) == ["語", "é"]
+    assert others(character_coverage=0.9) == []
+    assert others(character_coverage=1.0, max_characters=1) == ["語"]
+    assert not set("ABC") & set(alphabet(counts, VocabularySettings()))
+
+
+def test_usage_is_what_the_tokenizer_does(counts):
+    tokens = learn(counts, CASED)
+    backend = Tokenizer.from_tokens(tokens, lowercase=False)
+    expected: Counter[int] = Counter()
+    for text in corpus():
+        expected.update(backend.ids([text]).ids.tolist())
+    assert usage(tokens, counts).tolist() == [expected[n] for n in range(len(tokens))]
+
+
+def test_figures_worked_by_hand():
+    tokens = [*SPECIAL_TOKENS, "a", "b", "##b", "ab", "##c", "xyz"]
+    counts = WordCounts(Counter({"ab": 6, "abb": 2, "a": 1, "é": 1}), too_long=2, pruned=3)
+    figures = report(tokens, counts, examples=2)
+    assert figures.tokens == 11
+    assert figures.characters == 3  # a b c
+    assert figures.character_coverage == pytest.approx((12 + 6 + 1) / (12 + 6 + 1 + 1))
+    assert figures.fertility == pytest.approx((6 + 4 + 1 + 1) / 10)
+    assert figures.unknown == pytest.approx((1 + 2) / 12)
+    assert figures.whole_words == pytest.approx(7 / 10)
+    assert figures.unused == 3  # b ##c xyz
+    assert figures.pruned == pytest.approx(3 / 15)
+    assert figures.longest == ("xyz", "ab")
+    assert figures.last == ("##c", "xyz")
+
+
+@settings(max_examples=20)
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=6), st.booleans())
+def test_any_text_can_be_learned_from_and_opened_everywhere(tmp_path_factory, texts, lowercase):
+    chosen = VocabularySettings(lowercase=lowercase, strip_accents=False, min_frequency=1, character_coverage=1.0)
+    counts = count_words([*texts, "word"], chosen)
+    folder = tmp_path_factory.mktemp("vocabulary")
+    ours = write_vocabulary(folder, learn(counts, chosen), chosen)
+    for text in texts:
+        ids = ours.encode(text).ids.tolist()
+        assert ours.unk_id not in ids or "[UNK]" in text
+        assert BertTokenizerFast.from_pretrained(folder)(text)["input_ids"] == ids
+        assert Backend.from_file(str(folder / "tokenizer.json")).encode(text).ids == ids
+
+
+def test_written_korean_is_the_same_in_transformers(tmp_path):
+    chosen = VocabularySettings(size=300, strip_accents=False, min_frequency=2)
+    texts = ["대한민국 국민은 BERT를 쓴다", "국민의 대한민국"] * 5
+    ours = write_vocabulary(tmp_path, learn(count_words(texts, chosen), chosen), chosen)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(texts[0])["input_ids"] == ours.encode(texts[0]).ids.tolist()
+    assert [ours.token(n) for n in ours.encode("대한민국").ids] == ["[CLS]", "대한민국", "[SEP]"]
+
+
+def test_text_that_stripping_would_mutilate_is_refused():
+    texts = ["대한민국 국민은 글을 쓴다 and English"]
+    chosen = VocabularySettings(size=300)
+    with pytest.raises(ValueError, match=r"67% of the text is Korean, .*set strip_accents=False to keep them"):
+        learn(count_words(texts, chosen), chosen)
+    knowingly = VocabularySettings(size=300, strip_accents=True)
+    assert "ᄀ" in learn(count_words(texts, knowingly), knowingly)
+    cased = VocabularySettings(size=300, lowercase=False)
+    assert "글" in learn(count_words(texts, cased), cased)
+
+
+def test_misuse(counts):
+    with pytest.raises(ValueError, match="no words to learn from"):
+        learn(count_words(["", " \n"], CASED), CASED)
+    with pytest.raises(ValueError, match=r"size is 50, but 5 special tokens and an alphabet of \d+ char.* take \d+"):
+        learn(counts, VocabularySettings(size=50, lowercase=False))
+    for wrong in ({"size": 0}, {"min_frequency": 0}, {"character_coverage": 1.5}, {"max_words": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            VocabularySettings(**wrong)
+
+
+def test_progress_adds_up_to_what_was_learned(counts):
+    told: list[int] = []
+    chosen = VocabularySettings(size=300, lowercase=False, min_frequency=2, drop_unused=False)
+    tokens = learn(counts, chosen, told.append)
+    start = sum(len(token.removeprefix("##")) == 1 for token in tokens) + 5
+    assert sum(told) == 300 - start
