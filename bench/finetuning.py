@@ -124,7 +124,7 @@ def theirs(chosen: argparse.Namespace) -> Block:
 
 def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.interop.huggingface import start_task_model
-    from bertwright.kernels.native import keep_freed_memory
+    from bertwright.kernels.native import configure_malloc
     from bertwright.models.heads import BertForTask
     from bertwright.seeding import key
     from bertwright.tasks.collation import DROPOUT
@@ -132,7 +132,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.training.loop import Computed, steps
     from bertwright.training.optimizer import AdamW
 
-    keep_freed_memory()  # as `bertwright finetune` does
+    configure_malloc()  # as `bertwright finetune` does
     task, encoded = encode(chosen.data, chosen.task)
     if chosen.model == "minilm":
         model = start_task_model(minilm(), task.head, 0, hidden_dropout=0.1, attention_dropout=0.1).model

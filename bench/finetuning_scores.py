@@ -32,7 +32,7 @@ from rich.console import Console
 from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.files import read_json
-from bertwright.kernels.native import keep_freed_memory
+from bertwright.kernels.native import configure_malloc
 from bertwright.metrics.seed_summary import Spread, spread
 from bertwright.tasks.presets import Overrides, TaskSettings
 from bertwright.training.context import DeviceSettings
@@ -156,7 +156,7 @@ def carry_out(
 ) -> None:
     """Every run that has no line yet."""
     use_threads(chosen.threads)
-    keep_freed_memory()  # for both sides
+    configure_malloc()  # for both sides
     os.environ.update(CACHES)
     about = machine(chosen.threads)
     print(about)

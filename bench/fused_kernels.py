@@ -234,7 +234,7 @@ def at_once(hidden: int, length: int) -> tuple[float, float]:
 
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
-    native.keep_freed_memory()
+    native.configure_malloc()
     cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("model name\t: ")[1].split("\n")[0]
     print(f"{cpu}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads; ", end="")
     print(f"torch {torch.__version__}, Python {platform.python_version()}; {datetime.date.today()}\n")

@@ -30,7 +30,7 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes | None], N
 @pytest.fixture
 def bfloat16_units() -> None:
     """Tests of what runs in units for bfloat16 alone are skipped elsewhere."""
-    if native.library("kernels") is None or not linear_bf16.bfloat16_units():
+    if native.load_library("kernels") is None or not linear_bf16.bfloat16_units():
         pytest.skip("a processor without units for bfloat16, or no C++ compiler")
 
 

@@ -13,7 +13,7 @@ from bertwright.kernels import native, reference
 from bertwright.kernels.attention import attention, cuda_attention
 from bertwright.kernels.fused_ops import Dropout
 
-needs_native = pytest.mark.skipif(native.library("kernels") is None, reason="no C++ compiler: the twin serves")
+needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler: the twin serves")
 
 
 def packed(lengths: list[int], heads: int, size: int, seed: int = 1) -> tuple[Tensor, Tensor]:

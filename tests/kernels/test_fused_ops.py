@@ -21,7 +21,7 @@ from bertwright.kernels.dropout import kept
 from bertwright.kernels.ffi import runs_native
 from bertwright.kernels.fused_ops import AdamStep, Dropout, Norm, Tables
 
-needs_native = pytest.mark.skipif(native.library("kernels") is None, reason="no C++ compiler: the twins serve")
+needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler: the twins serve")
 DROPOUT = Dropout(0.1, seed=2**63 + 99, first_token=2**32 - 3)  # rows on both sides of 2^32
 SHAPES = [(130, 256), (37, 100), (5, 11), (1, 8), (0, 16)]
 
@@ -472,7 +472,7 @@ def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
 
 
 def test_what_is_not_on_a_cpu_compiles_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertwright.kernels.native.library", lambda name: pytest.fail("asked for"))
+    monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: pytest.fail("asked for"))
     assert not runs_native(torch.empty(2, device="meta"))
     assert not runs_native(torch.empty(2, dtype=torch.float64))
 

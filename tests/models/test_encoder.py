@@ -194,7 +194,7 @@ def test_a_sequence_longer_than_the_positions_is_refused():
 @pytest.mark.parametrize("native", [True, False])
 def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monkeypatch):
     if not native:
-        monkeypatch.setattr("bertwright.kernels.native.library", lambda name: None)
+        monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: None)
     batch = replace(pack(texts([7, 1, 12])[0]), dropout_seed=9, first_token=100)
     rows = torch.tensor([0, 7, 8, 3, 15, 19])
     model = encoder().train()

@@ -43,7 +43,7 @@ def test_equal_to_torch_with_bias_correction() -> None:
         torch.testing.assert_close(parameter, theirs[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(native.library("kernels") is None, reason="no C++ compiler: gradients are dense")
+@pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler: gradients are dense")
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("columns", [3, 32])
 def test_sparse_gradients_move_a_table_as_dense_ones_do_to_the_bit(decay: float, columns: int) -> None:
@@ -111,7 +111,7 @@ def test_a_parameter_without_a_gradient_stays_and_does_not_decay(
     still: str, moving: str, compiler: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiler:
-        monkeypatch.setattr("bertwright.kernels.native.library", lambda name: None)
+        monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: None)
     named = parameters()
     before = {name: parameter.detach().clone() for name, parameter in named.items()}
     named[moving].grad = torch.ones_like(named[moving])

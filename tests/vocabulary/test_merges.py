@@ -59,7 +59,7 @@ def naive(words: dict[str, int], criterion: Criterion, wanted: int) -> list[str]
 
 def learners():
     yield PythonLearner
-    if library := native.library("wordpiece"):
+    if library := native.load_library("wordpiece"):
         yield lambda words, criterion: NativeLearner(words, criterion, library)
 
 

@@ -27,7 +27,7 @@ def counter(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
             patch.setattr(word_counts, "chunk_counter", word_counts.PythonChunkCounter)
-        elif native.library("wordpiece") is None:
+        elif native.load_library("wordpiece") is None:
             pytest.skip("no C++ compiler")
         yield
 

@@ -45,7 +45,7 @@ Argument = Tensor | CDraw | ctypes.c_void_p | int | float | None | ctypes.Array[
 
 def call(function: str, *values: Argument) -> None:
     """Call a native kernel with torch's number of threads."""
-    library = native.library("kernels")
+    library = native.load_library("kernels")
     assert library is not None
     getattr(library, function)(*map(crossing, values), ctypes.c_int64(torch.get_num_threads()))
 
@@ -91,4 +91,4 @@ def row_address(matrix: Tensor) -> ctypes.c_void_p:
 
 def runs_native(*tensors: Tensor) -> bool:
     """Whether native kernels serve these tensors, else their twins do."""
-    return all(x.is_cpu and x.dtype in TYPES for x in tensors) and native.library("kernels") is not None
+    return all(x.is_cpu and x.dtype in TYPES for x in tensors) and native.load_library("kernels") is not None

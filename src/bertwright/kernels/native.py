@@ -44,7 +44,7 @@ class CompileError(Exception):
 
 
 @functools.cache
-def library(name: str) -> ctypes.CDLL | None:
+def load_library(name: str) -> ctypes.CDLL | None:
     """Load the library made of `NAME.cpp` and the headers beside it, compiling it if this machine has not yet.
 
     Returns None, with one note on stderr, where that cannot be done: the caller then uses the Python twin.
@@ -56,9 +56,9 @@ def library(name: str) -> ctypes.CDLL | None:
         return None
     (source,) = PACKAGE.rglob(f"{name}.cpp")
     try:
-        return loaded(source, compiler)
+        return _dlopen(source, compiler)
     except (CompileError, OSError, subprocess.CalledProcessError) as error:
-        note(f"{source.name} could not be built or loaded ({error}); Python does its work, more slowly")
+        _warn(f"{source.name} could not be built or loaded ({error}); Python does its work, more slowly")
         return None
 
 
@@ -73,35 +73,35 @@ def find_compiler() -> tuple[str, ...] | None:
             continue
         if path := shutil.which(program):
             return path, *arguments
-    note(f"no C++ compiler ({', '.join(names)}) found; Python does the native kernels' work, several times slower")
+    _warn(f"no C++ compiler ({', '.join(names)}) found; Python does the native kernels' work, several times slower")
     return None
 
 
 @functools.cache
-def compiles_for_gpu() -> bool:
+def triton_available() -> bool:
     """Whether PyTorch can make GPU kernels of Python here: with Triton, and the compiler that Triton needs."""
     if os.environ.get("BERTWRIGHT_NATIVE") == "0":
         return False
     return importlib.util.find_spec("triton") is not None and find_compiler() is not None
 
 
-def note(text: str) -> None:
+def _warn(text: str) -> None:
     print(f"bertwright: note: {text}\n", end="", file=sys.stderr, flush=True)  # at once: other ranks write there, too
 
 
-def loaded(source: Path, compiler: Sequence[str]) -> ctypes.CDLL:
+def _dlopen(source: Path, compiler: Sequence[str]) -> ctypes.CDLL:
     """The library made of a source; one that a power cut or a full disk has left broken in the cache is built anew."""
-    path = built(source, compiler)
+    path = _build(source, compiler)
     try:
         return ctypes.CDLL(str(path))
     except OSError:
         if os.statvfs(path).f_flag & os.ST_NOEXEC:
             way_out = "let BERTWRIGHT_CACHE name another folder"
             raise OSError(f"nothing can be run from {path.parent}, mounted noexec; {way_out}") from None
-        return ctypes.CDLL(str(built(source, compiler, anew=True)))
+        return ctypes.CDLL(str(_build(source, compiler, anew=True)))
 
 
-def built(source: Path, compiler: Sequence[str], anew: bool = False) -> Path:
+def _build(source: Path, compiler: Sequence[str], anew: bool = False) -> Path:
     """The compiled library's path in the cache; its name is the digest of all that decides its content.
 
     `anew`: in place of the one that is there.
@@ -110,7 +110,7 @@ def built(source: Path, compiler: Sequence[str], anew: bool = False) -> Path:
     openmp = bundled_openmp()
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
     key = digest_bytes(
-        *texts, " ".join([*compiler[1:], *FLAGS]).encode(), str(openmp).encode(), version, processor().encode()
+        *texts, " ".join([*compiler[1:], *FLAGS]).encode(), str(openmp).encode(), version, cpu_fingerprint().encode()
     )
     file_name = f"{source.stem}-{key}.so"
     folder = cache_folder()
@@ -159,7 +159,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertwright" / "native"
 
 
-def processor() -> str:
+def cpu_fingerprint() -> str:
     """What -march=native depends on; a cache folder may be shared by unlike machines."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -169,7 +169,7 @@ def processor() -> str:
     return "\n".join([platform.machine(), *sorted(set(told))])
 
 
-def keep_freed_memory() -> None:
+def configure_malloc() -> None:
     """Let malloc keep what is freed, so that each step finds its large blocks in place of asking the system again.
 
     glibc otherwise maps every block above 32 MB, faults it in page by page, and unmaps it, in every step.

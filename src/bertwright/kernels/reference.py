@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.kernels.dropout import Draw, kept
-from bertwright.kernels.native import compiles_for_gpu
+from bertwright.kernels.native import triton_available
 
 Twin = TypeVar("Twin", bound=Callable[..., Tensor])
 
@@ -75,7 +75,7 @@ def compiled_on_gpu(twin: Twin) -> Twin:
 
 def worth_compiling(x: Tensor) -> bool:
     """Predictions are over before a compiler has begun; they drop nothing out anyway."""
-    return x.device.type == "cuda" and torch.is_grad_enabled() and compiles_for_gpu()
+    return x.device.type == "cuda" and torch.is_grad_enabled() and triton_available()
 
 
 def dropped(x: Tensor, draw: Draw | None) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from bertwright.kernels.linear_bf16 import dense, fills_tiles, halves
-from bertwright.kernels.native import keep_freed_memory
+from bertwright.kernels.native import configure_malloc
 from bertwright.models.config import BertConfig
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # of a forward pass: enough to fill the machine
@@ -107,7 +107,7 @@ def placed(settings: DeviceSettings, joined: bool = False) -> Iterator[Place]:
         torch.cuda.set_device(device)
     threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
     torch.set_num_threads(threads)
-    keep_freed_memory()
+    configure_malloc()
     fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and multiplies_bfloat16(device))
     place = Place(device, torch.bfloat16 if fast else torch.float32, threads, rank, ranks)
     with _computing_alike_each_time() if on_gpu else nullcontext():

@@ -52,7 +52,7 @@ def learner(words: Mapping[str, int], alphabet: frozenset[str], criterion: Crite
     Words with a character outside `alphabet` are [UNK] as a whole, whatever is learned: nothing is learned from them.
     """
     known = {word: count for word, count in words.items() if alphabet.issuperset(word)}
-    library = native.library("wordpiece")
+    library = native.load_library("wordpiece")
     return PythonLearner(known, criterion) if library is None else NativeLearner(known, criterion, library)
 
 

@@ -246,7 +246,7 @@ class NativeChunkCounter:
 
 def chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
     """The native counter, or its twin where there is no compiler."""
-    library = native.library("wordpiece")
+    library = native.load_library("wordpiece")
     if library is None:
         return PythonChunkCounter()
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
