@@ -28,7 +28,7 @@ from torch import Tensor
 from bertwright.batching.batch import pack
 from bertwright.kernels import fused_ops, native
 from bertwright.kernels.attention import attention
-from bertwright.kernels.fused_ops import AdamStep, Dropout, Norm, Tables
+from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
 from bertwright.kernels.linear_bf16 import bfloat16_units
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, initialize
@@ -115,7 +115,7 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
         return F.scaled_dot_product_attention(*parts, dropout_p=0.1)
 
     def add_norm(x: Tensor, b: Tensor, r: Tensor, g: Tensor, c: Tensor) -> Tensor:
-        return fused_ops.add_dropout_norm(x, b, r, Norm(g, c, EPS), DROPOUT, 1)
+        return fused_ops.add_dropout_norm(x, b, r, LayerNormParams(g, c, EPS), DROPOUT, 1)
 
     def plain_add_norm(x: Tensor, b: Tensor, r: Tensor, g: Tensor, c: Tensor) -> Tensor:
         return F.layer_norm(r + F.dropout(x + b, 0.1), vector, g, c, EPS)
@@ -132,7 +132,9 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
         (
             "embeddings + norm + dropout",
             step(
-                lambda w, p, t, g, b: fused_ops.embed_norm(batch, Tables(w, p, t), Norm(g, b, EPS), DROPOUT, 0),
+                lambda w, p, t, g, b: fused_ops.embed_norm(
+                    batch, EmbeddingTables(w, p, t), LayerNormParams(g, b, EPS), DROPOUT, 0
+                ),
                 *tables,
                 vector,
                 vector,
@@ -208,9 +210,11 @@ def layer_row(hidden: int) -> tuple[float, float]:
         bias_qkv, bias_out, bias_up, bias_down, w1, b1, w2, b2 = vectors
         packed = F.linear(x, qkv, bias_qkv).view(TOKENS, 3, heads, HEAD_SIZE)
         context = attention(packed, starts, LENGTH, DROPOUT, 1).view(TOKENS, hidden)
-        x = fused_ops.add_dropout_norm(F.linear(context, out), bias_out, x, Norm(w1, b1, EPS), DROPOUT, 2)
+        x = fused_ops.add_dropout_norm(F.linear(context, out), bias_out, x, LayerNormParams(w1, b1, EPS), DROPOUT, 2)
         wide_states = fused_ops.bias_gelu(F.linear(x, up), bias_up, False)
-        return fused_ops.add_dropout_norm(F.linear(wide_states, down), bias_down, x, Norm(w2, b2, EPS), DROPOUT, 3)
+        return fused_ops.add_dropout_norm(
+            F.linear(wide_states, down), bias_down, x, LayerNormParams(w2, b2, EPS), DROPOUT, 3
+        )
 
     vectors = [(3 * hidden,), (hidden,), (wide,), *[(hidden,)] * 5]
     whole = step(layer, (TOKENS, hidden), *shapes, *vectors)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels import fused_ops, linear_bf16, native, reference
-from bertwright.kernels.dropout import kept
-from bertwright.kernels.ffi import runs_native
-from bertwright.kernels.fused_ops import AdamStep, Dropout, Norm, Tables
+from bertwright.kernels.dropout import keep_mask
+from bertwright.kernels.ffi import use_native
+from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
 
 needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler: the twins serve")
 DROPOUT = Dropout(0.1, seed=2**63 + 99, first_token=2**32 - 3)  # rows on both sides of 2^32
@@ -94,10 +94,10 @@ def test_bias_gelu_in_bfloat16_is_rounded_once(tanh: bool) -> None:
 @pytest.mark.parametrize("dropout", [None, DROPOUT])
 def test_add_dropout_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None) -> None:
     def through(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return lambda x, b, r, w, c: function(x, b, r, Norm(w, c, 1e-12))
+        return lambda x, b, r, w, c: function(x, b, r, LayerNormParams(w, c, 1e-12))
 
     ours = through(lambda *given: fused_ops.add_dropout_norm(*given, dropout, 5))
-    twin = through(lambda *given: reference.add_dropout_norm(*given, dropout and dropout.at(5)))
+    twin = through(lambda *given: reference.add_dropout_norm(*given, dropout and dropout.mask_key(5)))
     assert_same(ours, twin, *norm_inputs(*shape), tolerance=1e-5)
 
 
@@ -109,8 +109,12 @@ def test_embed_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None)
     batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
     tables = [torch.randn(size, columns) for size in (50, 20, 2)]
     assert_same(
-        lambda a, p, t, w, c: fused_ops.embed_norm(batch, Tables(a, p, t), Norm(w, c, 1e-12), dropout, 0),  # type: ignore[arg-type]
-        lambda a, p, t, w, c: reference.embed_norm(ids, Tables(a, p, t), Norm(w, c, 1e-12), dropout and dropout.at(0)),
+        lambda a, p, t, w, c: fused_ops.embed_norm(
+            batch, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout, 0
+        ),  # type: ignore[arg-type]
+        lambda a, p, t, w, c: reference.embed_norm(
+            ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout and dropout.mask_key(0)
+        ),
         *tables,
         torch.randn(columns),
         torch.randn(columns),
@@ -123,8 +127,8 @@ def test_embed_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None)
 def test_a_sparse_gradient_of_embeddings_is_the_dense_one(rows: int) -> None:
     ids = tuple(torch.randint(0, size, (rows,)) for size in (500, 20, 2))
     batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
-    tables = Tables(*(torch.randn(size, 24).requires_grad_() for size in (500, 20, 2)))
-    norm = Norm(torch.randn(24), torch.randn(24), 1e-12)
+    tables = EmbeddingTables(*(torch.randn(size, 24).requires_grad_() for size in (500, 20, 2)))
+    norm = LayerNormParams(torch.randn(24), torch.randn(24), 1e-12)
     found = []
     for sparse in (False, True):
         y = fused_ops.embed_norm(batch, tables, norm, DROPOUT, 0, sparse)  # type: ignore[arg-type]
@@ -139,9 +143,9 @@ def test_a_sparse_gradient_of_embeddings_is_the_dense_one(rows: int) -> None:
 def test_embed_norm_refuses_an_id_outside_its_table() -> None:
     ids = torch.tensor([0, 9])
     batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=torch.zeros_like(ids))
-    tables = Tables(torch.randn(9, 8), torch.randn(20, 8), torch.randn(2, 8))
+    tables = EmbeddingTables(torch.randn(9, 8), torch.randn(20, 8), torch.randn(2, 8))
     with pytest.raises(AssertionError, match="ids from 0 to 9 for a table of 9"):
-        fused_ops.embed_norm(batch, tables, Norm(torch.ones(8), torch.zeros(8), 1e-12), None, 0)  # type: ignore[arg-type]
+        fused_ops.embed_norm(batch, tables, LayerNormParams(torch.ones(8), torch.zeros(8), 1e-12), None, 0)  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 50))
@@ -149,7 +153,7 @@ def test_embed_norm_refuses_an_id_outside_its_table() -> None:
 def test_dropout_draws_the_twins_mask(rows: int, columns: int, seed: int, first: int, site: int) -> None:
     dropout = Dropout(0.3, seed, first)
     x = torch.ones(rows, columns)
-    assert torch.equal(fused_ops.dropout(x, dropout, site), reference.dropout(x, dropout.at(site)))
+    assert torch.equal(fused_ops.dropout(x, dropout, site), reference.dropout(x, dropout.mask_key(site)))
 
 
 def test_dropout_of_micro_batches_is_that_of_the_whole() -> None:
@@ -167,7 +171,8 @@ def test_dropout_masks_are_like_chance() -> None:
     rows, columns, rate = 2000, 256, 0.1
     numbers = torch.arange(rows)
     masks = [
-        kept(Dropout(rate, seed).at(site), numbers, columns) for seed, site in [(1, 0), (1, 1), (2, 0), (2**40 + 1, 0)]
+        keep_mask(Dropout(rate, seed).mask_key(site), numbers, columns)
+        for seed, site in [(1, 0), (1, 1), (2, 0), (2**40 + 1, 0)]
     ]
 
     def like_chance(kept_share: Tensor, expected: float, count: int) -> None:
@@ -237,7 +242,7 @@ def test_linear_in_bfloat16_is_torchs(
 ) -> None:
     """The sums are float32's in another order: what is left is one rounding to 8 bits, of results as large as most."""
     if not tiles:  # as on a processor without them
-        monkeypatch.setattr(fused_ops, "fills_tiles", lambda weight: False)
+        monkeypatch.setattr(fused_ops, "uses_native_linear", lambda weight: False)
     x, weight = torch.randn(rows, inner).bfloat16(), torch.randn(outer, inner).bfloat16()
     given = (x, weight, torch.randn(outer).bfloat16()) if with_bias else (x, weight)
     for got, expected in zip(outcome(fused_ops.linear, *given), outcome(F.linear, *given), strict=True):
@@ -333,7 +338,7 @@ def test_transposed(rows: int, columns: int, apart: int, threads: int) -> None:
     torch.set_num_threads(threads)
     numbers = torch.arange(rows * (columns + apart), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     x = numbers.view(rows, columns + apart)[:, :columns]
-    y = linear_bf16.transposed(x)
+    y = linear_bf16.transpose(x)
     assert torch.equal(y.view(torch.int16), x.T.view(torch.int16))
     assert y._base is not None
     assert not y._base[:, rows:].any()  # between the rows
@@ -342,7 +347,7 @@ def test_transposed(rows: int, columns: int, apart: int, threads: int) -> None:
 def test_filled_up_makes_few_shapes_with_zeros_below() -> None:
     heights = set()
     for rows in range(1, 4097):
-        filled = linear_bf16.filled_up(torch.ones(rows, 1))
+        filled = linear_bf16.pad_rows(torch.ones(rows, 1))
         assert rows <= len(filled) <= max(rows + 15, rows * 17 / 16)
         assert filled.sum() == rows
         assert (filled[:rows] == 1).all()
@@ -368,7 +373,7 @@ def test_numbers_that_are_not_finite_arrive(bad: float) -> None:
     x[1, 4] = bad
     zeros, ones = torch.zeros(16), torch.ones(16)
     gelu = fused_ops.bias_gelu(x, zeros, tanh=False)
-    normed = fused_ops.add_dropout_norm(x, zeros, torch.zeros(3, 16), Norm(ones, zeros, 1e-12), None, 0)
+    normed = fused_ops.add_dropout_norm(x, zeros, torch.zeros(3, 16), LayerNormParams(ones, zeros, 1e-12), None, 0)
     loss, _ = fused_ops.linear_cross_entropy(x, torch.randn(5, 16), torch.zeros(5), torch.tensor([0, 1, 2]))
     assert not gelu[1, 4].isfinite()
     assert not normed[1].isfinite().any()
@@ -388,11 +393,13 @@ def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
 
     def everything() -> list[Tensor]:
         normed = outcome(
-            lambda x, b, r, w, c: fused_ops.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 5), *inputs
+            lambda x, b, r, w, c: fused_ops.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT, 5), *inputs
         )
         gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), *inputs[:2])
         embedded = outcome(
-            lambda a, p, t, w: fused_ops.embed_norm(batch, Tables(a, p, t), Norm(w, w, 1e-12), DROPOUT, 0),  # type: ignore[arg-type]
+            lambda a, p, t, w: fused_ops.embed_norm(
+                batch, EmbeddingTables(a, p, t), LayerNormParams(w, w, 1e-12), DROPOUT, 0
+            ),  # type: ignore[arg-type]
             *tables,
             inputs[1],
         )
@@ -410,9 +417,9 @@ def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
 @needs_native
 def test_bfloat16_is_float32_rounded() -> None:
     x, b, r, w, c = (tensor.bfloat16() for tensor in norm_inputs(40, 72))
-    got = fused_ops.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT, 1)
-    floats = x.float(), b.float(), r.float(), Norm(w.float(), c.float(), 1e-12)
-    assert torch.equal(got, reference.add_dropout_norm(*floats, DROPOUT.at(1)).bfloat16())
+    got = fused_ops.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT, 1)
+    floats = x.float(), b.float(), r.float(), LayerNormParams(w.float(), c.float(), 1e-12)
+    assert torch.equal(got, reference.add_dropout_norm(*floats, DROPOUT.mask_key(1)).bfloat16())
     gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), x, b)
     expected = outcome(lambda x, b: reference.bias_gelu(x, b, False), x.float(), b.float())
     for one, other in zip(gelu, expected, strict=True):
@@ -425,8 +432,8 @@ def test_the_twins_too_keep_the_number_type_of_a_state() -> None:
     for found, exact in (
         (reference.bias_gelu(x, b, False), reference.bias_gelu(x.float(), b, False)),
         (
-            reference.add_dropout_norm(x, b, r, Norm(w, c, 1e-12), DROPOUT.at(1)),
-            reference.add_dropout_norm(x.float(), b, r.float(), Norm(w, c, 1e-12), DROPOUT.at(1)),
+            reference.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT.mask_key(1)),
+            reference.add_dropout_norm(x.float(), b, r.float(), LayerNormParams(w, c, 1e-12), DROPOUT.mask_key(1)),
         ),
     ):
         assert found.dtype == torch.bfloat16
@@ -436,11 +443,11 @@ def test_the_twins_too_keep_the_number_type_of_a_state() -> None:
 @needs_native  # PyTorch's compiler needs one, too
 def test_what_a_gpu_compiles_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made for the CPU here. One kernel serves whatever number of tokens, seed, site and micro-batch."""
-    monkeypatch.setattr(reference, "worth_compiling", lambda x: True)
+    monkeypatch.setattr(reference, "should_compile", lambda x: True)
     graphs = []
-    for rows, draw in [(50, DROPOUT.at(1)), (37, Dropout(0.1, 5).at(7)), (90, DROPOUT.at(2))]:
+    for rows, draw in [(50, DROPOUT.mask_key(1)), (37, Dropout(0.1, 5).mask_key(7)), (90, DROPOUT.mask_key(2))]:
         ours, twin = (
-            lambda x, b, r, w, c, function=function, draw=draw: function(x, b, r, Norm(w, c, 1e-12), draw)  # type: ignore[misc]
+            lambda x, b, r, w, c, function=function, draw=draw: function(x, b, r, LayerNormParams(w, c, 1e-12), draw)  # type: ignore[misc]
             for function in (reference.add_dropout_norm, inspect.unwrap(reference.add_dropout_norm))
         )
         assert_same(ours, twin, *norm_inputs(rows, 72))
@@ -473,8 +480,8 @@ def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
 
 def test_what_is_not_on_a_cpu_compiles_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: pytest.fail("asked for"))
-    assert not runs_native(torch.empty(2, device="meta"))
-    assert not runs_native(torch.empty(2, dtype=torch.float64))
+    assert not use_native(torch.empty(2, device="meta"))
+    assert not use_native(torch.empty(2, dtype=torch.float64))
 
 
 def test_gradient_norm_is_the_norm_of_all_together() -> None:

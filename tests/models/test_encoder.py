@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.batching.batch import Batch, pack
-from bertwright.kernels.fused_encoder import whole_layers
+from bertwright.kernels.fused_encoder import fused_encoder
 from bertwright.kernels.fused_ops import Dropout
 from bertwright.models import encoder as encoder_module
 from bertwright.models.config import BertConfig
@@ -234,11 +234,11 @@ def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, 
     batch = replace(pack(texts([7, 1, 16, 40])[0]), dropout_seed=5, first_token=77)
     chosen = None if rows is None else torch.tensor(rows, dtype=torch.int64)
     calls = []
-    monkeypatch.setattr(encoder_module, "whole_layers", lambda *given: calls.append(given) or whole_layers(*given))
+    monkeypatch.setattr(encoder_module, "fused_encoder", lambda *given: calls.append(given) or fused_encoder(*given))
     found = []
     for one_by_one in (False, True):
         if one_by_one:
-            monkeypatch.setattr(encoder_module, "runs_whole", lambda *_: False)
+            monkeypatch.setattr(encoder_module, "can_fuse", lambda *_: False)
         model.zero_grad()
         states = model(batch, chosen)
         (states * torch.randn(states.shape, generator=torch.Generator().manual_seed(3))).sum().backward()
@@ -278,7 +278,7 @@ def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(thread
 
 @pytest.mark.usefixtures("bfloat16_units")
 def test_what_does_not_fit_goes_layer_by_layer(monkeypatch):
-    monkeypatch.setattr(encoder_module, "whole_layers", None)  # not called
+    monkeypatch.setattr(encoder_module, "fused_encoder", None)  # not called
     batch = pack(texts([7, 12])[0])
     wide = replace(CONFIG, hidden_size=96, intermediate_size=160)
     for config, dtype in (

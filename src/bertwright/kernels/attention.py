@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.ffi import TYPES, CDraw, apply, call, drawn_at, runs_native
+from bertwright.kernels.ffi import DTYPE_CODES, CMaskKey, apply, c_mask_key, call, use_native
 
 
 def attention(
@@ -25,15 +25,15 @@ def attention(
     The weights of the softmax are dropped out, keyed by (token, head, place of the key in its sequence), so that a mask
     depends neither on micro-batches nor on ranks; on CUDA alone the masks are torch's own.
     """
-    vectors = in_vectors(qkv.shape[-1])
+    vectors = head_size_vectorizable(qkv.shape[-1])
     if vectors and qkv.device.type == "cuda" and _kernels_take(qkv):
         return cuda_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
-    if vectors and runs_native(qkv):
-        return apply(PackedAttention, qkv, cu_seqlens, causal, drawn_at(dropout, site))
-    return reference.attention(qkv, cu_seqlens, max_seqlen, dropout and dropout.at(site), causal)
+    if vectors and use_native(qkv):
+        return apply(PackedAttention, qkv, cu_seqlens, causal, c_mask_key(dropout, site))
+    return reference.attention(qkv, cu_seqlens, max_seqlen, dropout and dropout.mask_key(site), causal)
 
 
-def in_vectors(head_size: int) -> bool:
+def head_size_vectorizable(head_size: int) -> bool:
     """Whether heads of this size consist of whole vectors, which is what the kernels read."""
     return head_size % 8 == 0
 
@@ -50,15 +50,15 @@ class PackedAttention(torch.autograd.Function):
     """Keeps its input, its output and one number a query and head; the weights are computed again."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, drawn: CDraw) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, mask_key: CMaskKey) -> Tensor:
         tokens, three, heads, size = qkv.shape
         assert three == 3, qkv.shape
         check_sequences(cu_seqlens, tokens)
         out, lse = qkv.new_empty(tokens, heads, size), torch.empty(tokens, heads)
         shape = (cu_seqlens, len(cu_seqlens) - 1, heads, size, int(causal))
-        call("attention", TYPES[qkv.dtype], qkv, *shape, drawn, out, lse)
+        call("attention", DTYPE_CODES[qkv.dtype], qkv, *shape, mask_key, out, lse)
         ctx.save_for_backward(qkv, out, lse, cu_seqlens)
-        ctx.shape, ctx.drawn = shape[1:], drawn
+        ctx.shape, ctx.mask_key = shape[1:], mask_key
         return out
 
     @staticmethod
@@ -67,7 +67,7 @@ class PackedAttention(torch.autograd.Function):
         qkv, out, lse, cu_seqlens = ctx.saved_tensors
         dqkv = torch.empty_like(qkv)
         given = (qkv, out, lse, dout.contiguous(), cu_seqlens, *ctx.shape)
-        call("attention_backward", TYPES[qkv.dtype], *given, ctx.drawn, dqkv)
+        call("attention_backward", DTYPE_CODES[qkv.dtype], *given, ctx.mask_key, dqkv)
         return dqkv, None, None, None
 
 
@@ -88,7 +88,7 @@ def cuda_attention(
     micro-batches.
     """
     if dropout is not None:
-        torch.cuda.manual_seed(dropout._replace(seed=dropout.seed + dropout.first_token).key(site)[0])
+        torch.cuda.manual_seed(dropout._replace(seed=dropout.seed + dropout.first_token).site_key(site)[0])
     rate = dropout.rate if dropout is not None else 0.0
     query, key, value = qkv.unbind(1)
     sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)

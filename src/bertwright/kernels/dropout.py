@@ -1,7 +1,8 @@
-"""Dropout whose mask is a function of a place: drawn where it is needed, drawn again for the gradient, never stored.
+"""Counter-based dropout: masks are computed from a key, again in the backward pass, and never stored.
 
-An element is known by (seed of the step, site in the model, row, column); a 32-bit hash of that decides. So a mask
-depends neither on micro-batches nor on ranks, threads or backend. The native kernels (`dropout.h`) draw the same.
+A 32-bit hash of (seed of the step, site in the model, row, column) decides whether an element is dropped. A mask
+therefore depends neither on micro-batches nor on ranks, threads or backend. The native kernels (`dropout.h`) compute
+the same masks.
 """
 
 from __future__ import annotations
@@ -15,39 +16,40 @@ WORD = 0xFFFFFFFF  # torch has no full set of uint32 operations: the words are k
 GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: consecutive multiples spread evenly
 
 
-class Draw(NamedTuple):
-    """The dropout of one site in one micro-batch, in the plain numbers that kernels work with."""
+class MaskKey(NamedTuple):
+    """The key of one site's mask in one micro-batch, as plain numbers for kernels."""
 
-    key0: int  # two 32-bit words, which belong to (seed of the step, site)
+    key0: int  # two 32-bit words, derived from (seed of the step, site)
     key1: int
-    threshold: int  # an element is kept iff its hash, uniform in [0, 2^32), is at least this
-    scale: float  # what the kept ones are multiplied by
+    threshold: int  # an element stays iff its hash, uniform in [0, 2^32), is at least this
+    scale: float  # factor of the elements that stay
     first_token: int
-    rows: Tensor | None
+    positions: Tensor | None
 
-    def places(self, count: int, device: torch.device) -> Tensor:
-        """The given tokens' numbers in the whole step, `count` int64."""
-        return self.first_token + (torch.arange(count, device=device) if self.rows is None else self.rows)
+    def token_indices(self, count: int, device: torch.device) -> Tensor:
+        """Number the given tokens within the whole step: `count` int64."""
+        return self.first_token + (torch.arange(count, device=device) if self.positions is None else self.positions)
 
 
 class Dropout(NamedTuple):
-    """What is dropped in one micro-batch of one step; `None` in its place means that nothing is."""
+    """Rate and key of the dropout of one micro-batch; None in its place means no dropout."""
 
     rate: float  # share of the elements that become 0; the others are scaled by 1 / (1 - rate)
-    seed: int  # belongs to (run seed, step)
-    first_token: int = 0  # place of the micro-batch's first token in the whole step
-    rows: Tensor | None = None  # R int64: which of the micro-batch's tokens are given, where it is not all of them
+    seed: int  # derived from (run seed, step)
+    first_token: int = 0  # index of the micro-batch's first token within the whole step
+    positions: Tensor | None = None  # R int64: the tokens of the micro-batch that are given; None for all of them
 
-    def at(self, site: int) -> Draw:
-        """What is dropped at one site."""
+    def mask_key(self, site: int) -> MaskKey:
+        """Derive the key of one site."""
         assert 0.0 <= self.rate < 1.0, self.rate
         threshold = min(round(self.rate * 2**32), WORD)
-        return Draw(*self.key(site), threshold, 1.0 / (1.0 - self.rate), self.first_token, self.rows)
+        return MaskKey(*self.site_key(site), threshold, 1.0 / (1.0 - self.rate), self.first_token, self.positions)
 
-    def key(self, site: int) -> tuple[int, int]:
-        """Two 32-bit words for one site, by the SplitMix64 finaliser (Steele et al. 2014).
+    def site_key(self, site: int) -> tuple[int, int]:
+        """Derive two 32-bit words for one site with the SplitMix64 finaliser (Steele et al. 2014).
 
-        >>> Dropout(0.1, seed=7).key(site=0) == Dropout(0.5, seed=7).key(site=0) != Dropout(0.1, seed=7).key(site=1)
+        >>> keys = Dropout(0.1, seed=7).site_key(0), Dropout(0.5, seed=7).site_key(0), Dropout(0.1, seed=7).site_key(1)
+        >>> keys[0] == keys[1] != keys[2]
         True
         """
         word = (self.seed + (site + 1) * 0x9E3779B97F4A7C15) % 2**64
@@ -57,21 +59,21 @@ class Dropout(NamedTuple):
         return word & WORD, word >> 32
 
 
-def mix(words: Tensor) -> Tensor:
-    """A bijection of 32-bit words with little bias (Wellons, "hash prospector", lowbias32)."""
+def lowbias32(words: Tensor) -> Tensor:
+    """Hash 32-bit words one to one (Wellons, "hash prospector", lowbias32)."""
     words = (words ^ (words >> 16)) * 0x7FEB352D & WORD
     words = (words ^ (words >> 15)) * 0x846CA68B & WORD
     return words ^ (words >> 16)
 
 
-def kept(draw: Draw, rows: Tensor, columns: int) -> Tensor:
-    """Which elements stay, as booleans (R × columns), for rows known by their numbers (R, int64)."""
+def keep_mask(key: MaskKey, rows: Tensor, columns: int) -> Tensor:
+    """Compute which elements stay: R × columns bool, for R rows given by their indices (int64)."""
     low, high = rows & WORD, rows >> 32
-    # Two words a row: with one, two rows whose words lie near each other would be shifted copies.
-    row0 = mix(low ^ ((draw.key0 + high * GOLDEN) & WORD))
-    row1 = mix((low + draw.key1 + high) & WORD)
-    # Columns are cut to a word too, which changes none of them: Triton would multiply 32-bit numbers otherwise.
+    # Two words per row: with one, rows whose words are close would have shifted copies of one mask.
+    row0 = lowbias32(low ^ ((key.key0 + high * GOLDEN) & WORD))
+    row1 = lowbias32((low + key.key1 + high) & WORD)
+    # Masking the columns changes none of them, but makes Triton multiply in 64 bits.
     words = (row0[:, None] + (torch.arange(columns, device=rows.device) & WORD) * GOLDEN) & WORD
     words = ((words ^ (words >> 16)) * 0x7FEB352D & WORD) ^ row1[:, None]
     words = (words ^ (words >> 15)) * 0x846CA68B & WORD
-    return (words ^ (words >> 16)) >= draw.threshold
+    return (words ^ (words >> 16)) >= key.threshold

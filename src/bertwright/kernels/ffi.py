@@ -1,6 +1,6 @@
-"""How tensors and numbers cross into the native kernels.
+"""Calls of the native kernels through ctypes.
 
-Every C function takes tensors as pointers, whole numbers as int64 and others as double, and last the number of threads.
+Every C function takes tensors as pointers, integers as int64, other numbers as double, and last the number of threads.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from bertwright.kernels import native
-from bertwright.kernels.dropout import Draw, Dropout
+from bertwright.kernels.dropout import Dropout, MaskKey
 
-TYPES = {torch.float32: 0, torch.bfloat16: 1}  # `enum Type` of lanes.h
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}  # `enum Type` of simd.h
 
 
-class CDraw(ctypes.Structure):
-    """`Draw`, as `struct Draw` of dropout.h; a threshold of 0 keeps everything."""
+class CMaskKey(ctypes.Structure):
+    """`MaskKey`, as `struct MaskKey` of dropout.h; a threshold of 0 keeps everything."""
 
     _fields_ = (
         ("key0", ctypes.c_uint32),
@@ -27,27 +27,27 @@ class CDraw(ctypes.Structure):
         ("threshold", ctypes.c_uint32),
         ("scale", ctypes.c_float),
         ("first_token", ctypes.c_int64),
-        ("rows", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
     )
-    given: Tensor | None = None  # what `rows` points into, which must live as long
+    positions_tensor: Tensor | None = None  # owns the memory of `positions`
 
 
-def drawn_at(dropout: Dropout | None, site: int) -> CDraw:
-    """One site's dropout, or none."""
-    draw = dropout.at(site) if dropout is not None else Draw(0, 0, 0, 1.0, 0, None)
-    drawn = CDraw(*draw[:-1], None if draw.rows is None else address(draw.rows))
-    drawn.given = draw.rows
-    return drawn
+def c_mask_key(dropout: Dropout | None, site: int) -> CMaskKey:
+    """Derive the key of one site; without dropout, one that keeps everything."""
+    key = dropout.mask_key(site) if dropout is not None else MaskKey(0, 0, 0, 1.0, 0, None)
+    c_key = CMaskKey(*key[:-1], None if key.positions is None else address(key.positions))
+    c_key.positions_tensor = key.positions
+    return c_key
 
 
-Argument = Tensor | CDraw | ctypes.c_void_p | int | float | None | ctypes.Array[Any] | Sequence[Tensor | None]
+Argument = Tensor | CMaskKey | ctypes.c_void_p | int | float | None | ctypes.Array[Any] | Sequence[Tensor | None]
 
 
 def call(function: str, *values: Argument) -> None:
     """Call a native kernel with torch's number of threads."""
     library = native.load_library("kernels")
     assert library is not None
-    getattr(library, function)(*map(crossing, values), ctypes.c_int64(torch.get_num_threads()))
+    getattr(library, function)(*map(to_ctypes, values), ctypes.c_int64(torch.get_num_threads()))
 
 
 def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
@@ -56,14 +56,14 @@ def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
     return result
 
 
-def crossing(value: Argument) -> object:
+def to_ctypes(value: Argument) -> object:
     if isinstance(value, Tensor):
         return ctypes.c_void_p(address(value))
     if isinstance(value, int):
         return ctypes.c_int64(value)
     if isinstance(value, float):
         return ctypes.c_double(value)
-    if isinstance(value, CDraw):
+    if isinstance(value, CMaskKey):
         return ctypes.byref(value)
     if value is None or isinstance(value, (ctypes.c_void_p, ctypes.Array)):
         return value
@@ -81,14 +81,14 @@ def address(tensor: Tensor) -> int:
     return tensor.data_ptr()
 
 
-def row_address(matrix: Tensor) -> ctypes.c_void_p:
-    """Of a matrix whose rows may lie apart; how far is for the caller to pass."""
+def row_pointer(matrix: Tensor) -> ctypes.c_void_p:
+    """Return the address of a matrix whose rows may lie apart; the caller passes the row stride."""
     assert matrix.ndim == 2, matrix.shape
     assert matrix.stride(1) == 1 or matrix.shape[1] == 1, matrix.stride()
     assert matrix.is_cpu, matrix.device
     return ctypes.c_void_p(matrix.data_ptr())
 
 
-def runs_native(*tensors: Tensor) -> bool:
-    """Whether native kernels serve these tensors, else their twins do."""
-    return all(x.is_cpu and x.dtype in TYPES for x in tensors) and native.load_library("kernels") is not None
+def use_native(*tensors: Tensor) -> bool:
+    """Return whether native kernels serve these tensors; otherwise the reference implementation does."""
+    return all(x.is_cpu and x.dtype in DTYPE_CODES for x in tensors) and native.load_library("kernels") is not None

@@ -1,7 +1,7 @@
 """The model's fused operations: one call and one pass over memory in place of five.
 
 T tokens, H hidden size, F intermediate size, V vocabulary, M masked positions.
-On CPU these are native kernels (`kernels.cpp`); elsewhere, and without a compiler, their twins in plain PyTorch.
+On CPU these are native kernels (`kernels.cpp`); elsewhere, and without a compiler, their reference implementation in plain PyTorch.
 Tensors are float32 or bfloat16, arithmetic is float32; the bits do not depend on the number of threads.
 """
 
@@ -18,17 +18,17 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.ffi import TYPES, CDraw, apply, call, doubles, drawn_at, row_address, runs_native
+from bertwright.kernels.ffi import DTYPE_CODES, CMaskKey, apply, c_mask_key, call, doubles, row_pointer, use_native
 from bertwright.kernels.linear_bf16 import (
     dense,
     dense_gradients,
-    filled_up,
-    fills_tiles,
-    halves,
-    turned_product,
-    vocabulary_product,
+    is_native_bf16,
+    matmul_nt,
+    matmul_tn,
+    pad_rows,
+    uses_native_linear,
 )
-from bertwright.kernels.reference import AdamStep, Norm, Tables
+from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 
 if TYPE_CHECKING:
     from bertwright.batching.batch import Batch
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AdamStep",
     "Dropout",
-    "Norm",
-    "Tables",
+    "EmbeddingTables",
+    "LayerNormParams",
     "adamw_",
     "adamw_rows_",
     "add_dropout_norm",
@@ -55,7 +55,7 @@ CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**29}
 
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """gelu(x + bias), T F → T F; `tanh` is the approximation of Google's BERT, else the exact erf form."""
-    if runs_native(x):
+    if use_native(x):
         return apply(BiasGelu, x, bias, tanh)
     return reference.bias_gelu(x, bias, tanh)
 
@@ -69,7 +69,7 @@ class BiasGelu(torch.autograd.Function):
         ctx.save_for_backward(x, bias)
         ctx.tanh = tanh
         y = torch.empty_like(x)
-        call("bias_gelu", TYPES[x.dtype], tanh, x, bias.float(), y, *rows_columns(x))
+        call("bias_gelu", DTYPE_CODES[x.dtype], tanh, x, bias.float(), y, *rows_columns(x))
         return y
 
     @staticmethod
@@ -78,13 +78,13 @@ class BiasGelu(torch.autograd.Function):
         x, bias = ctx.saved_tensors
         dx, dbias = torch.empty_like(x), torch.empty(bias.shape)
         given = (x, bias.float(), dy.contiguous(), dx, dbias)
-        call("bias_gelu_backward", TYPES[x.dtype], ctx.tanh, *given, *rows_columns(x))
+        call("bias_gelu_backward", DTYPE_CODES[x.dtype], ctx.tanh, *given, *rows_columns(x))
         return dx, dbias.to(bias.dtype), None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias in the number type of x, T H and O H → T O; `weight` may be float32 where x is not."""
-    if halves(x):
+    if is_native_bf16(x):
         return apply(Linear, x, weight, bias)
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
@@ -94,13 +94,13 @@ class Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.on_tiles = fills_tiles(weight)
+        ctx.on_tiles = uses_native_linear(weight)
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         if ctx.on_tiles:
             x = x.contiguous()
             ctx.save_for_backward(x, weight)
             return dense(x, weight, bias)
-        filled, cast_weight = filled_up(x), weight.to(x.dtype)
+        filled, cast_weight = pad_rows(x), weight.to(x.dtype)
         ctx.save_for_backward(filled, cast_weight)
         return F.linear(filled, cast_weight, None if bias is None else bias.to(x.dtype))[: len(x)]
 
@@ -112,9 +112,9 @@ class Linear(torch.autograd.Function):
         if ctx.on_tiles:
             dx, dweight, dbias = dense_gradients(dy.contiguous(), x, weight, ctx.needs_input_grad)
         else:
-            filled = filled_up(dy)
+            filled = pad_rows(dy)
             dx = torch.mm(filled, weight)[: len(dy)] if for_x else None
-            dweight = turned_product(filled, x) if for_weight else None
+            dweight = matmul_tn(filled, x) if for_weight else None
             dbias = dy.sum(0) if for_bias else None
         weight_type, bias_type = ctx.dtypes
         return dx, None if dweight is None else dweight.to(weight_type), None if dbias is None else dbias.to(bias_type)
@@ -122,34 +122,34 @@ class Linear(torch.autograd.Function):
 
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     """Dropout of a tensor whose first dimension are tokens, T … → T …"""
-    if dropout is not None and runs_native(x):
-        return apply(DropoutFunction, x, drawn_at(dropout, site))
-    return reference.dropout(x, dropout and dropout.at(site))
+    if dropout is not None and use_native(x):
+        return apply(DropoutFunction, x, c_mask_key(dropout, site))
+    return reference.dropout(x, dropout and dropout.mask_key(site))
 
 
 class DropoutFunction(torch.autograd.Function):
     """Keeps nothing: the mask is drawn again."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, drawn: CDraw) -> Tensor:
-        ctx.drawn = drawn
+    def forward(ctx: Any, x: Tensor, mask_key: CMaskKey) -> Tensor:
+        ctx.mask_key = mask_key
         y = torch.empty_like(x)
-        call("dropout", TYPES[x.dtype], x, drawn, y, *rows_columns(x))
+        call("dropout", DTYPE_CODES[x.dtype], x, mask_key, y, *rows_columns(x))
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return apply(DropoutFunction, dy.contiguous(), ctx.drawn), None
+        return apply(DropoutFunction, dy.contiguous(), ctx.mask_key), None
 
 
 def add_dropout_norm(
-    x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, dropout: Dropout | None, site: int
+    x: Tensor, bias: Tensor, residual: Tensor, norm: LayerNormParams, dropout: Dropout | None, site: int
 ) -> Tensor:
     """LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
-    if runs_native(x):
-        return apply(AddDropoutNorm, x, bias, residual, *norm, drawn_at(dropout, site))
-    return reference.add_dropout_norm(x, bias, residual, norm, dropout and dropout.at(site))
+    if use_native(x):
+        return apply(AddDropoutNorm, x, bias, residual, *norm, c_mask_key(dropout, site))
+    return reference.add_dropout_norm(x, bias, residual, norm, dropout and dropout.mask_key(site))
 
 
 class AddDropoutNorm(torch.autograd.Function):
@@ -157,16 +157,23 @@ class AddDropoutNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, norm_bias: Tensor, eps: float, drawn: CDraw
+        ctx: Any,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        norm_bias: Tensor,
+        eps: float,
+        mask_key: CMaskKey,
     ) -> Tensor:
         assert x.shape == residual.shape, (x.shape, residual.shape)
         assert x.dtype == residual.dtype, (x.dtype, residual.dtype)
         assert bias.shape == weight.shape == norm_bias.shape == x.shape[-1:], (x.shape, bias.shape, weight.shape)
         y, summed, moments = torch.empty_like(x), torch.empty_like(x), torch.empty(len(x), 2)
         given = (x, bias.float(), residual, weight.float(), norm_bias.float(), float(eps))
-        call("add_dropout_norm", TYPES[x.dtype], *given, drawn, summed, moments, y, *rows_columns(x))
+        call("add_dropout_norm", DTYPE_CODES[x.dtype], *given, mask_key, summed, moments, y, *rows_columns(x))
         ctx.save_for_backward(summed, moments, weight)
-        ctx.drawn = drawn
+        ctx.mask_key = mask_key
         ctx.dtypes = bias.dtype, weight.dtype, norm_bias.dtype
         return y
 
@@ -175,25 +182,30 @@ class AddDropoutNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         summed, moments, weight = ctx.saved_tensors
         dresidual = torch.empty_like(summed)
-        dx = torch.empty_like(summed) if ctx.drawn.threshold else dresidual
+        dx = torch.empty_like(summed) if ctx.mask_key.threshold else dresidual
         sums = torch.empty(3, len(weight))
-        given = (summed, moments, weight.float(), dy.contiguous(), ctx.drawn)
-        call("add_dropout_norm_backward", TYPES[dy.dtype], *given, dx, dresidual, sums, *rows_columns(summed))
+        given = (summed, moments, weight.float(), dy.contiguous(), ctx.mask_key)
+        call("add_dropout_norm_backward", DTYPE_CODES[dy.dtype], *given, dx, dresidual, sums, *rows_columns(summed))
         dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None
 
 
 def embed_norm(
-    batch: Batch, tables: Tables, norm: Norm, dropout: Dropout | None, site: int, sparse: bool = False
+    batch: Batch,
+    tables: EmbeddingTables,
+    norm: LayerNormParams,
+    dropout: Dropout | None,
+    site: int,
+    sparse: bool = False,
 ) -> Tensor:
     """dropout(LayerNorm(word + position + token type)) → T H.
 
-    `sparse`: the word table's gradient is a sparse tensor, of the rows that the batch has. The twin's never is.
+    `sparse`: the word table's gradient is a sparse tensor, of the rows that the batch has. The reference implementation returns a dense one.
     """
     ids = (batch.input_ids, batch.position_ids, batch.token_type_ids)
-    if runs_native(tables.word):
-        return apply(EmbedNorm, *tables, *norm, drawn_at(dropout, site), sparse, *ids)
-    return reference.embed_norm(ids, tables, norm, dropout and dropout.at(site))
+    if use_native(tables.word):
+        return apply(EmbedNorm, *tables, *norm, c_mask_key(dropout, site), sparse, *ids)
+    return reference.embed_norm(ids, tables, norm, dropout and dropout.mask_key(site))
 
 
 class EmbedNorm(torch.autograd.Function):
@@ -208,7 +220,7 @@ class EmbedNorm(torch.autograd.Function):
         weight: Tensor,
         norm_bias: Tensor,
         eps: float,
-        drawn: CDraw,
+        mask_key: CMaskKey,
         sparse: bool,
         *ids: Tensor,
     ) -> Tensor:
@@ -219,10 +231,10 @@ class EmbedNorm(torch.autograd.Function):
             assert places.shape == ids[0].shape, (places.shape, ids[0].shape)
             check_range(places, len(table))
         y, moments = word.new_empty(len(ids[0]), word.shape[1]), torch.empty(len(ids[0]), 2)
-        given = (tables, ids, weight.float(), norm_bias.float(), float(eps), drawn)
-        call("embed_norm", TYPES[word.dtype], *given, moments, y, *y.shape)
+        given = (tables, ids, weight.float(), norm_bias.float(), float(eps), mask_key)
+        call("embed_norm", DTYPE_CODES[word.dtype], *given, moments, y, *y.shape)
         ctx.save_for_backward(*tables, weight, moments, *ids)
-        ctx.drawn, ctx.sparse = drawn, sparse
+        ctx.mask_key, ctx.sparse = mask_key, sparse
         ctx.norm_bias_dtype = norm_bias.dtype
         return y
 
@@ -232,8 +244,8 @@ class EmbedNorm(torch.autograd.Function):
         *tables, weight, moments = ctx.saved_tensors[:5]
         ids = ctx.saved_tensors[5:]
         dsummed, sums = torch.empty(dy.shape), torch.empty(2, len(weight))
-        given = (tables, ids, moments, weight.float(), dy.contiguous(), ctx.drawn)
-        call("embed_norm_backward", TYPES[dy.dtype], *given, dsummed, sums, *dy.shape)
+        given = (tables, ids, moments, weight.float(), dy.contiguous(), ctx.mask_key)
+        call("embed_norm_backward", DTYPE_CODES[dy.dtype], *given, dsummed, sums, *dy.shape)
         gradients = []
         for number, (table, places) in enumerate(zip(tables, ids, strict=True)):
             if ctx.sparse and number == 0:
@@ -285,8 +297,8 @@ class LinearCrossEntropy(torch.autograd.Function):
         chunk_rows = -(-len(hidden) // max(chunks, 1))  # all of one size, for a small last one would cost as much
         for first in range(0, len(hidden), max(chunk_rows, 1)):
             rows = slice(first, first + chunk_rows)
-            given = filled_up(hidden[rows]) if halves(hidden) else hidden[rows]
-            logits, count = vocabulary_product(given, compute_weight), len(labels[rows])
+            given = pad_rows(hidden[rows]) if is_native_bf16(hidden) else hidden[rows]
+            logits, count = matmul_nt(given, compute_weight), len(labels[rows])
             row_losses, row_correct = cross_entropy_(
                 logits[:count], float_bias, labels[rows], scale, dbias if trains else None
             )
@@ -315,22 +327,22 @@ def add_weight_gradient(dy: Tensor, x: Tensor, dweight: Tensor, new: bool) -> No
     if dy.dtype == dweight.dtype:
         torch.mm(dy.T, x, out=dweight) if new else dweight.addmm_(dy.T, x)
     elif new:
-        dweight.copy_(turned_product(dy, x))
+        dweight.copy_(matmul_tn(dy, x))
     else:
-        dweight += turned_product(dy, x)
+        dweight += matmul_tn(dy, x)
 
 
 def cross_entropy_(
     logits: Tensor, bias: Tensor, labels: Tensor, scale: float, dbias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Losses and correctness of each row; with `dbias`, logits become their gradient and its sum is added there."""
-    if not runs_native(logits):
+    if not use_native(logits):
         return reference.cross_entropy_(logits, bias, labels, scale, dbias)
     check_range(labels, logits.shape[1])
     losses, correct = torch.empty(len(labels)), torch.empty_like(labels)
     added = torch.empty_like(dbias) if dbias is not None else None
-    given = (row_address(logits), logits.stride(0), bias, labels, float(scale), losses, correct, added)
-    call("cross_entropy", TYPES[logits.dtype], *given, *logits.shape)
+    given = (row_pointer(logits), logits.stride(0), bias, labels, float(scale), losses, correct, added)
+    call("cross_entropy", DTYPE_CODES[logits.dtype], *given, *logits.shape)
     if dbias is not None and added is not None:
         dbias += added
     return losses, correct
@@ -340,7 +352,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> float:
     """The Euclidean norm of all gradients together, float32 each, summed in double precision."""
     if not gradients:
         return 0.0
-    if not runs_native(*gradients):
+    if not use_native(*gradients):
         return reference.gradient_norm(gradients).item()
     assert {gradient.dtype for gradient in gradients} == {torch.float32}
     total = torch.empty((), dtype=torch.float64)
@@ -366,7 +378,7 @@ def adamw_(
     """
     if not parameters:
         return None
-    if not runs_native(*parameters):
+    if not use_native(*parameters):
         return reference.adamw_(list(parameters), list(gradients), list(exp_avg), list(exp_avg_sq), step)
     kinds = parameters, gradients, exp_avg, exp_avg_sq
     counts = sizes(parameters)
@@ -385,7 +397,7 @@ def adamw_rows_(
 
     `touched` (V uint8): the rows that had a gradient in any step; brought up to date here.
     """
-    assert runs_native(parameter), parameter.device
+    assert use_native(parameter), parameter.device
     gradient = gradient.coalesce()
     rows, values = gradient.indices()[0], gradient.values().contiguous()
     assert {tensor.dtype for tensor in (parameter, values, exp_avg, exp_avg_sq)} == {torch.float32}

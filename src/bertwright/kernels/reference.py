@@ -1,4 +1,4 @@
-"""Every native kernel once more in plain PyTorch: what it computes, for other devices and where no compiler is found.
+"""Reference implementation of every native kernel in plain PyTorch, for other devices and machines without a compiler.
 
 On a GPU, in training, PyTorch's compiler makes one kernel each of those with the most passes over memory
 (docs/decisions/12).
@@ -20,13 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.kernels.dropout import Draw, kept
+from bertwright.kernels.dropout import MaskKey, keep_mask
 from bertwright.kernels.native import triton_available
 
-Twin = TypeVar("Twin", bound=Callable[..., Tensor])
+Op = TypeVar("Op", bound=Callable[..., Tensor])
 
 
-class Norm(NamedTuple):
+class LayerNormParams(NamedTuple):
     """Layer normalisation over H."""
 
     weight: Tensor  # H
@@ -34,7 +34,7 @@ class Norm(NamedTuple):
     eps: float
 
 
-class Tables(NamedTuple):
+class EmbeddingTables(NamedTuple):
     """The three embeddings whose sum enters the encoder (section 3, figure 2)."""
 
     word: Tensor  # V H
@@ -55,8 +55,8 @@ class AdamStep(NamedTuple):
     correction2: float = 1.0  # 1 - beta2^step, or 1
 
 
-def compiled_on_gpu(twin: Twin) -> Twin:
-    """On a GPU in training, `twin` as one kernel of PyTorch's compiler; as it is written anywhere else.
+def compile_on_gpu(op: Op) -> Op:
+    """Decorate an operation: torch.compile it for a GPU in training, run it as written anywhere else.
 
     The hash of a dropout mask alone is some twenty passes over memory as written. Sizes and draws are variables of the
     kernel: one kernel serves all steps.
@@ -64,53 +64,57 @@ def compiled_on_gpu(twin: Twin) -> Twin:
 
     @cache
     def compiled() -> Callable[..., Tensor]:
-        return cast(Callable[..., Tensor], torch.compile(twin, dynamic=True))
+        return cast(Callable[..., Tensor], torch.compile(op, dynamic=True))
 
-    @wraps(twin)
-    def chosen(x: Tensor, *rest: Any) -> Tensor:
-        return compiled()(x, *rest) if worth_compiling(x) else twin(x, *rest)
+    @wraps(op)
+    def dispatch(x: Tensor, *rest: Any) -> Tensor:
+        return compiled()(x, *rest) if should_compile(x) else op(x, *rest)
 
-    return cast(Twin, chosen)
+    return cast(Op, dispatch)
 
 
-def worth_compiling(x: Tensor) -> bool:
+def should_compile(x: Tensor) -> bool:
     """Predictions are over before a compiler has begun; they drop nothing out anyway."""
     return x.device.type == "cuda" and torch.is_grad_enabled() and triton_available()
 
 
-def dropped(x: Tensor, draw: Draw | None) -> Tensor:
+def apply_dropout(x: Tensor, mask_key: MaskKey | None) -> Tensor:
     """T … → T …; the columns are all that follows the first dimension."""
-    if draw is None or len(x) == 0:
+    if mask_key is None or len(x) == 0:
         return x
-    mask = kept(draw, draw.places(len(x), x.device), math.prod(x.shape[1:])).view_as(x)
-    return torch.where(mask, x * draw.scale, 0.0)
+    mask = keep_mask(mask_key, mask_key.token_indices(len(x), x.device), math.prod(x.shape[1:])).view_as(x)
+    return torch.where(mask, x * mask_key.scale, 0.0)
 
 
-dropout = compiled_on_gpu(dropped)
+dropout = compile_on_gpu(apply_dropout)
 
 
-@compiled_on_gpu
+@compile_on_gpu
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     return F.gelu(x.float() + bias.float(), approximate="tanh" if tanh else "none").to(x.dtype)
 
 
-def layer_norm(x: Tensor, norm: Norm) -> Tensor:
+def layer_norm(x: Tensor, norm: LayerNormParams) -> Tensor:
     return F.layer_norm(x.float(), norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
-@compiled_on_gpu
-def add_dropout_norm(x: Tensor, bias: Tensor, residual: Tensor, norm: Norm, draw: Draw | None) -> Tensor:
-    return layer_norm(residual.float() + dropped(x.float() + bias.float(), draw), norm).to(x.dtype)
+@compile_on_gpu
+def add_dropout_norm(
+    x: Tensor, bias: Tensor, residual: Tensor, norm: LayerNormParams, mask_key: MaskKey | None
+) -> Tensor:
+    return layer_norm(residual.float() + apply_dropout(x.float() + bias.float(), mask_key), norm).to(x.dtype)
 
 
-@compiled_on_gpu
-def norm_dropout(x: Tensor, norm: Norm, draw: Draw | None) -> Tensor:
-    return dropped(layer_norm(x, norm), draw).to(x.dtype)
+@compile_on_gpu
+def norm_dropout(x: Tensor, norm: LayerNormParams, mask_key: MaskKey | None) -> Tensor:
+    return apply_dropout(layer_norm(x, norm), mask_key).to(x.dtype)
 
 
-def embed_norm(ids: tuple[Tensor, ...], tables: Tables, norm: Norm, draw: Draw | None) -> Tensor:
+def embed_norm(
+    ids: tuple[Tensor, ...], tables: EmbeddingTables, norm: LayerNormParams, mask_key: MaskKey | None
+) -> Tensor:
     word, position, token_type = (F.embedding(places, table) for places, table in zip(ids, tables, strict=True))
-    return norm_dropout(word + position + token_type, norm, draw)
+    return norm_dropout(word + position + token_type, norm, mask_key)
 
 
 def cross_entropy_(
@@ -151,7 +155,7 @@ def adamw_(
     torch._foreach_addcdiv_(parameters, exp_avg, scales, -step.lr / step.correction1)
 
 
-def attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, draw: Draw | None, causal: bool) -> Tensor:
+def attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, mask_key: MaskKey | None, causal: bool) -> Tensor:
     """Softmax attention on sequences padded to the longest: T 3 A D → T A D."""
     tokens, _, heads, head_size = qkv.shape
     starts = cu_seqlens[:-1].long()
@@ -166,10 +170,10 @@ def attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, draw: Draw | Non
     if causal:
         seen = seen & (places <= places[:, None])
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)  # every query, a padded one too, sees the first key
-    if draw is not None:
-        rows = (draw.first_token + token[:, None, :]) * heads + torch.arange(heads, device=qkv.device)[:, None]
-        mask = kept(draw, rows.flatten(), max_seqlen).view_as(weights)
-        weights = torch.where(mask, weights * draw.scale, 0.0)
+    if mask_key is not None:
+        rows = (mask_key.first_token + token[:, None, :]) * heads + torch.arange(heads, device=qkv.device)[:, None]
+        mask = keep_mask(mask_key, rows.flatten(), max_seqlen).view_as(weights)
+        weights = torch.where(mask, weights * mask_key.scale, 0.0)
     context: Tensor = (weights @ value).transpose(1, 2)[real]  # T A D: sequences lie end to end in both
     assert len(context) == tokens
     return context.to(qkv.dtype)

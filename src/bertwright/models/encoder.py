@@ -16,9 +16,17 @@ from torch import Tensor, nn
 from bertwright import seeding
 from bertwright.batching.batch import Batch
 from bertwright.kernels.attention import attention
-from bertwright.kernels.ffi import CDraw, drawn_at
-from bertwright.kernels.fused_encoder import alike, runs_whole, whole_layers
-from bertwright.kernels.fused_ops import Dropout, Norm, Tables, add_dropout_norm, bias_gelu, embed_norm, linear
+from bertwright.kernels.ffi import CMaskKey, c_mask_key
+from bertwright.kernels.fused_encoder import can_fuse, fusable_parameters, fused_encoder
+from bertwright.kernels.fused_ops import (
+    Dropout,
+    EmbeddingTables,
+    LayerNormParams,
+    add_dropout_norm,
+    bias_gelu,
+    embed_norm,
+    linear,
+)
 from bertwright.models.config import BertConfig
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
@@ -49,9 +57,9 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, batch: Batch) -> Tensor:
-        tables = Tables(self.word.weight, self.position.weight, self.token_type.weight)
-        on_output = drawn(self, self.config.hidden_dropout, batch)
-        return embed_norm(batch, tables, constants(self.norm), on_output, site=0, sparse=self.sparse)
+        tables = EmbeddingTables(self.word.weight, self.position.weight, self.token_type.weight)
+        on_output = dropout_for(self, self.config.hidden_dropout, batch)
+        return embed_norm(batch, tables, layer_norm_params(self.norm), on_output, site=0, sparse=self.sparse)
 
 
 class Layer(nn.Module):
@@ -80,24 +88,26 @@ class Layer(nn.Module):
         if rows is not None:  # from here on every token is on its own: R takes the place of T
             context, hidden = context[rows], hidden[rows]
         mixed = self.attention_output.product(context)  # T H
-        norm = constants(self.attention_norm)
+        norm = layer_norm_params(self.attention_norm)
         attended = add_dropout_norm(mixed, self.attention_output.bias, hidden, norm, on_output, site + 1)
 
         inner = self.intermediate.product(attended)  # T F
         inner = bias_gelu(inner, self.intermediate.bias, config.activation == "gelu_tanh")
         outer = self.output.product(inner)  # T H
-        return add_dropout_norm(outer, self.output.bias, attended, constants(self.output_norm), on_output, site + 2)
+        return add_dropout_norm(
+            outer, self.output.bias, attended, layer_norm_params(self.output_norm), on_output, site + 2
+        )
 
     def dropouts(self, batch: Batch, rows: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
         """This batch's dropout of attention's weights, and of the sub-layers' outputs at `rows`."""
-        on_output = drawn(self, self.config.hidden_dropout, batch)
-        return drawn(self, self.config.attention_dropout, batch), on_output and on_output._replace(rows=rows)
+        on_output = dropout_for(self, self.config.hidden_dropout, batch)
+        return dropout_for(self, self.config.attention_dropout, batch), on_output and on_output._replace(positions=rows)
 
-    def draws(self, batch: Batch, rows: Tensor | None) -> list[CDraw]:
-        """The same at their sites, for `whole_layers`."""
+    def mask_keys(self, batch: Batch, rows: Tensor | None) -> list[CMaskKey]:
+        """The same at their sites, for `fused_encoder`."""
         on_weights, on_output = self.dropouts(batch, rows)
         return [
-            drawn_at(drop, self.first_site + place) for place, drop in enumerate((on_weights, on_output, on_output))
+            c_mask_key(drop, self.first_site + place) for place, drop in enumerate((on_weights, on_output, on_output))
         ]
 
     def in_order(self) -> Iterator[Tensor]:
@@ -110,7 +120,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Token ids to one vector a token. Dropout acts in training mode alone, and its draws belong to the batch."""
+    """Token ids to one vector a token. Dropout acts in training mode alone, and its masks belong to the batch."""
 
     def __init__(self, config: BertConfig, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -128,11 +138,13 @@ class Encoder(nn.Module):
         """
         hidden = self.embed(batch)
         *layers, last = cast(list[Layer], list(self.layers))
-        if runs_whole(hidden, self.config):
+        if can_fuse(hidden, self.config):
             parameters = [parameter for layer in (*layers, last) for parameter in layer.in_order()]
-            if alike(parameters):
-                draws = [draw for layer in layers for draw in layer.draws(batch, None)] + last.draws(batch, rows)
-                return whole_layers(hidden, batch, rows, self.config, draws, parameters)
+            if fusable_parameters(parameters):
+                mask_keys = [key for layer in layers for key in layer.mask_keys(batch, None)] + last.mask_keys(
+                    batch, rows
+                )
+                return fused_encoder(hidden, batch, rows, self.config, mask_keys, parameters)
         for layer in layers:
             hidden = layer(hidden, batch)
         return cast(Tensor, last(hidden, batch, rows))
@@ -152,11 +164,11 @@ class Encoder(nn.Module):
         return embedded.to(self.compute_dtype)
 
 
-def constants(norm: nn.LayerNorm) -> Norm:
-    return Norm(norm.weight, norm.bias, norm.eps)
+def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
+    return LayerNormParams(norm.weight, norm.bias, norm.eps)
 
 
-def drawn(module: nn.Module, rate: float, batch: Batch) -> Dropout | None:
+def dropout_for(module: nn.Module, rate: float, batch: Batch) -> Dropout | None:
     """This batch's dropout in training mode; none otherwise."""
     return Dropout(rate, batch.dropout_seed, batch.first_token) if module.training and rate > 0 else None
 

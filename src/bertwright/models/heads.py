@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertwright.batching.batch import Batch
 from bertwright.kernels.fused_ops import bias_gelu, dropout
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import SITES_PER_LAYER, Encoder, Linear, drawn, initialize
+from bertwright.models.encoder import SITES_PER_LAYER, Encoder, Linear, dropout_for, initialize
 
 
 class Pooler(nn.Module):
@@ -116,8 +116,8 @@ class BertForTask(nn.Module):
         if self.pooler is not None:
             states = self.pooler(states)
         if self.head.kind != "span":  # Google's code drops nothing out there
-            drop = drawn(self, self.config.hidden_dropout, batch)
+            drop = dropout_for(self, self.config.hidden_dropout, batch)
             site = 1 + SITES_PER_LAYER * self.config.num_layers
-            states = dropout(states, drop and drop._replace(rows=rows), site)
+            states = dropout(states, drop and drop._replace(positions=rows), site)
         logits: Tensor = self.classifier(states.float())  # a few numbers a row, of which bfloat16 would make ties
         return logits

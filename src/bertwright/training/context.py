@@ -15,7 +15,7 @@ from typing import Literal, get_args, get_type_hints
 import torch
 import torch.distributed as dist
 
-from bertwright.kernels.linear_bf16 import dense, fills_tiles, halves
+from bertwright.kernels.linear_bf16 import dense, is_native_bf16, uses_native_linear
 from bertwright.kernels.native import configure_malloc
 from bertwright.models.config import BertConfig
 
@@ -177,7 +177,7 @@ def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 0.3) -> float:
     weights = torch.randn(4 * hidden_size, hidden_size, device=place.device).to(place.dtype)
     product = torch.empty(len(rows), len(weights), device=place.device, dtype=place.dtype)
     multiply: list[Callable[[], object]] = [lambda: torch.mm(rows, weights.T, out=product)]
-    if halves(rows) and fills_tiles(weights):
+    if is_native_bf16(rows) and uses_native_linear(weights):
         multiply.append(lambda: dense(rows, weights, None))
     times: list[list[float]] = [[] for _ in multiply]
     until = time.perf_counter() + seconds
