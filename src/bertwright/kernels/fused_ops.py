@@ -1,7 +1,8 @@
 """The model's fused operations: one call and one pass over memory in place of five.
 
 T tokens, H hidden size, F intermediate size, V vocabulary, M masked positions.
-On CPU these are native kernels (`kernels.cpp`); elsewhere, and without a compiler, their reference implementation in plain PyTorch.
+On CPU these are native kernels (`kernels.cpp`); elsewhere, and without a compiler, `reference` computes the same in
+plain PyTorch.
 Tensors are float32 or bfloat16, arithmetic is float32; the bits do not depend on the number of threads.
 """
 
@@ -200,7 +201,7 @@ def embed_norm(
 ) -> Tensor:
     """dropout(LayerNorm(word + position + token type)) → T H.
 
-    `sparse`: the word table's gradient is a sparse tensor, of the rows that the batch has. The reference implementation returns a dense one.
+    `sparse`: return the word table's gradient as a sparse tensor (native kernels only).
     """
     ids = (batch.input_ids, batch.position_ids, batch.token_type_ids)
     if use_native(tables.word):
