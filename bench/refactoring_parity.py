@@ -1,0 +1,293 @@
+"""Check that training is bit-equal to an earlier commit: the loss of every step and the final weights.
+
+    python bench/refactoring_parity.py [--base DIR] [--tree DIR] [--work DIR] [--jobs NAME ...] [--reference]
+
+Both source trees run the same jobs as command lines, in processes of their own: they learn a vocabulary, prepare a
+token store, pre-train BERT-mini for 20 steps (with one and two threads), and fine-tune the pre-trained model on four
+tasks for at least 20 steps each. The present tree repeats three of the jobs while it is killed twice (SIGKILL) and
+resumed. The table names the job, the steps that were compared, whether all records and weights are equal to the last
+bit, and the largest differences. The exit status is 1 if anything differs.
+
+All runs use float32 on the CPU. `--reference` sets BERTWRIGHT_NATIVE=0 for both trees, so that only the reference
+implementations compute: use it when a native kernel was changed on purpose. With `--work DIR` the runs of the earlier
+commit are saved and reused the next time. Data: ../shared/data (environment variable BERTWRIGHT_DATA).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file
+
+from environment import machine, sample
+
+BASE_COMMIT = "cd55b79"
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", ROOT.parent / "shared" / "data"))
+
+# The jobs below are written in the names of BASE_COMMIT. These are the names that have changed since: flags, then
+# record kinds and fields of metrics.jsonl. It is the only table to adapt when one is renamed.
+RENAMED: dict[str, str] = {}
+
+TIMING = ("_per_second", "utilisation")  # ends of the names of fields that a clock decides
+NUM_STEPS = 20
+KILL_AFTER = (7, 13)  # steps in the log when the process is killed; checkpoints are at 5, 10, 15, 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training run as a command line of BASE_COMMIT, without `--run`."""
+
+    command: str
+    arguments: tuple[str, ...]
+    threads: int = 1
+
+
+class Tree(NamedTuple):
+    """A source tree and the folder for what it computes."""
+
+    source: Path
+    work: Path
+    renamed: dict[str, str]
+    reference: bool
+
+    def command(self, command: str, *arguments: str) -> list[str]:
+        """Return a command line in this tree's names."""
+        return [sys.executable, "-m", "bertwright", command, *(self.renamed.get(word, word) for word in arguments)]
+
+    def environment(self, threads: int) -> dict[str, str]:
+        """Return the environment variables of its processes."""
+        own = {"PYTHONPATH": str(self.source / "src"), "OMP_NUM_THREADS": str(threads)}
+        if self.reference:
+            own["BERTWRIGHT_NATIVE"] = "0"
+        return os.environ | own
+
+    def run(self, command: str, *arguments: str, threads: int = 1) -> None:
+        """Run one command to its end. Raises SystemExit with its output if it fails."""
+        words = self.command(command, *arguments)
+        done = subprocess.run(words, env=self.environment(threads), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(words)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+class Difference(NamedTuple):
+    """Differences between two runs of a job."""
+
+    steps: int
+    records: list[str]
+    weights: list[str]
+    max_loss: float
+    max_weight: float
+
+
+def make_jobs(store: Path, model: Path, data: Path, folder: Path) -> dict[str, Job]:
+    """Return all jobs by name. `folder` receives the data files, which are cut down to the first examples."""
+    common = ("--log-every", "1", "--save-every", "5", "--device", "cpu", "--dtype", "float32")
+    mini = (
+        "--store", str(store), "--steps", str(NUM_STEPS), "--size", "mini", "--max-positions", "128",
+        "--batch-size", "16", "--long-share", "0.2", "--long-length", "128", "--learning-rate", "5e-4",
+        "--warmup-share", "0.1", "--bias-correction", "--evaluate-every", "10", "--evaluate-sequences", "32", *common,
+    )  # fmt: skip
+    tuning = ("--model", str(model), "--epochs", "1", "--learning-rate", "3e-4", "--evaluate-every", "10", *common)
+    examples, dev_examples = 32 * NUM_STEPS, 64
+    document_marks = 40  # blocks of CoNLL files that are no examples
+
+    def files(train: Path, dev: Path, number: int = examples) -> tuple[str, ...]:
+        chosen = sample(train, number, folder), sample(dev, dev_examples, folder)
+        return ("--train", str(chosen[0]), "--dev", str(chosen[1]))
+
+    glue, squad = data / "glue", data / "squad"
+    conll = files(data / "conll2003/train.txt", data / "conll2003/valid.txt", examples + document_marks)
+    return {
+        "pretrain": Job("pretrain", mini),
+        "pretrain-2-threads": Job("pretrain", mini, threads=2),
+        "sst2": Job("finetune", ("--task", "sst2", *files(glue / "SST-2/train.tsv", glue / "SST-2/dev.tsv"), *tuning)),
+        "conll2003": Job(
+            "finetune", ("--task", "conll2003", *conll, *tuning)
+        ),
+        "stsb": Job(
+            "finetune",
+            (
+                "--task", "stsb", *files(glue / "STS-B/train.tsv", glue / "STS-B/dev.tsv"), *tuning,
+                "--layer-decay", "0.9", "--freeze", "1",
+            ),
+        ),
+        "squad": Job(
+            "finetune",
+            (
+                "--task", "squad", *files(squad / "train-v1.1.json", squad / "dev-v1.1.json"), *tuning,
+                "--max-length", "128", "--stride", "64",
+            ),
+        ),
+    }  # fmt: skip
+
+
+KILLED = ("pretrain", "sst2", "conll2003")
+
+
+def prepare(tree: Tree, corpus: Path) -> Path:
+    """Learn a vocabulary and write a token store with a tree's own commands; returns the store."""
+    vocabulary, store = tree.work / "vocabulary", tree.work / "store"
+    if not (store / "tokenizer").exists():
+        for folder in (vocabulary, store):
+            shutil.rmtree(folder, ignore_errors=True)
+        tree.run("vocabulary", str(corpus), "--size", "4000", "--output", str(vocabulary))
+        tree.run("prepare", str(corpus), "--vocabulary", str(vocabulary), "--held-out", "0.05", "--store", str(store))
+    return store
+
+
+def train(tree: Tree, name: str, job: Job) -> Path:
+    """Run a job without interruption, unless the tree's folder has its result; returns the run folder.
+
+    A result counts if neither the arguments nor the modification times of the files that they name have changed.
+    """
+    run, done = tree.work / name, tree.work / f"{name}.key"
+    inputs = [Path(word) for word in job.arguments if Path(word).exists()]
+    key = "\n".join([*job.arguments, str(job.threads), *(f"{path}: {path.stat().st_mtime_ns}" for path in inputs)])
+    if not (done.exists() and done.read_text() == key):
+        shutil.rmtree(run, ignore_errors=True)
+        tree.run(job.command, "--run", str(run), *job.arguments, "--threads", str(job.threads), threads=job.threads)
+        done.write_text(key)
+    return run
+
+
+def train_killed(tree: Tree, name: str, job: Job) -> Path:
+    """Run a job that is killed after each of the steps KILL_AFTER and resumed; returns the run folder."""
+    run = tree.work / f"{name}-killed"
+    shutil.rmtree(run, ignore_errors=True)
+    words = tree.command(job.command, "--run", str(run), *job.arguments, "--threads", str(job.threads))
+    for step in KILL_AFTER:
+        process = subprocess.Popen(
+            words, env=tree.environment(job.threads), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and last_step(run) < step:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        if process.wait() != -signal.SIGKILL:
+            raise SystemExit(f"{name}: expected a kill after step {step}, got exit status {process.returncode} before")
+        words = tree.command(job.command, "--run", str(run), "--resume", "--threads", str(job.threads))
+    tree.run(job.command, "--run", str(run), "--resume", "--threads", str(job.threads), threads=job.threads)
+    return run
+
+
+def last_step(run: Path) -> int:
+    """Return the last logged step of a run, 0 if there is none."""
+    log = run / "metrics.jsonl"
+    whole = log.read_text().rpartition("\n")[0] if log.exists() else ""
+    return max((json.loads(line)["step"] for line in whole.split("\n") if line), default=0)
+
+
+def read_records(run: Path, renamed: dict[str, str]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return a run's records by kind and step, in the present names and without timings."""
+    records = {}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        record = {
+            renamed.get(name, name): value for name, value in json.loads(line).items() if not name.endswith(TIMING)
+        }
+        kind = renamed.get(record["kind"], record["kind"])
+        records[kind, record["step"]] = record | {"kind": kind}
+    return records
+
+
+def compare(base: Path, present: Path) -> Difference:
+    """Compare two runs' records (exact floats, as JSON preserves them) and final weights (all bits)."""
+    old, new = read_records(base, RENAMED), read_records(present, {})
+    unequal = [
+        f"{kind} record of step {step}: {old.get((kind, step))}, now {new.get((kind, step))}"
+        for kind, step in sorted(old.keys() | new.keys())
+        if old.get((kind, step)) != new.get((kind, step))
+    ]
+    losses = [
+        abs(value - new.get(key, {}).get(name, float("inf")))
+        for key, record in old.items() for name, value in record.items() if "loss" in name
+    ]  # fmt: skip
+    one, other = (load_file(run / "model" / "model.safetensors") for run in (base, present))
+    changed, apart = [], [0.0]
+    for name in sorted(one.keys() | other.keys()):
+        if name not in one or name not in other or one[name].shape != other[name].shape:
+            changed.append(name)
+            apart.append(float("inf"))
+        elif not torch.equal(one[name].view(torch.int32), other[name].view(torch.int32)):
+            changed.append(name)
+            apart.append(float((one[name] - other[name]).abs().max()))
+    return Difference(sum(kind == "train" for kind, _ in old), unequal, changed, max(losses), max(apart))
+
+
+def extract_commit(commit: str, folder: Path) -> Path:
+    """Write the files of a commit of this repository into a folder; returns it."""
+    if not (folder / "src").exists():
+        archive = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(folder, filter="data")
+    return folder
+
+
+def run_jobs(base: Tree, present: Tree, names: Sequence[str], data: Path) -> Iterator[tuple[str, Difference]]:
+    """Run the jobs in both trees; yields each job's name and difference."""
+    corpus = base.work / "corpus.txt"
+    if not corpus.exists():
+        subprocess.run([sys.executable, str(base.source / "demo" / "corpus.py"), str(corpus)], check=True)
+    shutil.rmtree(present.work, ignore_errors=True)
+    base_store, present_store = prepare(base, corpus), prepare(present, corpus)
+    model = base.work / "pretrain" / "model"
+    base_jobs = make_jobs(base_store, model, data, base.work / "data")
+    present_jobs = make_jobs(present_store, model, data, base.work / "data")
+    train(base, "pretrain", base_jobs["pretrain"])
+    for name in names:
+        expected = train(base, name, base_jobs[name])
+        yield name, compare(expected, train(present, name, present_jobs[name]))
+        if name in KILLED:
+            yield f"{name}, killed twice", compare(expected, train_killed(present, name, present_jobs[name]))
+
+
+def main() -> None:
+    """Print the table; exit with status 1 if anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", type=Path, help=f"checkout of the earlier commit (default: extract {BASE_COMMIT})")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to compare with it (default: this one)")
+    parser.add_argument("--work", type=Path, help="folder for the runs, to be reused (default: a temporary one)")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--jobs", nargs="+", help="names of the jobs to run (default: all)")
+    parser.add_argument("--reference", action="store_true", help="reference implementations instead of native kernels")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        work = (arguments.work or Path(temporary)).resolve()
+        mode = "reference" if arguments.reference else "native"
+        source = arguments.base or extract_commit(BASE_COMMIT, work / "base-source")
+        base = Tree(source.resolve(), work / f"base-{mode}", {}, arguments.reference)
+        present = Tree(arguments.tree.resolve(), work / f"present-{mode}", RENAMED, arguments.reference)
+        base.work.mkdir(parents=True, exist_ok=True)
+        names = arguments.jobs or list(make_jobs(base.work, base.work, arguments.data, base.work / "data"))
+        print(f"{machine(1)}; {mode} kernels, float32\n")
+        print(
+            "| job | steps compared | records equal | weights equal | max. difference, loss | max. difference, weight |"
+        )
+        print("|---|---:|---|---|---:|---:|")
+        equal = True
+        for name, found in run_jobs(base, present, names, arguments.data):
+            answers = ("no" if found.records else "yes", "no" if found.weights else "yes")
+            print(f"| {name} | {found.steps} | {' | '.join(answers)} | {found.max_loss:.1e} | {found.max_weight:.1e} |",
+                  flush=True)  # fmt: skip
+            for different in [*found.records[:5], *found.weights[:5]]:
+                print(f"  differs: {different}", file=sys.stderr)
+            equal = equal and not found.records and not found.weights
+    sys.exit(0 if equal else 1)
+
+
+if __name__ == "__main__":
+    main()
