@@ -60,7 +60,11 @@ OPENERS = """
 what how where which whether why who whose of its so as for some those one this that these such if
 """.split()
 RATES = "second minute step epoch batch line page word document sentence sequence example token layer pass".split()
-PER = re.compile(rf"\b[a-z]{{3,}}s an? (?:{'|'.join(RATES)})\b(?! (?:of|that|which|with|at|in|is|has))", re.IGNORECASE)
+COUNTED = """
+tokens sequences examples steps documents sentences pages lines words seconds minutes times questions windows texts bytes
+numbers samples pairs predictions targets passes products files rows
+""".split()
+PER = re.compile(rf"\b(?:{'|'.join(COUNTED)}) an? (?:{'|'.join(RATES)})\b", re.IGNORECASE)
 VERBS_IN_ED = "embed feed need proceed seed speed".split()
 PARTICIPLES = """
 bound built chosen done drawn found given held kept known left lost made met sent shown spent taken told written
@@ -93,7 +97,7 @@ def verbs() -> frozenset[str]:
 def banned_identifiers() -> list[Banned]:
     """Return the banned words of identifiers."""
     rows = [[*row, ""] for row in glossary_table("Banned identifiers")]
-    return [Banned(tuple(quoted(row[0])[0].split("_")), row[1], tuple(quoted(row[2]))) for row in rows]
+    return [Banned(tuple(extract_code(row[0])[0].split("_")), row[1], tuple(extract_code(row[2]))) for row in rows]
 
 
 @cache
@@ -102,12 +106,12 @@ def banned_phrases() -> list[tuple[re.Pattern[str], str]]:
     return [
         (re.compile(rf"\b{re.escape(phrase)}\b".replace(r"\ ", r"\s+"), re.IGNORECASE), use)
         for phrases, use in glossary_table("Banned phrases")
-        for phrase in quoted(phrases)
+        for phrase in extract_code(phrases)
     ]
 
 
-def quoted(cell: str) -> list[str]:
-    """Return what stands between backticks."""
+def extract_code(cell: str) -> list[str]:
+    """Return the texts between backticks."""
     return re.findall(r"`([^`]+)`", cell)
 
 
@@ -346,10 +350,10 @@ def count_violations(root: Path) -> dict[str, Counter[str]]:
 
 def room_of(path: Path, root: Path) -> str:
     """Return the directory under src/bertwright, or the directory under the root."""
-    parts = path.relative_to(root).parts
-    if parts[0] == "src":
-        return parts[2] if len(parts) > 3 else "(src)"
-    return parts[0] if len(parts) > 1 else "(root)"
+    names = path.relative_to(root).parts
+    if names[0] == "src":
+        return names[2] if len(names) > 3 else "(src)"
+    return names[0] if len(names) > 1 else "(root)"
 
 
 def print_counts(root: Path) -> None:
