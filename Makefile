@@ -23,7 +23,7 @@ check: install
 
 # A process for each core, of one thread each; a file's tests stay together, for what they share.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' --numprocesses auto --dist loadfile
+	BERTWRIGHT_REQUIRE_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' --numprocesses auto --dist loadfile
 
 test-slow: install
 	$(BIN)/pytest -m slow

@@ -124,7 +124,7 @@ def theirs(chosen: argparse.Namespace) -> Block:
 
 def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.interop.huggingface import start_task_model
-    from bertwright.kernels.native import configure_malloc
+    from bertwright.kernels.cpu import configure_malloc
     from bertwright.models.heads import BertForTask
     from bertwright.seeding import key
     from bertwright.tasks.collation import DROPOUT

@@ -32,7 +32,7 @@ from rich.console import Console
 from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.files import read_json
-from bertwright.kernels.native import configure_malloc
+from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import Spread, spread
 from bertwright.tasks.presets import Overrides, TaskSettings
 from bertwright.training.context import DeviceSettings

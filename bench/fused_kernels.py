@@ -26,8 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.batching.batch import pack
-from bertwright.kernels import fused_ops, native
+from bertwright.kernels import fused_ops
 from bertwright.kernels.attention import attention
+from bertwright.kernels.cpu import configure_malloc
 from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
 from bertwright.kernels.linear_bf16 import bfloat16_units
 from bertwright.models.config import BertConfig
@@ -238,7 +239,7 @@ def at_once(hidden: int, length: int) -> tuple[float, float]:
 
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
-    native.configure_malloc()
+    configure_malloc()
     cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("model name\t: ")[1].split("\n")[0]
     print(f"{cpu}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads; ", end="")
     print(f"torch {torch.__version__}, Python {platform.python_version()}; {datetime.date.today()}\n")

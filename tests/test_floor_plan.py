@@ -18,7 +18,8 @@ console
 io.sources io.decoding io.tables
 metrics.scores metrics.span_f1 metrics.squad metrics.seed_summary
 batching.batch batching.permutation
-kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16 kernels.fused_ops kernels.attention
+kernels.cpu kernels.compile kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16
+kernels.fused_ops kernels.attention
 corpus.readers corpus.documents corpus.sentences corpus.sketches corpus.survey
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
 tokenstore.store tokenstore.worker tokenstore.build

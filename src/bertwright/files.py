@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+try:
+    from fcntl import LOCK_EX, LOCK_NB, flock
+
+    def _lock(descriptor: int) -> None:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+
+except ImportError:  # Windows
+    import msvcrt
+
+    def _lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+
 
 READ_SIZE = 1 << 20  # bytes a read; large enough that system calls do not show
 
 
 def sync(path: Path) -> None:
     """Make a file's content or a folder's names survive a power cut: a rename lasts once its folder is flushed."""
+    if sys.platform == "win32":  # opens no folders, and flushes only files that are open for writing
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -131,6 +146,15 @@ def digest_file(path: Path) -> str:
     return state.hexdigest()
 
 
+def try_lock(file: IO[Any]) -> bool:
+    """Lock an open file for this process, until it is closed; return False if another process holds the lock."""
+    try:
+        _lock(file.fileno())
+    except (BlockingIOError, PermissionError):  # the latter on Windows
+        return False
+    return True
+
+
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold a folder for this process. The lock goes with the process, so a killed one leaves nothing to clean up.
@@ -140,12 +164,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
     made = not folder.exists()
     make_folder(folder)
     with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"{folder}: another process is writing there; wait for it, or name another folder"
-            ) from None
+        if not try_lock(file):
+            raise ValueError(f"{folder}: another process is writing there; wait for it, or name another folder")
         try:
             yield
         finally:

@@ -444,6 +444,7 @@ def test_the_twins_too_keep_the_number_type_of_a_state() -> None:
 def test_what_a_gpu_compiles_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made for the CPU here. One kernel serves whatever number of tokens, seed, site and micro-batch."""
     monkeypatch.setattr(reference, "should_compile", lambda x: True)
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "g++"))  # it takes a CXX with arguments for one word
     graphs = []
     for rows, draw in [(50, DROPOUT.mask_key(1)), (37, Dropout(0.1, 5).mask_key(7)), (90, DROPOUT.mask_key(2))]:
         ours, twin = (

@@ -1,8 +1,12 @@
-"""C++ beside the Python that calls it: compiled once for this machine, cached, loaded with ctypes.
+"""Native libraries: compiled once for this machine, cached, verified, loaded with ctypes.
 
-A native function is `extern "C"` in `NAME.cpp` somewhere in the package and has a twin in Python with the same result,
-so a machine without a compiler is slower and nothing else. `BERTWRIGHT_NATIVE=0` asks for the twins;
-`BERTWRIGHT_CACHE` moves the cache folder (else `$XDG_CACHE_HOME/bertwright`, else `~/.cache/bertwright`).
+A native function is `extern "C"` in `NAME.cpp` within the package and has a Python implementation with the same result,
+so a machine without a compiler is slower and nothing else. `BERTWRIGHT_NATIVE=0` selects Python;
+`BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`, else `~/.cache/bertwright`).
+
+For each library the cache holds `NAME-KEY.so`, `NAME-KEY.blake2b` (digest of the former) and, where compilation failed,
+`NAME-KEY.failed` (the message). KEY is the digest of all that decides the library's content. Code is run from folders
+and files that nobody else can write to, and from no others.
 """
 
 from __future__ import annotations
@@ -12,172 +16,211 @@ import ctypes
 import functools
 import importlib.util
 import os
-import platform
-import shlex
 import shutil
-import subprocess
+import stat
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from bertwright.files import digest_bytes, sync
+from bertwright.files import digest_bytes, digest_file, try_lock, write_text
+from bertwright.kernels.compile import (
+    REQUIREMENT,
+    CompileError,
+    Compiler,
+    bundled_openmp,
+    candidates,
+    compile_flags,
+    compile_library,
+    find_compilers,
+    read_sources,
+    uses_openmp,
+)
+from bertwright.kernels.cpu import cpu_fingerprint
 
 PACKAGE = Path(__file__).parent.parent
-# No -ffast-math: a number that is not finite must arrive as such. What is left off are errno, traps and strict fusing.
-FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-march=native",
-    "-fPIC",
-    "-fopenmp",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=fast",
-    "-fno-semantic-interposition",
-    "-Wno-psabi",  # vectors are passed between functions of one file only
-)
-
-
-class CompileError(Exception):
-    """The compiler's first error line."""
+SECONDS_PER_BYTE = 6e-5  # of source; what compiling takes on a processor of 2021
+HOUR, DAY = 3_600, 86_400
+UNUSED = 30 * DAY  # a library that was not loaded for so long is deleted
+SLOWER = "the Python implementation is used, which is slower"
 
 
 @functools.cache
 def load_library(name: str) -> ctypes.CDLL | None:
-    """Load the library made of `NAME.cpp` and the headers beside it, compiling it if this machine has not yet.
+    """Load the library made of `NAME.cpp` and the headers beside it; compile it if the cache does not hold it.
 
-    Returns None, with one note on stderr, where that cannot be done: the caller then uses the Python twin.
+    Returns None if `BERTWRIGHT_NATIVE=0`, or, with one line on stderr, if no compiler can make it.
     """
     if os.environ.get("BERTWRIGHT_NATIVE") == "0":
         return None
-    compiler = find_compiler()
-    if compiler is None:
+    if sys.platform == "win32":
+        _warn(f"native kernels are built on Linux and macOS; {SLOWER}")
         return None
     (source,) = PACKAGE.rglob(f"{name}.cpp")
-    try:
-        return _dlopen(source, compiler)
-    except (CompileError, OSError, subprocess.CalledProcessError) as error:
-        _warn(f"{source.name} could not be built or loaded ({error}); Python does its work, more slowly")
-        return None
-
-
-@functools.cache
-def find_compiler() -> tuple[str, ...] | None:
-    """The C++ compiler as a command: `CXX` if set, which may have arguments (ccache g++), else g++, else c++."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++"]
-    for name in names:
+    sources, failures = read_sources(source), []
+    for compiler in find_compilers():
         try:
-            program, *arguments = [name] if shutil.which(name) else shlex.split(name) or [""]
-        except ValueError:  # a quotation mark that nothing closes
-            continue
-        if path := shutil.which(program):
-            return path, *arguments
-    _warn(f"no C++ compiler ({', '.join(names)}) found; Python does the native kernels' work, several times slower")
+            return _load_with(compiler, source, sources)
+        except (CompileError, OSError) as error:
+            failures.append(f"{compiler}: {error}")
+    if failures:
+        _warn(f"{source.name} could not be compiled or loaded ({'; '.join(failures)}); {REQUIREMENT}; {SLOWER}")
+    else:
+        _warn(f"no C++ compiler ({', '.join(candidates())}) found; {REQUIREMENT}; {SLOWER}")
     return None
 
 
 @functools.cache
 def triton_available() -> bool:
-    """Whether PyTorch can make GPU kernels of Python here: with Triton, and the compiler that Triton needs."""
+    """Return whether PyTorch can compile GPU kernels here: it needs Triton, and Triton a compiler."""
     if os.environ.get("BERTWRIGHT_NATIVE") == "0":
         return False
-    return importlib.util.find_spec("triton") is not None and find_compiler() is not None
+    return importlib.util.find_spec("triton") is not None and any(find_compilers())
 
 
 def _warn(text: str) -> None:
     print(f"bertwright: note: {text}\n", end="", file=sys.stderr, flush=True)  # at once: other ranks write there, too
 
 
-def _dlopen(source: Path, compiler: Sequence[str]) -> ctypes.CDLL:
-    """The library made of a source; one that a power cut or a full disk has left broken in the cache is built anew."""
-    path = _build(source, compiler)
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError:
-        if os.statvfs(path).f_flag & os.ST_NOEXEC:
-            way_out = "let BERTWRIGHT_CACHE name another folder"
-            raise OSError(f"nothing can be run from {path.parent}, mounted noexec; {way_out}") from None
-        return ctypes.CDLL(str(_build(source, compiler, anew=True)))
+def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes.CDLL:
+    """Load what a compiler makes of a source, from the first cache folder that allows it.
 
-
-def _build(source: Path, compiler: Sequence[str], anew: bool = False) -> Path:
-    """The compiled library's path in the cache; its name is the digest of all that decides its content.
-
-    `anew`: in place of the one that is there.
+    Raises CompileError if the compiler cannot, OSError if no folder can be used.
     """
-    texts = [path.read_bytes() for path in [source, *sorted(source.parent.glob("*.h"))]]
-    openmp = bundled_openmp()
-    version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
-    key = digest_bytes(
-        *texts, " ".join([*compiler[1:], *FLAGS]).encode(), str(openmp).encode(), version, cpu_fingerprint().encode()
-    )
-    file_name = f"{source.stem}-{key}.so"
-    folder = cache_folder()
-    if (folder / file_name).exists() and not anew:
-        return folder / file_name
+    openmp = uses_openmp(sources)
+    flags = compile_flags(compiler, openmp)
+    if openmp:
+        # Two OpenMP runtimes in one process would each start threads for every core.
+        ctypes.CDLL(str(bundled_openmp() or "libgomp.so.1"), mode=ctypes.RTLD_GLOBAL)
+    facts = [*compiler.command[1:], *flags, compiler.version, cpu_fingerprint()]
+    key = digest_bytes(*sources, *(fact.encode() for fact in facts))
+    failures = []
+    for folder in cache_folders():
+        library = folder / f"{source.stem}-{key}.so"
+        try:
+            if not is_intact(library):
+                _build(library, source, compiler, flags)
+            return _dlopen(library)
+        except OSError as error:
+            failures.append(str(error))
+    raise OSError("; ".join(failures))
+
+
+def _dlopen(library: Path) -> ctypes.CDLL:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        workplace = tempfile.TemporaryDirectory(dir=folder, prefix=".build-")
-    except OSError:  # a cache that cannot be written: this process compiles for itself
-        folder = Path(tempfile.mkdtemp(prefix="bertwright-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        workplace = tempfile.TemporaryDirectory(dir=folder, prefix=".build-")
-    with workplace as part:
-        # Renaming is atomic: of processes that compile at once the last one wins, with the same content.
-        made = compile_library(source, compiler, openmp, Path(part))
-        sync(made)
-        return made.replace(folder / file_name)
+        loaded = ctypes.CDLL(str(library))
+    except OSError:
+        if os.statvfs(library).f_flag & getattr(os, "ST_NOEXEC", 0):  # macOS has no such constant
+            remedy = "let BERTWRIGHT_CACHE name another folder"
+            raise OSError(f"{library.parent}: nothing can be run from there, mounted noexec; {remedy}") from None
+        raise
+    if time.time() - library.stat().st_mtime > DAY and os.access(library, os.W_OK):
+        os.utime(library)  # in use: not to be deleted
+    return loaded
 
 
-def compile_library(source: Path, compiler: Sequence[str], openmp: Path | None, folder: Path) -> Path:
-    """Compile and link in two steps, since -fopenmp at linking would ask for the system's OpenMP."""
-    compiled, linked = folder / "compiled.o", folder / "linked.so"
-    link = [str(openmp), f"-Wl,-rpath,{openmp.parent}"] if openmp else ["-fopenmp"]
-    for command in (
-        [*compiler, *FLAGS, "-c", str(source), "-o", str(compiled)],
-        [*compiler, "-shared", str(compiled), "-Wl,--as-needed", *link, "-o", str(linked)],
-    ):
-        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if result.returncode != 0:
-            lines = result.stderr.splitlines() or [f"exit code {result.returncode}"]
-            raise CompileError(next((line for line in lines if "error" in line), lines[0]))
-    return linked
+def is_intact(library: Path) -> bool:
+    """Return whether a library is in the cache, undamaged, and nobody else can have written it."""
+    try:
+        recorded = library.with_suffix(".blake2b").read_text(encoding="utf-8").strip()
+        return _is_private(library.stat()) and digest_file(library) == recorded
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
 
 
-def bundled_openmp() -> Path | None:
-    """The OpenMP library that torch brings: two of them in one process would each start threads for every core."""
-    torch = importlib.util.find_spec("torch")
-    if torch is None or torch.origin is None:
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether only this user and root can write a file or folder."""
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) -> None:
+    """Compile a library into the cache; of processes that do so at once, one compiles and the others wait.
+
+    Raises CompileError, without running the compiler if it failed within the last day; OSError if the folder cannot be
+    written.
+    """
+    folder, failed = library.parent, library.with_suffix(".failed")
+    with _locked(folder):
+        if is_intact(library):
+            return
+        if failed.exists() and time.time() - failed.stat().st_mtime < DAY:
+            raise CompileError(f"{failed.read_text(encoding='utf-8').strip()} (delete {failed} to try again)")
+        seconds = max(1, round(sum(map(len, read_sources(source))) * SECONDS_PER_BYTE))
+        print(f"bertwright: compiling {source.name} for this machine, once (about {seconds} s)", file=sys.stderr)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
+            try:
+                built = compile_library(source, compiler, flags, Path(work))
+            except CompileError as error:
+                if error.transient:
+                    raise OSError(str(error)) from None
+                write_text(failed, f"{error}\n")
+                raise
+            built.chmod(0o755)
+            write_text(library.with_suffix(".blake2b"), f"{digest_file(built)}\n")
+            built.replace(library)
+        _sweep(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait for the lock of a cache folder and hold it; where the file system has no locks, go on without."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            while not try_lock(file):
+                time.sleep(0.05)
+        except OSError:
+            pass
+        yield
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what killed compilations left, and libraries that are no longer used."""
+    for path in folder.iterdir():
+        try:
+            age = time.time() - path.stat().st_mtime
+            if path.name.startswith(".build-") and age > HOUR:
+                shutil.rmtree(path)
+            elif path.suffix in (".so", ".failed") and age > UNUSED:
+                path.unlink()
+                path.with_suffix(".blake2b").unlink(missing_ok=True)
+        except OSError:  # another process sweeps, too
+            pass
+
+
+def cache_folders() -> Iterator[Path]:
+    """Yield the folders that libraries may be run from: the cache, one below the temporary folder, a new one there."""
+    shared = Path(tempfile.gettempdir()) / f"bertwright-{os.geteuid()}"
+    for folder in [cache_folder(), shared]:
+        try:
+            if folder is not None and _made_private(folder):
+                yield folder
+        except OSError:  # not to be created or entered
+            pass
+    folder = Path(tempfile.mkdtemp(prefix="bertwright-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    yield folder
+
+
+def _made_private(folder: Path) -> bool:
+    """Make a folder, or make an own one private; return whether only this user and root can write to it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid == os.geteuid() and not _is_private(status):
+        folder.chmod(status.st_mode & 0o755)
+    if _is_private(folder.stat()) and folder.lstat().st_uid in (0, os.geteuid()):
+        return True
+    _warn(f"{folder}: other users can write to it, so no library is loaded from it; see BERTWRIGHT_CACHE")
+    return False
+
+
+def cache_folder() -> Path | None:
+    """Return the user's cache folder for libraries; None for a user without a home folder."""
+    try:
+        if chosen := os.environ.get("BERTWRIGHT_CACHE"):
+            return Path(chosen).expanduser() / "native"
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertwright" / "native"
+    except RuntimeError:
         return None
-    return next(iter(sorted((Path(torch.origin).parent / "lib").glob("libgomp*.so*"))), None)
-
-
-def cache_folder() -> Path:
-    if chosen := os.environ.get("BERTWRIGHT_CACHE"):
-        return Path(chosen).expanduser() / "native"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertwright" / "native"
-
-
-def cpu_fingerprint() -> str:
-    """What -march=native depends on; a cache folder may be shared by unlike machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    told = (line for line in lines if line.startswith(("flags", "Features", "CPU part", "model name")))
-    return "\n".join([platform.machine(), *sorted(set(told))])
-
-
-def configure_malloc() -> None:
-    """Let malloc keep what is freed, so that each step finds its large blocks in place of asking the system again.
-
-    glibc otherwise maps every block above 32 MB, faults it in page by page, and unmaps it, in every step.
-    Elsewhere this does nothing.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return
-    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of malloc.h
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(trim_threshold, -1)
-    mallopt(mmap_max, 0)

@@ -30,8 +30,17 @@ import numpy as np
 from bertwright import files
 from bertwright.corpus.documents import CorpusSettings, pieces
 from bertwright.corpus.sentences import RULES_VERSION
+from bertwright.kernels.cpu import available_cpus
 from bertwright.tokenstore.store import FORMAT_VERSION, Documents, Origin, StoreHeader, TokenStore, write_store
-from bertwright.tokenstore.worker import PartSummary, PartTask, is_finished, read_chunks, read_summary, selected
+from bertwright.tokenstore.worker import (
+    PartSummary,
+    PartTask,
+    is_finished,
+    read_chunks,
+    read_summary,
+    selected,
+    write_part,
+)
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 PIECE_BYTES = 4 << 20  # of input in one part: about half a second of one core, which is what a kill can lose
@@ -109,7 +118,7 @@ def build(
         if (folder / "train").exists():
             return _finished(folder, plan, settings)
         _refuse_foreign(folder)
-        _make_parts(plan, tokenizer, settings.workers or len(os.sched_getaffinity(0)), progress)
+        _make_parts(plan, tokenizer, settings.workers or available_cpus(), progress)
         return _publish(folder, plan, tokenizer, settings)
 
 
@@ -248,6 +257,11 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
 
 def _worked(tasks: Sequence[PartTask], tokenizer: Tokenizer, count: int) -> Iterator[PartTask]:
     """Have the tasks done by `count` workers; give each as it is finished."""
+    if sys.platform == "win32":  # where no connection can be passed to a child, this process works
+        for task in tasks:
+            write_part(task, tokenizer)
+            yield task
+        return
     waiting = iter(tasks)
     with _started(tokenizer, count) as workers:
         at_work: dict[Connection, tuple[_Worker, PartTask]] = {}

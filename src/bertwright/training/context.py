@@ -15,8 +15,8 @@ from typing import Literal, get_args, get_type_hints
 import torch
 import torch.distributed as dist
 
+from bertwright.kernels.cpu import available_cpus, configure_malloc
 from bertwright.kernels.linear_bf16 import dense, is_native_bf16, uses_native_linear
-from bertwright.kernels.native import configure_malloc
 from bertwright.models.config import BertConfig
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # of a forward pass: enough to fill the machine
@@ -34,7 +34,8 @@ class DeviceSettings:
     """Number type of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16
     where the hardware multiplies it (GPUs since Ampere, CPUs with AVX512-BF16 or AMX), else float32."""
     threads: int | None = None
-    """CPU threads; unset: all cores this process may use, shared among the ranks on this machine."""
+    """CPU threads; unset: `OMP_NUM_THREADS`, else all CPUs that this process may use, divided among the ranks on this
+    machine."""
 
     def __post_init__(self) -> None:
         for name in ("device", "dtype"):
@@ -105,7 +106,7 @@ def placed(settings: DeviceSettings, joined: bool = False) -> Iterator[Place]:
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
+    threads = settings.threads or available_cpus(local_ranks)
     torch.set_num_threads(threads)
     configure_malloc()
     fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and multiplies_bfloat16(device))

@@ -106,6 +106,8 @@ def _starting_model(
 
 def _check_memory(config: BertConfig) -> None:
     """A slip in a size would take all memory, and the system would end this process or another one without a word."""
+    if not hasattr(os, "sysconf"):  # Windows ends no other process for lack of memory
+        return
     needed, there = 4 * config.num_parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise ValueError(

@@ -1,0 +1,139 @@
+"""C++ compilers: which this machine has, and how they make a shared library of a source."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# No -ffast-math: infinities and NaN must arrive as such. Without errno, traps and strict contraction loops vectorize.
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+)
+LINUX_FLAGS = (
+    "-fno-semantic-interposition",
+    "-Wno-psabi",  # vectors are passed between functions of one file only
+)
+REQUIREMENT = "the kernels need g++ 10 or clang++ 14, or newer"
+TRANSIENT = re.compile("No space left|Killed|terminated signal|memory exhausted|Cannot allocate|Disk quota", re.I)
+
+
+class CompileError(Exception):
+    """A compiler that cannot make a library of a source; the text is its first error."""
+
+    def __init__(self, text: str, transient: bool = False) -> None:
+        super().__init__(text)
+        self.transient = transient  # a later attempt may succeed: the disk was full, the compiler was killed
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler as a command, which may have arguments (`ccache g++`), and what it says about its version."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_clang(self) -> bool:
+        return re.search("clang|oneAPI", self.version) is not None
+
+    def __str__(self) -> str:
+        return shlex.join([Path(self.command[0]).name, *self.command[1:]])
+
+
+def candidates() -> list[str]:
+    """Return the commands that `find_compilers` tries, in order."""
+    return [name for name in (os.environ.get("CXX"), "g++", "c++", "clang++") if name]
+
+
+def find_compilers() -> Iterator[Compiler]:
+    """Yield the C++ compilers of this machine: `CXX` if set, g++, c++, clang++; each program once."""
+    seen = set()
+    for name in candidates():
+        try:
+            program, *arguments = [name] if shutil.which(name) else shlex.split(name) or [""]
+        except ValueError:  # a quotation mark that nothing closes
+            continue
+        path = shutil.which(program)
+        if path is None or (identity := (Path(path).resolve(), *arguments)) in seen:
+            continue
+        seen.add(identity)
+        if version := _version((path, *arguments)):
+            yield Compiler((path, *arguments), version)
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> str | None:
+    """Return what a compiler prints for --version; None if it cannot be run."""
+    try:
+        return subprocess.run(
+            [*command, "--version"], capture_output=True, check=True, text=True, errors="replace", timeout=60
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def read_sources(source: Path) -> list[bytes]:
+    """Return the content of a source and of the headers beside it."""
+    return [path.read_bytes() for path in [source, *sorted(source.parent.glob("*.h"))]]
+
+
+def uses_openmp(sources: list[bytes]) -> bool:
+    return any(b"#pragma omp" in text for text in sources)
+
+
+def bundled_openmp() -> Path | None:
+    """Return the OpenMP library inside torch's package: a second one would start threads of its own for every core."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        return None
+    folder = Path(torch.origin).parent / "lib"
+    names = ("libgomp*.so*", "libomp*.so*", "libiomp5*.so*", "libomp*.dylib", "libiomp5*.dylib")
+    return next((path for name in names for path in sorted(folder.glob(name))), None)
+
+
+def compile_flags(compiler: Compiler, openmp: bool) -> list[str]:
+    """Return a compiler's flags for a library. Raises CompileError if its OpenMP does not fit torch's."""
+    flags = [*FLAGS, *(LINUX_FLAGS if sys.platform == "linux" else ())]
+    if not openmp:
+        return flags
+    bundled = bundled_openmp()
+    if bundled is not None and compiler.is_clang and bundled.name.startswith("libgomp"):
+        raise CompileError(f"it needs libomp, but torch brings {bundled.name}; use g++")
+    if sys.platform == "darwin" and not compiler.is_clang:
+        raise CompileError("it needs libgomp, but torch brings libomp; use clang++")
+    return [*flags, *(["-Xclang", "-fopenmp"] if sys.platform == "darwin" else ["-fopenmp"])]
+
+
+def compile_library(source: Path, compiler: Compiler, flags: list[str], folder: Path) -> Path:
+    """Compile and link a source within `folder`; return the library. Raises CompileError.
+
+    The library names no OpenMP library as its dependency: its symbols are resolved by the one that is loaded before it.
+    So compiling and linking are two steps, since -fopenmp at linking would add the system's.
+    """
+    compiled, linked = folder / "compiled.o", folder / "linked.so"
+    unresolved = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+    for command in (
+        [*compiler.command, *flags, "-c", str(source), "-o", str(compiled)],
+        [*compiler.command, "-shared", str(compiled), *unresolved, "-o", str(linked)],
+    ):
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if result.returncode != 0:
+            lines = result.stderr.splitlines() or [f"exit code {result.returncode}"]
+            first = next((line for line in lines if "error" in line), lines[0])
+            raise CompileError(first, transient=result.returncode < 0 or bool(TRANSIENT.search(result.stderr)))
+    return linked

@@ -1,0 +1,77 @@
+"""The processor: how much of it this process may use, which model it is, how malloc treats large blocks."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import platform
+from pathlib import Path
+
+
+def available_cpus(processes: int = 1, root: Path = Path("/")) -> int:
+    """Return how many CPUs each of `processes` equal processes on this machine may keep busy, at least 1.
+
+    `OMP_NUM_THREADS` decides if it is set, except where it is 1 for several processes: torchrun sets that by itself.
+    Otherwise the CPUs of the affinity mask, or of the container's quota if that is smaller, are divided.
+    `root` is the folder that holds `proc` and `sys`.
+    """
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if wanted.isdecimal() and int(wanted) >= 1 and not (wanted == "1" and processes > 1):
+        return int(wanted)
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, round(min(cpus, _cgroup_quota(root))) // processes)
+
+
+def _cgroup_quota(root: Path) -> float:
+    """Return the smallest CPU quota of this process's control groups, in CPUs; infinity if there is none."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return math.inf
+    smallest = math.inf
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")  # version 1 has one folder per controller
+        group = mount / path.lstrip("/")
+        for folder in [group, *group.parents]:  # inside a container, the group's own path may not exist
+            try:
+                if controllers:
+                    quota, period = (
+                        (folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period")
+                    )
+                else:
+                    quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
+                if quota != "max" and int(quota) > 0:
+                    smallest = min(smallest, int(quota) / int(period))
+            except (OSError, ValueError):
+                pass
+            if folder == mount:
+                break
+    return smallest
+
+
+def cpu_fingerprint() -> str:
+    """Return what `-march=native` depends on: unlike machines may share a cache folder."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    relevant = {line for line in lines if line.startswith(("flags", "Features", "CPU part", "model name"))}
+    return "\n".join([platform.machine(), *sorted(relevant)])
+
+
+def configure_malloc() -> None:
+    """Let malloc keep what is freed, so that each step finds its large blocks instead of asking the system again.
+
+    glibc otherwise maps every block above 32 MB, faults it in page by page, and unmaps it, in every step.
+    With another C library this does nothing.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of malloc.h
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(trim_threshold, -1)
+    mallopt(mmap_max, 0)

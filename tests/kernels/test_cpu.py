@@ -1,0 +1,101 @@
+"""The processor's share for this process, and malloc's settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertwright.kernels.cpu import available_cpus
+
+
+@pytest.fixture(autouse=True)
+def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+def machine(root: Path, groups: str, **files: str) -> Path:
+    """A folder with a machine's `proc/self/cgroup`, and with files below `sys/fs/cgroup` ("__" for "/")."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+    for name, content in files.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("cpu_", "cpu.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("value", "processes", "expected"),
+    [
+        ("3", 1, 3),
+        ("1", 1, 1),
+        ("3,2", 1, 3),
+        ("16", 1, 16),
+        ("3", 2, 3),
+        ("1", 2, 4),  # torchrun's default, not the user's wish
+        ("", 1, 8),
+        ("0", 1, 8),
+        ("many", 2, 4),
+    ],
+)
+def test_omp_num_threads_decides_if_it_is_a_number(
+    value: str, processes: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert available_cpus(processes, tmp_path) == expected
+
+
+def test_cpus_are_divided_among_processes_and_never_zero(tmp_path: Path) -> None:
+    assert [available_cpus(processes, tmp_path) for processes in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("200000 100000", 2), ("max 100000", 8), ("50000 100000", 1), ("160000 100000", 2), ("1600000 100000", 8)],
+)
+def test_a_container_quota_limits(quota: str, expected: int, tmp_path: Path) -> None:
+    """Inside a container the group's own path does not exist; its quota is at the root."""
+    root = machine(tmp_path, "0::/docker/4711\n", cpu_max=quota)
+    assert available_cpus(root=root) == expected
+
+
+def test_the_tightest_quota_of_nested_groups_limits(tmp_path: Path) -> None:
+    root = machine(
+        tmp_path, "0::/a/b\n", cpu_max="max 100000", a__cpu_max="300000 100000", a__b__cpu_max="500000 100000"
+    )
+    assert available_cpus(root=root) == 3
+
+
+def test_a_quota_of_control_groups_version_1_limits(tmp_path: Path) -> None:
+    groups = "9:name=systemd:/\n4:cpu,cpuacct:/box\n0::/\n"
+    root = machine(tmp_path, groups, cpu__box__cpu_cfs_quota_us="400000", cpu__box__cpu_cfs_period_us="100000")
+    assert available_cpus(root=root) == 4
+    (root / "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us").write_text("-1")
+    assert available_cpus(root=root) == 8
+
+
+def test_a_system_without_affinity_masks_counts_all_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert available_cpus(root=tmp_path) == 5
+
+
+def test_configure_malloc_keeps_large_blocks_out_of_mmap() -> None:
+    if sys.platform != "linux":
+        pytest.skip("glibc only")
+    program = (
+        "import ctypes, platform; from bertwright.kernels.cpu import configure_malloc; configure_malloc()\n"
+        "c = ctypes.CDLL(None); c.malloc.restype = ctypes.c_void_p; c.malloc.argtypes = [ctypes.c_size_t]\n"
+        "c.free.argtypes = [ctypes.c_void_p]\n"
+        "block = c.malloc(100 << 20); c.free(block); assert c.malloc(100 << 20) == block\n"
+        "heap = next(line for line in open('/proc/self/maps') if '[heap]' in line).split()[0]\n"
+        "low, high = (int(part, 16) for part in heap.split('-'))\n"
+        "print(platform.libc_ver()[0], low <= block < high)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.split() in (["glibc", "True"], ["False"])
