@@ -29,7 +29,7 @@ DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[2] / "share
 CASES = {
     "mlm+nsp, 128": DataSettings(max_length=128),
     "mlm+nsp, 512": DataSettings(max_length=512),
-    "mlm+nsp, 128, whole words": DataSettings(max_length=128, whole_words=True),
+    "mlm+nsp, 128, whole words": DataSettings(max_length=128, whole_word_mask=True),
     "mlm, 128": DataSettings(max_length=128, objective="mlm"),
     "ltr, 128": DataSettings(max_length=128, objective="ltr"),
 }

@@ -21,14 +21,14 @@ from bertwright.commands.pretrain.settings import ModelSettings
 from bertwright.files import read_json
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.interop.model_files import model_folder
-from bertwright.metrics.seed_summary import spread
+from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.context import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import machine
 
-OPTIMIZER = OptimizerSettings(learning_rate=5e-4, warmup_share=0.1, bias_correction=True)
+OPTIMIZER = OptimizerSettings(learning_rate=5e-4, warmup_ratio=0.1, bias_correction=True)
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     print("\n| start | dev accuracy |\n|---|---:|")
     print(f"| most frequent label | {100 * max(counts.values()) / counts.total():.1f} |")
     for name, scores in found.items():
-        print(f"| {name} | {spread(scores)} |")
+        print(f"| {name} | {summarize_seeds(scores)} |")
 
 
 if __name__ == "__main__":

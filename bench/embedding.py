@@ -31,7 +31,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 import bertwright
-from bertwright.training.context import multiplies_bfloat16
+from bertwright.training.context import supports_bfloat16
 from environment import machine, minilm, use_threads
 
 TRIED, DEFAULT = 512, 32  # texts on which batch sizes are tried; sentence-transformers' own batch size
@@ -163,7 +163,7 @@ def main() -> None:
     print(machine(chosen.threads))
     folder = chosen.data / "glue" / "STS-B"
     texts = [text for *both, _ in pairs(folder / "train.tsv") for text in both][: chosen.texts]
-    taking_part = contenders(chosen.batch_sizes, texts[:TRIED], multiplies_bfloat16(torch.device("cpu")))
+    taking_part = contenders(chosen.batch_sizes, texts[:TRIED], supports_bfloat16(torch.device("cpu")))
     seconds: dict[str, list[float]] = {name: [] for name in taking_part}
     for _ in range(chosen.rounds):
         for name, contender in taking_part.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from bertwright.training.context import multiplies_bfloat16
+from bertwright.training.context import supports_bfloat16
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
 
@@ -29,7 +29,7 @@ def minilm() -> Path:
 
 def machine(threads: int) -> str:
     """Date, processor, number types and versions, for the line above a table."""
-    bfloat16 = "yes" if multiplies_bfloat16(torch.device("cpu")) else "no"
+    bfloat16 = "yes" if supports_bfloat16(torch.device("cpu")) else "no"
     return (
         f"{date.today()}, {processor()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}, bf16 "
         f"units: {bfloat16}, threads: {threads}; Python {platform.python_version()}, {', '.join(versions())}"

@@ -110,12 +110,12 @@ def ours(work: Path, threads: int, steps: int, start: str) -> None:
         *[sys.executable, "-m", "bertwright", "pretrain", "--store", str(work / "store"), "--run", str(run)],
         *["--steps", str(steps), "--size", "mini", "--max-positions", str(LENGTH), "--batch-size", str(BATCH)],
         *["--max-length", str(LENGTH), "--hidden-dropout", "0", "--attention-dropout", "0"],
-        *["--long-share", "0", "--learning-rate", str(RATE), "--warmup-share", str(WARMUP), "--threads", str(threads)],
+        *["--long-ratio", "0", "--learning-rate", str(RATE), "--warmup-ratio", str(WARMUP), "--threads", str(threads)],
         *["--dtype", "float32"],  # as the peer
-        *["--evaluate-every", str(steps), "--save-every", "500", "--bias-correction"],
+        *["--eval-every", str(steps), "--save-every", "500", "--bias-correction"],
     ]
     if start == "peers":
-        command += ["--initializer-range", "0.02", "--first-weights", "random"]
+        command += ["--initializer-range", "0.02", "--init-scheme", "random"]
     subprocess.run(command, check=True)
 
 

@@ -15,7 +15,7 @@ batches as they are, longest first; for the others the examples are shuffled amo
 without grouping. The first round is not counted. Ratios are taken within a round; their median counts.
 
 The last row are the block's matrix products alone, last layer at [CLS] only, at the speed of the fastest product known
-here (`gemm_ceiling`) in the same round: what no program could surpass in these number types.
+here (`measure_peak_flops`) in the same round: what no program could surpass in these number types.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from bertwright.interop.huggingface import load_config
 from bertwright.models.config import BertConfig
 from bertwright.tasks.presets import PRESETS, AnyTask
 from bertwright.tasks.task import Encoded
-from bertwright.training.context import multiplies_bfloat16
+from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import machine, minilm, use_threads
@@ -116,7 +116,9 @@ def theirs(chosen: argparse.Namespace) -> Block:
         total = 0.0
         for rows in batches if chosen.padding == "grouped" else shuffled(batches, number):
             inputs = peer.batch([items[row] for row in rows], LENGTH if chosen.padding == "fixed" else None)
-            total += learned(forward, inputs, optimizer, RECIPE.clip_norm, "bfloat16" if chosen.bfloat16 else "float32")
+            total += learned(
+                forward, inputs, optimizer, RECIPE.max_grad_norm, "bfloat16" if chosen.bfloat16 else "float32"
+            )
         return total / chosen.steps
 
     return block
@@ -126,10 +128,10 @@ def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.interop.huggingface import start_task_model
     from bertwright.kernels.cpu import configure_malloc
     from bertwright.models.heads import BertForTask
-    from bertwright.seeding import key
+    from bertwright.seeding import derive_key
     from bertwright.tasks.collation import DROPOUT
-    from bertwright.tasks.task import TaskBatch, take
-    from bertwright.training.loop import Computed, steps
+    from bertwright.tasks.task import TaskBatch, collate
+    from bertwright.training.loop import LossOutput, train_steps
     from bertwright.training.optimizer import AdamW
 
     configure_malloc()  # as `bertwright finetune` does
@@ -143,18 +145,18 @@ def ours(chosen: argparse.Namespace) -> Block:
     model.train()
     optimizer = AdamW(dict(model.named_parameters()), RECIPE)
 
-    def compute(batch: TaskBatch) -> Computed:
+    def compute(batch: TaskBatch) -> LossOutput:
         loss = task.loss(model(batch.batch, batch.rows), batch) / batch.count
-        return Computed(loss, {"loss": loss.detach()})
+        return LossOutput(loss, {"loss": loss.detach()})
 
     def step_batch(rows: Ints, step: int) -> TaskBatch:
-        made = take(encoded, rows)
-        return replace(made, batch=replace(made.batch, dropout_seed=key(0, DROPOUT, step)))
+        made = collate(encoded, rows)
+        return replace(made, batch=replace(made.batch, dropout_seed=derive_key(0, DROPOUT, step)))
 
     def block(number: int) -> float:
         rows = shuffled(block_examples(encoded.lengths, number, chosen.steps), number)
         batches = ([step_batch(row, number * chosen.steps + step)] for step, row in enumerate(rows))
-        reports = steps(compute, batches, optimizer, lambda _: RECIPE.learning_rate)
+        reports = train_steps(compute, batches, optimizer, lambda _: RECIPE.learning_rate)
         return statistics.fmean(report.sums["loss"] for report in reports)
 
     return block
@@ -162,23 +164,27 @@ def ours(chosen: argparse.Namespace) -> Block:
 
 def ceiling(chosen: argparse.Namespace) -> Block:
     """Gives no loss, but the seconds that the products of a block take."""
-    from bertwright.training.context import Place, gemm_ceiling
+    from bertwright.training.context import ExecutionContext, measure_peak_flops
 
     config, (_, encoded) = shape(chosen.model), encode(chosen.data, chosen.task)
     number_type = torch.bfloat16 if chosen.bfloat16 else torch.float32
-    place = Place(torch.device("cpu"), number_type, chosen.threads)
+    place = ExecutionContext(torch.device("cpu"), number_type, chosen.threads)
 
     def block(number: int) -> float:
         batches = encoded.lengths[block_examples(encoded.lengths, number, chosen.steps)]
         work = sum(config.training_flops(lengths, predictions=0, pooled=True) for lengths in batches)
-        return work / gemm_ceiling(place, config.hidden_size, seconds=2.0)
+        return work / measure_peak_flops(place, config.hidden_size, seconds=2.0)
 
     return block
 
 
 def shape(model: str) -> BertConfig:
     """The encoder of a contender."""
-    return load_config(minilm()) if model == "minilm" else BertConfig.named("base", Tokenizer.load(minilm()).vocab_size)
+    return (
+        load_config(minilm())
+        if model == "minilm"
+        else BertConfig.from_size("base", Tokenizer.load(minilm()).vocab_size)
+    )
 
 
 def read(data: Path, name: str) -> tuple[AnyTask, list[Any]]:
@@ -186,7 +192,7 @@ def read(data: Path, name: str) -> tuple[AnyTask, list[Any]]:
     if name == "both":
         task, single = read(data, "sst2")
         _, pairs = read(data, "mrpc")
-        joined = [one._replace(text=f"{one.text} {one.pair}", pair=None) for one in pairs]
+        joined = [one._replace(text=f"{one.text} {one.text_pair}", text_pair=None) for one in pairs]
         return task, [*single[: 2 * len(pairs)], *joined]
     task = PRESETS[name].task
     return task, list(task.read(str(data / FILES[name])))
@@ -281,7 +287,7 @@ def main() -> None:
     print(f"{machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.steps} × {BATCH} examples, {seconds}")
     for model, task in product(chosen.models, chosen.tasks):
         chosen.model, chosen.task = model, task
-        compare(chosen, multiplies_bfloat16(torch.device("cpu")))
+        compare(chosen, supports_bfloat16(torch.device("cpu")))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from bertwright.batching.batch import starts
+from bertwright.batching.batch import offsets_from_lengths
 from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
 from bertwright.interop.huggingface import start_task_model
 from bertwright.tasks.collation import step_items
-from bertwright.tasks.task import Encoded, take
+from bertwright.tasks.task import Encoded, collate
 from bertwright.tasks.task_io import TaskModel, save_task_folder
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -35,11 +35,11 @@ from transformers_baseline import IGNORED, Item, TaggingPeer, steps
 
 def items_of(encoded: Encoded) -> list[Item]:
     """Our sequences of a tagging task as the peer's."""
-    whole = take(encoded, np.arange(encoded.items))
+    whole = collate(encoded, np.arange(encoded.items))
     ids, rows, targets = whole.batch.input_ids.numpy(), whole.rows.numpy(), np.asarray(whole.targets)
     labels = np.full(len(ids), IGNORED)
     labels[rows] = targets
-    begins = starts(encoded.item_lengths)
+    begins = offsets_from_lengths(encoded.item_lengths)
     spans = [slice(first, last) for first, last in pairwise(begins)]
     return [
         Item([ids[span].tolist()], [[0] * (span.stop - span.start)], labels[span].tolist(), number)

@@ -33,8 +33,8 @@ from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.files import read_json
 from bertwright.kernels.cpu import configure_malloc
-from bertwright.metrics.seed_summary import Spread, spread
-from bertwright.tasks.presets import Overrides, TaskSettings
+from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.training.context import DeviceSettings
 from environment import machine, minilm, sample, use_threads
 
@@ -55,13 +55,13 @@ class Work:
     train: str = "train.tsv"
     dev: str | None = "dev.tsv"
     test: str | None = None
-    dev_share: float = 0.0
+    validation_fraction: float = 0.0
     """Share of the training examples that chooses the best epoch, where there is no dev file."""
     preset: str = ""
     """The published task; unset: as this one is called."""
     examples: int | None = None
     """Training examples, where not all are taken."""
-    changes: Overrides = field(default_factory=Overrides)
+    changes: TaskOptions = field(default_factory=TaskOptions)
     shown: tuple[str, ...] = ("accuracy",)
     """The scores of the table."""
     published: str = ""
@@ -78,8 +78,8 @@ WORKS = {
     "stsb": Work("glue/STS-B", test="test.tsv", shown=("spearman", "pearson")),
     "sst2": Work("glue/SST-2", published="91.5"),
     "codah": Work("codah", test="test.tsv"),
-    "conll2003": Work(**_CONLL, changes=Overrides(context=False), shown=("f1", "accuracy")),
-    "conll2003_context": Work(**_CONLL, changes=Overrides(context=True, max_length=128), shown=("f1", "accuracy")),
+    "conll2003": Work(**_CONLL, changes=TaskOptions(context=False), shown=("f1", "accuracy")),
+    "conll2003_context": Work(**_CONLL, changes=TaskOptions(context=True, max_length=128), shown=("f1", "accuracy")),
     "squad": Work(**_QA, train="train-v1.1.json", dev="dev-v1.1.json", examples=20_000),
     "squad_v2": Work(**_QA, train="dev-v2.0-part-train.json", dev="dev-v2.0-part-dev.json"),
 }
@@ -136,7 +136,7 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
         run=work / "run",
         task=TaskSettings(about.preset or run.task, overrides=about.changes, **files),
         model=str(minilm()) if run.model == MINILM else run.model,
-        dev_share=about.dev_share,
+        validation_fraction=about.validation_fraction,
         epochs=run.epochs,
         seed=run.seed,
         optimizer=replace(paper_optimizer(), learning_rate=run.rate),
@@ -213,7 +213,7 @@ def rows(task: str, sides: dict[str, list[dict[str, Any]]]) -> Iterator[list[str
     for part in parts:
         for name in about.shown:
             found = {
-                system: spread([record["scores"][part][name] for record in records]) if records else None
+                system: summarize_seeds([record["scores"][part][name] for record in records]) if records else None
                 for system, records in sides.items()
             }
             one, other = found.values()
@@ -223,19 +223,19 @@ def rows(task: str, sides: dict[str, list[dict[str, Any]]]) -> Iterator[list[str
             first = False
 
 
-def welch(one: Spread, other: Spread) -> str:
+def welch(one: SeedSummary, other: SeedSummary) -> str:
     """Welch's t of a difference: how many of its own standard errors it is."""
-    if one.deviation is None or other.deviation is None:
+    if one.std is None or other.std is None:
         return ""
-    error = math.hypot(one.deviation / math.sqrt(one.seeds), other.deviation / math.sqrt(other.seeds))
+    error = math.hypot(one.std / math.sqrt(one.seeds), other.std / math.sqrt(other.seeds))
     return f" (t {(one.mean - other.mean) / error:+.1f})" if error else ""
 
 
-def shown(found: Spread | None) -> str:
+def shown(found: SeedSummary | None) -> str:
     """As papers print it, in percent."""
     if found is None:
         return ""
-    deviation = "" if found.deviation is None else f" ± {100 * found.deviation:.2f}"
+    deviation = "" if found.std is None else f" ± {100 * found.std:.2f}"
     return f"{100 * found.mean:.2f}{deviation} ({found.seeds})"
 
 

@@ -33,7 +33,7 @@ from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, Lay
 from bertwright.kernels.linear_bf16 import bfloat16_units
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, initialize
-from bertwright.training.context import multiplies_bfloat16
+from bertwright.training.context import supports_bfloat16
 
 TOKENS, LENGTH, VOCABULARY, MASKED, HEAD_SIZE = 4096, 128, 30522, 614, 64
 DROPOUT = Dropout(0.1, seed=1)
@@ -247,7 +247,7 @@ def main() -> None:
     for hidden in (256, 768):
         for what, ours, theirs in kernel_rows(hidden):
             print(f"| {hidden} | {what} | {ours:.1f} | {theirs:.1f} | {theirs / ours:.1f}× |", flush=True)
-    if multiplies_bfloat16(torch.device("cpu")):
+    if supports_bfloat16(torch.device("cpu")):
         print("\n| H | bfloat16, forward + backward, ms | ours | torch | ratio |\n|---|---|---|---|---|")
         for hidden in (256, 768):
             for what, ours, theirs in bfloat16_rows(hidden):

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from bertwright.commands.pretrain.run import pretrain
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.metrics.seed_summary import spread
+from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.config import SIZES
 from bertwright.settings import from_table, read_toml
 from bertwright.training.context import DeviceSettings
@@ -50,13 +50,13 @@ def scores(chosen: argparse.Namespace, start: Start, seed: int) -> dict[str, flo
     if not (run / "model").exists():
         recipe = from_table(PretrainSettings, read_toml(RECIPE) | {"run": str(run)}, str(RECIPE))
         dropouts = {"hidden_dropout": start.dropout, "attention_dropout": start.dropout}
-        first = {"first_weights": start.kind, "initializer_range": start.sigma}
+        first = {"init_scheme": start.kind, "initializer_range": start.sigma}
         batches = {"max_length": start.length, "batch_size": STEP_TOKENS // start.length}
         settings = replace(
             recipe,
             store=chosen.store,
             steps=chosen.steps,
-            evaluate_every=max(chosen.steps // 5, 1),
+            eval_every=max(chosen.steps // 5, 1),
             model=replace(recipe.model, size=chosen.size, **first, **dropouts),
             optimizer=replace(recipe.optimizer, learning_rate=start.rate),
             data=replace(recipe.data, seed=seed, objective=chosen.objective, **batches),
@@ -100,8 +100,8 @@ def main() -> None:
 def _cell(values: list[float]) -> str:
     if not values:
         return ""
-    found = spread(values)
-    return f"{found.mean:.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
+    found = summarize_seeds(values)
+    return f"{found.mean:.3f}" + ("" if found.std is None else f" ± {found.std:.3f}")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ DATA=$1 WORK=$2 THREADS=${3:-1} RECIPE=${4:-short}
 case $RECIPE in
 long)
     size=30000
-    recipe=(--learning-rate 1e-3 --initializer-range 0.02 --first-weights random --steps 3800
-        --evaluate-every 380 --save-every 500)
+    recipe=(--learning-rate 1e-3 --initializer-range 0.02 --init-scheme random --steps 3800
+        --eval-every 380 --save-every 500)
     ;;
 short)
     size=8000
     recipe=(--learning-rate 8e-4 --max-length 64 --hidden-dropout 0 --attention-dropout 0 --steps 10000
-        --evaluate-every 1000 --save-every 500)
+        --eval-every 1000 --save-every 500)
     ;;
 *) echo "$RECIPE: no such recipe; long or short" >&2 && exit 2 ;;
 esac
@@ -22,8 +22,8 @@ text=("file=$DATA/corpora/english_books" "$DATA/corpora/english_wikipedia/train.
 bertwright vocabulary "${text[@]}" --size "$size" --output "$WORK/vocabulary"
 bertwright prepare "${text[@]}" --held-out-inputs "$DATA/corpora/english_wikipedia/heldout.txt" \
     --vocabulary "$WORK/vocabulary" --store "$WORK/store"
-time bertwright pretrain --store "$WORK/store" --run "$WORK/run" --size mini --max-positions 128 --long-share 0 \
-    --batch-size 16 --warmup-share 0.05 --bias-correction --threads "$THREADS" \
-    --evaluate-sequences 512 "${recipe[@]}" "${@:5}"
+time bertwright pretrain --store "$WORK/store" --run "$WORK/run" --size mini --max-positions 128 --long-ratio 0 \
+    --batch-size 16 --warmup-ratio 0.05 --bias-correction --threads "$THREADS" \
+    --eval-sequences 512 "${recipe[@]}" "${@:5}"
 bertwright fill-mask "$WORK/run" "The city is the capital of the [MASK]." "He was born in the [MASK] of 1912." \
     "She opened the [MASK] and went in." "She looked at him and [MASK]."

@@ -126,22 +126,22 @@ def ours(chosen: argparse.Namespace) -> Step:
     from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
     from bertwright.pretraining.data import PretrainingBatch
-    from bertwright.training.context import DeviceSettings, placed
-    from bertwright.training.loop import steps
+    from bertwright.training.context import DeviceSettings, execution_context
+    from bertwright.training.loop import train_steps
     from bertwright.training.optimizer import AdamW, OptimizerSettings
 
     number_type: Literal["bfloat16", "float32"] = "bfloat16" if chosen.bfloat16 else "float32"
     settings = DeviceSettings(chosen.device, number_type, chosen.threads)
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
-    place = until_the_end.enter_context(placed(settings))
+    place = until_the_end.enter_context(execution_context(settings))
     given = {name: np.asarray(value) for name, value in example(chosen.sequences).items()}
     batch = pack(list(given["ids"]))
     positions = (given["masks"] + LENGTH * np.arange(chosen.sequences)[:, None]).ravel()
     answers, labels = torch.from_numpy(given["next"]), torch.from_numpy(given["labels"].ravel())
     whole = PretrainingBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
     whole = whole.to(place.device)
-    model = BertForPretraining(BertConfig.named(chosen.size, VOCABULARY)).train().to(place.device)
+    model = BertForPretraining(BertConfig.from_size(chosen.size, VOCABULARY)).train().to(place.device)
     model.encoder.compute_dtype = place.dtype
     model.encoder.embeddings.sparse = True
     optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
@@ -150,7 +150,7 @@ def ours(chosen: argparse.Namespace) -> Step:
         while True:
             yield [whole]
 
-    reports = steps(lambda part: compute(model, part), forever(), optimizer, lambda _: 1e-4)
+    reports = train_steps(lambda part: compute(model, part), forever(), optimizer, lambda _: 1e-4)
     return lambda _: next(reports).sums["mlm_sum"] / len(labels)
 
 
@@ -158,11 +158,13 @@ def ceiling(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.models.config import SIZES
-    from bertwright.training.context import Place, gemm_ceiling
+    from bertwright.training.context import ExecutionContext, measure_peak_flops
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
-    place = Place(torch.device(chosen.device), dtype, torch.get_num_threads())
-    return lambda seconds: gemm_ceiling(place, SIZES[chosen.size][1], max(seconds, 0.3))  # alone on a GPU: none told
+    place = ExecutionContext(torch.device(chosen.device), dtype, torch.get_num_threads())
+    return lambda seconds: measure_peak_flops(
+        place, SIZES[chosen.size][1], max(seconds, 0.3)
+    )  # alone on a GPU: none told
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -244,7 +246,7 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
         for child in together.values():
             child.close()
     top = statistics.median(children.pop("matrix product (ceiling)").results)
-    useful = BertConfig.named(size, VOCABULARY).training_flops([LENGTH] * sequences, 19 * sequences, pooled=True)
+    useful = BertConfig.from_size(size, VOCABULARY).training_flops([LENGTH] * sequences, 19 * sequences, pooled=True)
     print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP a step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
     print("| | tokens/s | step, s (least to most) | bertwright is, × as fast | utilisation | peak memory, GB |")
     print("|---|---:|---:|---:|---:|---:|")
@@ -282,9 +284,9 @@ def main() -> None:
         return
     import torch
 
-    from bertwright.training.context import multiplies_bfloat16
+    from bertwright.training.context import supports_bfloat16
 
-    bfloat16 = multiplies_bfloat16(torch.device(arguments.device))
+    bfloat16 = supports_bfloat16(torch.device(arguments.device))
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else torch.backends.cpu.get_cpu_capability()
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "bertwright"))
     print(

@@ -26,9 +26,9 @@ from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
 from bertwright.commands.pretrain.settings import ModelSettings
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.interop.model_files import model_folder
-from bertwright.metrics.seed_summary import spread
-from bertwright.tasks.classification import Classified
-from bertwright.tasks.tagging import Tagged, Tagging
+from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.tasks.classification import LabelPrediction
+from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.vocabulary.tokenizer import Tokenizer
 from finetuning_scores import DTYPES, Run, Scores, System, Work, carry_out, ours, settings_of, shown, so_far
 from finetuning_scores import WORKS as SCORE_WORKS
@@ -37,7 +37,7 @@ WORKS = {
     "sst2": Work("glue/SST-2"),
     "mrpc": Work("glue/MRPC", test="test.tsv", shown=("f1",)),
     "conll2003": SCORE_WORKS["conll2003"],
-    "nsmc": Work("nsmc", "ratings_train.txt", None, "ratings_test.txt", dev_share=0.05),
+    "nsmc": Work("nsmc", "ratings_train.txt", None, "ratings_test.txt", validation_fraction=0.05),
 }
 LARGE = ("sst2", "nsmc")  # of which --examples are taken
 
@@ -72,9 +72,9 @@ def unread(run: Run, data: Path) -> dict[str, float]:
     train, examples = (read_examples(task, settings.task, name) for name in ("train", part))
     task = task.fitted(train)
     if isinstance(task, Tagging):
-        return task.score(examples, [Tagged(one.words, ("O",) * len(one.words), (), ()) for one in examples])
+        return task.score(examples, [TagPrediction(one.words, ("O",) * len(one.words), (), ()) for one in examples])
     label = Counter(example.label for example in train).most_common(1)[0][0]
-    return task.score(examples, [Classified(label, {})] * len(examples))
+    return task.score(examples, [LabelPrediction(label, {})] * len(examples))
 
 
 def table(chosen: argparse.Namespace) -> None:
@@ -90,7 +90,7 @@ def table(chosen: argparse.Namespace) -> None:
         if not all(found.values()):
             continue
         part, name = "test" if about.test else "dev", about.shown[0]
-        before, after = (spread([scores[part][name] for scores in found[system]]) for system in SYSTEMS)
+        before, after = (summarize_seeds([scores[part][name] for scores in found[system]]) for system in SYSTEMS)
         run = next(iter(of_task))
         number = "all" if run.examples is None else f"{run.examples:,}"
         guess = 100 * unread(run, chosen.data)[name]

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
 from bertwright.commands.output_paths import model_folder
-from bertwright.metrics.squad import best_threshold, scores
+from bertwright.metrics.exact_match import best_threshold, scores
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.presets import AnyTask
@@ -156,7 +156,7 @@ class SequencePeer(Peer):
         return {"num_labels": 1} if self.regression else {"num_labels": len(self.labels)}
 
     def items(self, examples: Sequence[Any]) -> list[Item]:
-        pairs = [example.pair for example in examples]
+        pairs = [example.text_pair for example in examples]
         texts = [example.text for example in examples], None if pairs[0] is None else pairs
         encoded = self.tokenizer(*texts, truncation=True, max_length=self.task.max_length)
         rows = zip(encoded["input_ids"], encoded["token_type_ids"], examples, strict=True)
@@ -173,7 +173,7 @@ class SequencePeer(Peer):
         guessed = [int(row.argmax()) for row in outputs]
         found = {"accuracy": accuracy_score(right, guessed), "matthews": matthews_corrcoef(right, guessed)}
         if self.task.metric == "f1":
-            found["f1"] = f1_score(right, guessed, pos_label=self.labels.index(self.task.positive or self.labels[-1]))
+            found["f1"] = f1_score(right, guessed, pos_label=self.labels.index(self.task.pos_label or self.labels[-1]))
         return found
 
 
@@ -300,20 +300,24 @@ class AnswerPeer(Peer):
             null[number] = min(null[number], float(logits[0].sum()))
         answers = [text for _, text in best]
         right = [[answer.text for answer in example.answers] for example in examples]
-        if self.task.impossible:
+        if self.task.allow_no_answer:
             margins = np.array([score - none for (score, _), none in zip(best, null, strict=True)])
             chosen = best_threshold(margins, answers, right).value
             answers = [text if margin > chosen else "" for text, margin in zip(answers, margins, strict=True)]
         return scores(answers, right)
 
     def _best(self, item: Item, logits: Array, context: str) -> tuple[float, str]:
-        """The best span of one window between its `n_best` best starts and ends: score and text."""
+        """The best span of one window between its `n_best_size` best starts and ends: score and text."""
         start, end = logits[: len(item.offsets)].T
         found = (-math.inf, "")
-        for first in np.argsort(-start)[: self.task.n_best]:
-            for last in np.argsort(-end)[: self.task.n_best]:
+        for first in np.argsort(-start)[: self.task.n_best_size]:
+            for last in np.argsort(-end)[: self.task.n_best_size]:
                 in_context = item.offsets[first] != NONE_OF_IT and item.offsets[last] != NONE_OF_IT
-                if in_context and first <= last < first + self.task.max_answer and start[first] + end[last] > found[0]:
+                if (
+                    in_context
+                    and first <= last < first + self.task.max_answer_length
+                    and start[first] + end[last] > found[0]
+                ):
                     text = context[item.offsets[first][0] : item.offsets[last][1]]
                     found = (float(start[first] + end[last]), text)
         return found
@@ -349,7 +353,7 @@ def adamw(model: Any, settings: OptimizerSettings) -> torch.optim.AdamW:
         {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
     ]
     betas = settings.beta1, settings.beta2
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.eps, fused=True)
 
 
 def computing_in(dtype: str) -> torch.autocast:
@@ -368,12 +372,14 @@ def shuffled(items: int, size: int, seed: int) -> Iterator[list[int]]:
         waiting = waiting[size:]
 
 
-def learned(model: Any, inputs: dict[str, Tensor], optimizer: torch.optim.AdamW, clip_norm: float, dtype: str) -> float:
+def learned(
+    model: Any, inputs: dict[str, Tensor], optimizer: torch.optim.AdamW, max_grad_norm: float, dtype: str
+) -> float:
     """One step of a plain loop; gives its loss."""
     with computing_in(dtype):
         loss = model(**inputs).loss
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return float(loss.detach())
@@ -386,12 +392,14 @@ def steps(
     recipe = settings.optimizer
     optimizer = adamw(model, recipe)
     total = max(1, math.ceil(settings.epochs * len(items) / settings.batch_size))
-    rate = partial(schedules.linear, peak=recipe.learning_rate, warmup=round(recipe.warmup_share * total), total=total)
+    rate = partial(
+        schedules.linear_warmup_decay, peak=recipe.learning_rate, warmup=round(recipe.warmup_ratio * total), total=total
+    )
     for step, chosen in zip(range(total), order, strict=False):
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
         batch = peer.batch([items[number] for number in chosen])
-        yield learned(model, batch, optimizer, recipe.clip_norm, settings.device.dtype)
+        yield learned(model, batch, optimizer, recipe.max_grad_norm, settings.device.dtype)
 
 
 def finetuned(settings: FinetuneSettings) -> dict[str, Scores]:

@@ -36,10 +36,10 @@ def trained(work: Path, criterion: str, seed: int, chosen: argparse.Namespace) -
     if not (run / "model").exists():
         command = [
             *[*cli, "pretrain", "--store", str(folder / "store"), "--run", str(run), "--size", "mini"],
-            *["--max-positions", "128", "--max-length", "64", "--batch-size", "16", "--long-share", "0"],
+            *["--max-positions", "128", "--max-length", "64", "--batch-size", "16", "--long-ratio", "0"],
             *["--hidden-dropout", "0", "--attention-dropout", "0", "--steps", str(chosen.steps)],
-            *["--learning-rate", "8e-4", "--warmup-share", "0.05", "--bias-correction"],
-            *["--evaluate-every", str(chosen.steps), "--evaluate-sequences", "1024"],
+            *["--learning-rate", "8e-4", "--warmup-ratio", "0.05", "--bias-correction"],
+            *["--eval-every", str(chosen.steps), "--eval-sequences", "1024"],
             *["--seed", str(seed), "--threads", str(chosen.threads)],
         ]
         subprocess.run(command, check=True)

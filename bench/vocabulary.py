@@ -28,7 +28,7 @@ from rich.table import Table
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertwright.vocabulary.trainer import VocabularySettings, count_words, learn, report, write_vocabulary
+from bertwright.vocabulary.trainer import VocabularySettings, count_words, learn, vocabulary_stats, write_vocabulary
 
 OURS = {
     "bertwright, likelihood": VocabularySettings(criterion="likelihood"),
@@ -149,7 +149,7 @@ def main(settings: Settings) -> None:
     for column in ("", "seconds", "of it counting", "peak MB", "tokens", "tokens/word", "[UNK] words", "unused"):
         table.add_column(column, justify="left" if not column else "right")
     for name, tokens in vocabularies.items():
-        figures = report(tokens, counts)
+        figures = vocabulary_stats(tokens, counts)
         timed = runs.get(name)
         seconds, counting, memory = (
             [f"{statistics.median(run[key] for run in timed):,.1f}" for key in ("seconds", "counted", "peak")]

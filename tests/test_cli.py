@@ -25,7 +25,7 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.cli import VERBS, field_texts, run
+from bertwright.cli import COMMANDS, field_docs, run
 from bertwright.settings import read_toml
 
 PAIRS = [(first, second) for first in ("baker", "cook", "smith") for second in ("king", "queen", "monk")]
@@ -33,8 +33,8 @@ TEXT = "\n\n".join(
     f"The {first} met the {second} in town. It was {number} o'clock. They spoke of [bold] plans, and the {first} left."
     for number, (first, second) in enumerate(PAIRS * 7)
 )
-TINY = "--size tiny --hidden-size 16 --num-heads 2 --max-positions 32 --max-length 24 --batch-size 4 --long-share 0"
-BRIEF = "--steps 4 --log-every 2 --evaluate-every 2 --evaluate-sequences 8 --save-every 2 --threads 1 --device cpu"
+TINY = "--size tiny --hidden-size 16 --num-heads 2 --max-positions 32 --max-length 24 --batch-size 4 --long-ratio 0"
+BRIEF = "--steps 4 --log-every 2 --eval-every 2 --eval-sequences 8 --save-every 2 --threads 1 --device cpu"
 
 
 class Ran(NamedTuple):
@@ -100,7 +100,7 @@ def test_memory_that_is_full_is_told_in_a_line(error: Exception, monkeypatch: py
     monkeypatch.setattr("bertwright.commands.use.info", fails)
     done = ran("info anything")
     assert done.code == 1
-    assert done.err.startswith("bertwright: error: out of memory; take less at a time (--micro-batch")
+    assert done.err.startswith("bertwright: error: out of memory; take less at a time (--micro-batch-size")
     assert done.err.count("\n") == 1
 
 
@@ -125,7 +125,7 @@ def test_a_rank_whose_fellow_is_gone_says_so_in_a_line(monkeypatch: pytest.Monke
 def test_the_usage_names_every_verb() -> None:
     shown = well("--help")
     assert ran("") == (2, shown, "")
-    for name, verb in VERBS.items():
+    for name, verb in COMMANDS.items():
         assert f"  {name:<15} {verb.summary}\n" in shown
     assert max(map(len, shown.split("\n"))) <= 80
 
@@ -141,15 +141,15 @@ def flags(record: type) -> dict[str, str]:
         if dataclasses.is_dataclass(kind):
             found |= flags(kind)  # type: ignore[arg-type]
         else:
-            found[name] = field_texts(record)[name]  # every field must have one
+            found[name] = field_docs(record)[name]  # every field must have one
     return found
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_explains_every_setting(name: str) -> None:
     shown = well(f"{name} --help")
     words = " ".join(shown.replace("│", " ").split())
-    verb = VERBS[name]
+    verb = COMMANDS[name]
     for flag, text in flags(getattr(importlib.import_module(verb.module), verb.settings)).items():
         positional = f" {flag.upper().removesuffix('S')} " in words
         assert positional or f"--{flag.replace('_', '-')} " in words or f"--{flag.replace('_', '-')}, " in words
@@ -190,7 +190,7 @@ def test_pretrain_and_resume(at: Path) -> None:
     shown = well(f"pretrain --store store --run new {TINY} {BRIEF}")
     assert 'bertwright fill-mask new/model "Some text with a [MASK] in it."' in shown
     assert "finished already" in well("pretrain --run new --resume")
-    assert "finished already" in well("pretrain --resume --run=new --keep 1")
+    assert "finished already" in well("pretrain --resume --run=new --keep-last 1")
 
 
 def test_fill_mask(at: Path) -> None:
@@ -317,8 +317,8 @@ MISUSE = {
     "share": ("prepare text.txt --vocabulary vocabulary --store new --held-out 2", "held_out is 2.0; it is a share"),
     "length 2": ("pretrain --store store --run new --max-length 2", "max_length is 2; mlm+nsp needs 5 at least"),
     "more masks than tokens": (
-        "pretrain --store store --run new --max-length 16 --max-predictions 14",
-        "max_predictions is 14; an example of 16 tokens has 1 … 13 to predict",
+        "pretrain --store store --run new --max-length 16 --max-predictions-per-seq 14",
+        "max_predictions_per_seq is 14; an example of 16 tokens has 1 … 13 to predict",
     ),
     "too long for the model": (
         f"pretrain --store store --run new {TINY} --max-length 64",

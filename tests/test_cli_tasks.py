@@ -24,9 +24,9 @@ import pytest
 
 from bertwright.commands import predict as predicting
 from bertwright.commands.finetune.run import Run
-from bertwright.files import folder_lock, read_json
+from bertwright.files import lock_folder, read_json
 from bertwright.interop.huggingface import save_model
-from bertwright.io.tables import Columns, read_rows
+from bertwright.io.tables import TableSchema, read_rows
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.conll import read_sentences
@@ -39,13 +39,18 @@ PLACES = "forest river".split()
 WET, DRY = "very wet 👍", "dry"  # a label is any text
 HERE = "--device cpu --threads 1"
 QUICK = f"{HERE} --epochs 1 --batch-size 8 --learning-rate 1e-2"
-WINDOW = "--max-length 24 --max-question 8"
+WINDOW = "--max-length 24 --max-query-length 8"
 
 # Of every kind: what is typed after `finetune --task KIND`, but for the files; the suffix of these; the field of its
 # predictions that holds what was asked for; and what is right there, by the numbers of a sentence's animal and place.
 KINDS = {
     "classification": ("", ".tsv", "label", lambda animal, place: (DRY, WET)[place]),
-    "regression": ("--text first --pair second --label alike", ".csv", "score", lambda animal, place: animal + 0.5),
+    "regression": (
+        "--text first --text-pair second --label alike",
+        ".csv",
+        "score",
+        lambda animal, place: animal + 0.5,
+    ),
     "multiple-choice": ("--endings a b c --label right", ".jsonl", "choice", lambda animal, place: animal % 3),
     "tagging": ("", ".conll", "tags", lambda animal, place: "O B-ANIMAL O B-PLACE I-PLACE".split()),
     "question-answering": (WINDOW, ".json", "answer", lambda animal, place: ANIMALS[animal]),
@@ -210,7 +215,9 @@ def test_columns_go_along_with_their_predictions(at: Path, kind: str) -> None:
     _, suffix, *_ = KINDS[kind]
     kept = {"classification": ["text"], "regression": ["second", "alike"], "multiple-choice": ["right", "prompt"]}[kind]
     well(f"predict {kind} --inputs train{suffix} dev{suffix} --output plain.jsonl {HERE}")
-    well(f"predict {kind} --inputs train{suffix} dev{suffix} --output found.jsonl --keep {' '.join(kept)} {HERE}")
+    well(
+        f"predict {kind} --inputs train{suffix} dev{suffix} --output found.jsonl --keep-columns {' '.join(kept)} {HERE}"
+    )
     for before, one, (text, *about) in zip(
         lines(at / "plain.jsonl"), lines(at / "found.jsonl"), [*sentences(24, 1), *sentences(12, 2)], strict=True
     ):
@@ -227,7 +234,7 @@ def test_what_goes_along_is_not_changed(at: Path, suffix: str) -> None:
         "number": [0.123456789012, float("nan"), 1e-9],
     }
     polars.DataFrame(columns).write_parquet(at / "a.parquet")
-    well(f"predict classification --inputs a.parquet --output found{suffix} --keep number day {HERE}")
+    well(f"predict classification --inputs a.parquet --output found{suffix} --keep-columns number day {HERE}")
     if suffix == ".jsonl":
         kept = [(one["number"], one["day"]) for one in lines(at / "found.jsonl")]
         assert kept == [(0.123456789012, "2026-11-22"), (None, None), (1e-9, "1999-01-02")]
@@ -286,15 +293,17 @@ def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monke
 def test_what_is_kept_in_csv_can_be_read_again(at: Path) -> None:
     odd = ["a\rb", "end\r", 'a "q", b', "a\r\nb", "plain"]
     (at / "odd.jsonl").write_text("".join(json.dumps({"text": "the bear", "odd": text}) + "\n" for text in odd))
-    well(f"predict classification --inputs odd.jsonl --output found.csv --keep odd {HERE}")
-    assert [values[0] for _, values in read_rows("found.csv", Columns(("odd",)))] == odd
+    well(f"predict classification --inputs odd.jsonl --output found.csv --keep-columns odd {HERE}")
+    assert [values[0] for _, values in read_rows("found.csv", TableSchema(("odd",)))] == odd
 
 
 def test_a_label_may_be_called_none(at: Path) -> None:
     rows = "".join(f"{text}\t{('Some', 'None')[place]}\n" for text, _, place in sentences(16, 5))
     (at / "named.tsv").write_text("text\tlabel\n" + rows)
-    well(f"finetune --task classification --train named.tsv --model bert --run new {QUICK} --metric f1 --positive None")
-    assert json.loads((at / "new/model/task.json").read_text())["positive"] == "None"
+    well(
+        f"finetune --task classification --train named.tsv --model bert --run new {QUICK} --metric f1 --pos-label None"
+    )
+    assert json.loads((at / "new/model/task.json").read_text())["pos_label"] == "None"
 
 
 def test_a_probe_keeps_its_features_and_takes_more_seeds(at: Path) -> None:
@@ -320,9 +329,11 @@ def test_a_submission_is_packed(at: Path) -> None:
     command = f"glue-submission sst2=new --data GLUE --output glue.zip {HERE}"
     done = ran(command)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "GLUE/SST-2/test.tsv: 3 rows, 1,821 expected; is this GLUE's own file? --any-count takes it" in done.err
+    assert (
+        "GLUE/SST-2/test.tsv: 3 rows, 1,821 expected; is this GLUE's own file? --ignore-row-count takes it" in done.err
+    )
     assert not (at / "glue.zip").exists()
-    assert "missing: CoLA, MRPC" in " ".join(well(f"{command} --any-count").split())
+    assert "missing: CoLA, MRPC" in " ".join(well(f"{command} --ignore-row-count").split())
     with zipfile.ZipFile("glue.zip") as archive:
         assert archive.namelist() == ["SST-2.tsv"]
         assert len(archive.read("SST-2.tsv").splitlines()) == 4
@@ -432,7 +443,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "broken JSON": (f"{CLASSIFY} cut.jsonl", "cut.jsonl, line 1: not valid JSON"),
     "half a pair": (f"{CLASSIFY} half.jsonl", "half.jsonl, line 1: \\ud800 is half a surrogate pair; mend the file"),
     "no such column": (f"{CLASSIFY} one.tsv --text body", "one.tsv, line 1: no column 'body'; found are text, label"),
-    "column twice": (f"{CLASSIFY} one.tsv --pair text", "'text' is named twice; each needs a column of its own"),
+    "column twice": (f"{CLASSIFY} one.tsv --text-pair text", "'text' is named twice; each needs a column of its own"),
     "column by number": (f"{CLASSIFY} one.tsv --text 1 --label 2", "columns by number need header = false"),
     "not UTF-8, a name": ("predict classification --inputs caf\udce9.tsv --output new.tsv", "not UTF-8; rename"),
     # numbers, choices
@@ -477,7 +488,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "half a file": (f"{ANSWER} cut.json", "cut.json: not valid JSON"),
     "a table of questions": (f"{ANSWER} one.tsv", "one.tsv: questions are read from .json (SQuAD), .jsonl or .parquet"),
     "no answer": (f"{ANSWER} impossible.jsonl", "impossible.jsonl, line 1: it has no answer; allow that (SQuAD 2.0)"),
-    "no room": (f"{ANSWER} train.json --max-question 40", "leave no room for the context"),
+    "no room": (f"{ANSWER} train.json --max-query-length 40", "leave no room for the context"),
     "ids of two files": (
         "predict question-answering --inputs dev.json nowhere.json --output found.json",
         'the id "q0" is that of a question before; answer each file by itself, or name a .jsonl file'),
@@ -493,12 +504,12 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no model": ("finetune --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
     "a vocabulary for a model": (f"{CLASSIFY} train.tsv --model vocabulary", "vocabulary: no config.json"),
     "no such model": (f"{CLASSIFY} one.tsv --model gone", "gone: no such folder; give a model folder, or a hub name"),
-    "frozen too far": (f"{CLASSIFY} train.tsv --freeze 3", "freeze = 3: this model has 2 layers"),
+    "frozen too far": (f"{CLASSIFY} train.tsv --freeze-layers 3", "freeze_layers = 3: this model has 2 layers"),
     "run is there": (f"{CLASSIFY} one.tsv --run classification", "holds a run already; go on with --resume"),
     "nothing to resume": ("finetune --run new --resume", "new: no run to resume there (settings.toml is missing)"),
     "resume otherwise": ("finetune --run classification --resume --seed 3", "seed was 0, now 3: a resumed run keeps"),
     "wrong key in TOML": ("finetune --config a.toml --run new", 'a.toml: task: unknown setting "taks"; did you mean'),
-    "part of nothing": (f"{CLASSIFY} train.tsv --dev-share 0.99", "one part of 24 examples would be empty"),
+    "part of nothing": (f"{CLASSIFY} train.tsv --validation-fraction 0.99", "one part of 24 examples would be empty"),
     # evaluate, predict
     "not fine-tuned": ("evaluate bert dev.tsv", "bert: not fine-tuned on a task yet; bertwright finetune"),
     "not fine-tuned, predict": ("predict bert 'the bear'", "bert: not fine-tuned on a task yet"),
@@ -515,19 +526,19 @@ MISUSE: dict[str, tuple[str, str]] = {
     "piped beside a file": ("predict classification --inputs - one.tsv --output found.tsv", "which is read alone"),
     "piped pairs": ("predict regression --inputs - --output found.tsv", "one text a line, and this task takes more"),
     "nothing piped": ("predict classification --inputs - --output found.tsv", "no text in standard input; pipe"),
-    "columns of texts": ("predict classification a --keep text", "--keep is for columns of tables"),
-    "columns of what is piped": ("predict classification --inputs - --output - --keep text", "--keep is for columns"),
-    "columns in SQuAD's form": ("predict question-answering --inputs dev.json --output found.json --keep id",
-        "--keep is for columns of tables, and for .jsonl"),
-    "columns of questions": ("predict question-answering --inputs dev.json --output found.jsonl --keep id",
+    "columns of texts": ("predict classification a --keep-columns text", "--keep-columns is for columns of tables"),
+    "columns of what is piped": ("predict classification --inputs - --output - --keep-columns text", "--keep-columns is for columns"),
+    "columns in SQuAD's form": ("predict question-answering --inputs dev.json --output found.json --keep-columns id",
+        "--keep-columns is for columns of tables, and for .jsonl"),
+    "columns of questions": ("predict question-answering --inputs dev.json --output found.jsonl --keep-columns id",
         "records of question-answering say themselves what they are about"),
-    "a column that is not there": ("predict classification --inputs one.tsv --output found.tsv --keep txet",
+    "a column that is not there": ("predict classification --inputs one.tsv --output found.tsv --keep-columns txet",
         "one.tsv, line 1: no column 'txet'; did you mean"),
-    "a column twice": ("predict classification --inputs one.tsv --output found.tsv --keep text text", "'text' twice"),
-    "bytes to keep": ("predict classification --inputs bytes.parquet --output found.tsv --keep raw",
-        "bytes.parquet, row 1: --keep raw: bytes values cannot be written"),
-    "a column named as the answer": ("predict classification --inputs one.tsv --output found.tsv --keep label",
-        "--keep label: that is what a field of the prediction is called"),
+    "a column twice": ("predict classification --inputs one.tsv --output found.tsv --keep-columns text text", "'text' twice"),
+    "bytes to keep": ("predict classification --inputs bytes.parquet --output found.tsv --keep-columns raw",
+        "bytes.parquet, row 1: --keep-columns raw: bytes values cannot be written"),
+    "a column named as the answer": ("predict classification --inputs one.tsv --output found.tsv --keep-columns label",
+        "--keep-columns label: that is what a field of the prediction is called"),
     "no such form": ("predict classification --inputs one.tsv --output found.xls", "predictions are written as .jsonl"),
     "form of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is the form of tagging"),
     "form of answers": ("predict tagging --inputs all-o.conll --output found.json", ".json is the form of question"),
@@ -546,8 +557,8 @@ MISUSE: dict[str, tuple[str, str]] = {
     "one number to score": ("evaluate regression lonely.csv", "lonely.csv, line 2: this number is 1, and there is no"),
     "numbers kept secret": ("evaluate regression secret.csv",
         "secret.csv, line 2: this number is -1, as are all others, and no score tells anything"),
-    "no room for a context": ("finetune --task question-answering --max-question 40 --model bert --run new --train "
-        "dev.json", "max_question = 40: no room for a context is left in the model's 32 positions; ask for less"),
+    "no room for a context": ("finetune --task question-answering --max-query-length 40 --model bert --run new --train "
+        "dev.json", "max_query_length = 40: no room for a context is left in the model's 32 positions; ask for less"),
     "a table within a table": ("finetune --config text.toml --run new",
         'text.toml: task: unknown setting "text"; it belongs into the table [task.overrides]'),
     # grid, probe, submission
@@ -728,7 +739,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
 
 
 def test_ctrl_c_saves_and_the_run_goes_on_to_the_bit(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = "train.tsv --dev dev.tsv --evaluate-every 2"
+    data = "train.tsv --dev dev.tsv --eval-every 2"
     with interrupted(monkeypatch, after=1):
         done = ran(f"{CLASSIFY} {data}")
     assert done.code == 130
@@ -745,7 +756,7 @@ def test_ctrl_c_saves_and_the_run_goes_on_to_the_bit(at: Path, monkeypatch: pyte
         again = ran(command)
         assert again.code == 2
         assert message in again.err
-    with folder_lock(Path("new")):
+    with lock_folder(Path("new")):
         assert "new: another process is writing there" in ran("finetune --run new --resume").err
     well("finetune --run new --resume")
     well(f"{CLASSIFY} {data} --run whole")
@@ -756,7 +767,7 @@ def test_ctrl_c_saves_and_the_run_goes_on_to_the_bit(at: Path, monkeypatch: pyte
 def test_other_files_than_before_are_noticed(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (at / "mine.tsv").write_text(written("classification", 24, seed=5), encoding="utf-8")
     with interrupted(monkeypatch, after=1):
-        assert ran(f"{CLASSIFY} mine.tsv --dev dev.tsv --evaluate-every 1").code == 130
+        assert ran(f"{CLASSIFY} mine.tsv --dev dev.tsv --eval-every 1").code == 130
     (at / "mine.tsv").write_text(written("classification", 24, seed=6), encoding="utf-8")
     done = ran("finetune --run new --resume")
     assert (done.code, done.err.count("\n")) == (2, 1)
@@ -781,7 +792,7 @@ def test_a_result_that_somebody_else_has_written_meanwhile_stays(at: Path, monke
 
 def test_what_is_kept_is_json_whatever_the_numbers(at: Path) -> None:
     (at / "n.jsonl").write_text('{"text": "a", "x": 1e999, "y": [NaN, 1.5], "z": {"a": -1e999}}\n')
-    well(f"predict classification --inputs n.jsonl --output found.jsonl --keep x y z {HERE}")
+    well(f"predict classification --inputs n.jsonl --output found.jsonl --keep-columns x y z {HERE}")
     (found,) = lines(at / "found.jsonl")
     assert (found["x"], found["y"], found["z"]) == (None, [None, 1.5], {"a": None})
 

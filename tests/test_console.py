@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bertwright.console import columns, facts, heading, reading, remark, say
+from bertwright.console import byte_progress, heading, key_value_table, make_table, notice, say
 
 
 def console(width: int = 40, terminal: bool = False) -> Console:
@@ -29,7 +29,7 @@ def test_a_path_or_command_is_not_broken_in_two() -> None:
 
 def test_remarks_hang_from_a_mark() -> None:
     on = console()
-    remark(on, "42 tokens are [UNK]: characters that the vocabulary lacks")
+    notice(on, "42 tokens are [UNK]: characters that the vocabulary lacks")
     first, second = (line.rstrip() for line in shown(on).splitlines())
     assert first.startswith("! 42 tokens are [UNK]: ")
     assert second.startswith("  ")
@@ -37,16 +37,16 @@ def test_remarks_hang_from_a_mark() -> None:
 
 def test_tables_show_what_they_are_given() -> None:
     on = console(60)
-    table = columns("[side]", "[b]tokens")
+    table = make_table("[side]", "[b]tokens")
     table.add_row("train", "1,000")
-    on.print(facts({"words that are [UNK]": ":fire: [/red]"}), table)
+    on.print(key_value_table({"words that are [UNK]": ":fire: [/red]"}), table)
     assert all(text in shown(on) for text in ("words that are [UNK]", ":fire: [/red]", "[side]", "[b]tokens"))
 
 
 def test_live_lines_are_for_terminals_alone() -> None:
     file, terminal = console(80), console(80, terminal=True)
     for on in (file, terminal):
-        with reading(on, "surveying", 10) as advance:
+        with byte_progress(on, "surveying", 10) as advance:
             advance(10)
     assert shown(file) == ""
     assert "surveying" in shown(terminal)
@@ -54,8 +54,8 @@ def test_live_lines_are_for_terminals_alone() -> None:
 
 def test_what_a_quiet_console_would_swallow_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="a remark"):
-        remark(Console(quiet=True), "a remark")
+        notice(Console(quiet=True), "a remark")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        remark(Console(file=StringIO()), "a remark")
+        notice(Console(file=StringIO()), "a remark")
         say(Console(quiet=True), "a line")

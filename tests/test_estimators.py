@@ -102,7 +102,9 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model folder with random weights."""
     tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *FILLERS, *BAD, *GOOD], lowercase=True)
     sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
-    config = BertConfig.named("tiny", tokenizer.vocab_size, initializer_range=0.1, **sizes)  # 0.1: learns in seconds
+    config = BertConfig.from_size(
+        "tiny", tokenizer.vocab_size, initializer_range=0.1, **sizes
+    )  # 0.1: learns in seconds
     folder = tmp_path_factory.mktemp("bert") / "model"
     save_model(folder, BertForPretraining(config), tokenizer)
     return str(folder)
@@ -423,7 +425,7 @@ def test_fit_is_quiet_unless_told_and_leaves_nothing_behind(
     printed = capsys.readouterr()
     assert not printed.out
     assert not printed.err
-    classifier.set_params(verbose=True, dev_share=0.25).fit(TRAIN.texts, TRAIN.good)
+    classifier.set_params(verbose=True, validation_fraction=0.25).fit(TRAIN.texts, TRAIN.good)
     told = capsys.readouterr().out
     assert "dev after step" in told
     assert str(tmp_path) not in told  # a folder that is gone
@@ -472,8 +474,8 @@ def test_of_the_best_weights_one_copy_is_kept(bert: str, monkeypatch: pytest.Mon
         kept.append(len(list((run.settings.run / "best").glob("step-*"))))
 
     monkeypatch.setattr(finetuning.Run, "evaluate", watched)
-    monkeypatch.setattr(finetuning, "scored", improving(finetuning.scored))
-    BertClassifier(bert, **QUICK | {"epochs": 3.0, "dev_share": 0.25}).fit(TRAIN.texts, TRAIN.good)
+    monkeypatch.setattr(finetuning, "evaluate_examples", improving(finetuning.evaluate_examples))
+    BertClassifier(bert, **QUICK | {"epochs": 3.0, "validation_fraction": 0.25}).fit(TRAIN.texts, TRAIN.good)
     assert kept == [1, 1, 1]
 
 
@@ -616,8 +618,8 @@ def test_a_tagger_refuses(bert: str, X: Any, y: Any, message: str) -> None:
         ({"device": "gpu"}, "one of 'auto', 'cpu', 'cuda' is expected, 'gpu' found"),
         ({"dtype": "float16"}, "one of 'auto', 'float32', 'bfloat16' is expected"),
         ({"max_length": 33}, "max_length = 33: the model has 32 positions"),
-        ({"dev_share": 1.5}, "dev_share is a share"),
-        ({"freeze": 9}, "freeze = 9: this model has 1 layers"),
+        ({"validation_fraction": 1.5}, "validation_fraction is a share"),
+        ({"freeze_layers": 9}, "freeze_layers = 9: this model has 1 layers"),
         ({"random_state": "seed"}, "cannot be used to seed"),
         ({"model": "nowhere"}, "nowhere: no such folder"),
     ],
@@ -650,17 +652,28 @@ def test_settings_reach_the_run(bert: str, monkeypatch: pytest.MonkeyPatch) -> N
         raise ValueError("seen")
 
     monkeypatch.setattr(estimators, "finetune", watched)
-    given: dict[str, Any] = {"epochs": 2.5, "batch_size": 4, "dropout": 0.2, "freeze": 1, "layer_decay": 0.9}
-    rest: dict[str, Any] = {"learning_rate": 7e-5, "max_length": 20, "dev_share": 0.5, "random_state": np.int64(11)}
+    given: dict[str, Any] = {
+        "epochs": 2.5,
+        "batch_size": 4,
+        "dropout": 0.2,
+        "freeze_layers": 1,
+        "layerwise_lr_decay": 0.9,
+    }
+    rest: dict[str, Any] = {
+        "learning_rate": 7e-5,
+        "max_length": 20,
+        "validation_fraction": 0.5,
+        "random_state": np.int64(11),
+    }
     placed: dict[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 3}
     with pytest.raises(ValueError, match="seen"):
         BertRegressor(bert, **given, **rest, **placed).fit([("a", "b"), ("c", "d")], [1, 2])
     (settings,) = seen
     assert {name: getattr(settings, name) for name in given} == given
-    assert (settings.seed, settings.dev_share, settings.optimizer.learning_rate) == (11, 0.5, 7e-5)
+    assert (settings.seed, settings.validation_fraction, settings.optimizer.learning_rate) == (11, 0.5, 7e-5)
     assert settings.optimizer.bias_correction  # the rest of the paper's optimizer stays
     assert settings.device == DeviceSettings(**placed)
-    assert (settings.task.task, settings.task.overrides.max_length, settings.task.overrides.pair) == (
+    assert (settings.task.task, settings.task.overrides.max_length, settings.task.overrides.text_pair) == (
         "regression",
         20,
         "pair",

@@ -10,14 +10,14 @@ import pytest
 
 from bertwright import files
 from bertwright.files import (
+    atomic_file,
+    atomic_folder,
     digest_bytes,
     digest_file,
-    folder_lock,
+    lock_folder,
     read_json,
     remove_folder,
-    sweep_parts,
-    whole_file,
-    whole_folder,
+    remove_stale_parts,
     write_json,
 )
 
@@ -29,12 +29,12 @@ def names(folder: Path) -> list[str]:
 def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(RuntimeError), whole_file(path) as part:
+    with pytest.raises(RuntimeError), atomic_file(path) as part:
         part.write_text("new")
         raise RuntimeError
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         part.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -42,11 +42,11 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), whole_folder(tmp_path / "a") as part:
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "a") as part:
         (part / "half").write_text("")
         raise RuntimeError
     assert names(tmp_path) == []
-    with whole_folder(tmp_path / "a") as part:
+    with atomic_folder(tmp_path / "a") as part:
         (part / "file").write_text("x")
         assert not (tmp_path / "a").exists()
     assert (tmp_path / "a" / "file").read_text() == "x"
@@ -63,23 +63,23 @@ def test_a_folder_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pyte
         patched.setattr(files.shutil, "rmtree", killed)
         remove_folder(tmp_path / "a")
     assert not (tmp_path / "a").exists()
-    sweep_parts(tmp_path)
+    remove_stale_parts(tmp_path)
     assert names(tmp_path) == []
 
 
 def test_a_folder_is_held_by_one_process_and_freed_by_its_death(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from bertwright.files import folder_lock\n"
-        "with folder_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from bertwright.files import lock_folder\n"
+        "with lock_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match="another process is writing there"), folder_lock(tmp_path):
+        with pytest.raises(ValueError, match="another process is writing there"), lock_folder(tmp_path):
             pass
         other.kill()
         other.wait()
-    with folder_lock(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
@@ -105,13 +105,13 @@ def test_a_digest_tells_where_parts_end(tmp_path: Path) -> None:
 
 
 def test_a_folder_made_for_nothing_goes_again(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), folder_lock(tmp_path / "new"):
+    with pytest.raises(KeyError), lock_folder(tmp_path / "new"):
         raise KeyError
     assert not (tmp_path / "new").exists()
     (tmp_path / "old").mkdir()
-    with folder_lock(tmp_path / "old"):
+    with lock_folder(tmp_path / "old"):
         pass
     assert (tmp_path / "old").is_dir()
-    with folder_lock(tmp_path / "used"):
+    with lock_folder(tmp_path / "used"):
         (tmp_path / "used" / "file").touch()
     assert (tmp_path / "used" / "file").exists()

@@ -16,7 +16,7 @@ PLAN = """
 files seeding settings
 console
 io.sources io.decoding io.tables
-metrics.scores metrics.span_f1 metrics.squad metrics.seed_summary
+metrics.scores metrics.span_f1 metrics.exact_match metrics.seed_summary
 batching.batch batching.permutation
 kernels.cpu kernels.compile kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16
 kernels.fused_ops kernels.attention

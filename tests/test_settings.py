@@ -11,7 +11,7 @@ import pytest
 
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.settings import differences, from_table, read_toml, to_table, unfinished, write_settings
+from bertwright.settings import differences, from_table, partial_from_table, read_toml, to_table, write_settings
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 TASK_RECIPES = sorted((Path(__file__).parent.parent / "recipes" / "tasks").glob("*.toml"))
@@ -98,7 +98,7 @@ def test_every_task_recipe_is_a_valid_fine_tuning_setting(path: Path) -> None:
 def test_a_nested_record_has_its_holder_s_defaults() -> None:
     table = {"run": "r", "task": {"task": "mrpc"}, "optimizer": {"beta2": 0.98}}
     assert from_table(FinetuneSettings, table, "t").optimizer == replace(paper_optimizer(), beta2=0.98)
-    begun = unfinished(FinetuneSettings, {"optimizer": {"beta2": 0.98}}, "t", missing=None)
+    begun = partial_from_table(FinetuneSettings, {"optimizer": {"beta2": 0.98}}, "t", missing=None)
     assert begun.optimizer == replace(paper_optimizer(), beta2=0.98)
     assert begun.run is None
 
@@ -108,4 +108,4 @@ def test_the_paper_s_schedule_is_the_default() -> None:
     first, second = settings.phases
     assert (first.end, first.data.max_length, second.end, second.data.max_length) == (900_000, 128, 1_000_000, 512)
     assert settings.warmup_steps == 10_000
-    assert (settings.data.batch_size, settings.optimizer.learning_rate, settings.optimizer.epsilon) == (256, 1e-4, 1e-6)
+    assert (settings.data.batch_size, settings.optimizer.learning_rate, settings.optimizer.eps) == (256, 1e-4, 1e-6)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from bertwright.inference.model import Bert, load
     from bertwright.io.sources import CorpusSettings
     from bertwright.pretraining.data import DataSettings
-    from bertwright.tasks.presets import Overrides, TaskSettings
+    from bertwright.tasks.presets import TaskOptions, TaskSettings
     from bertwright.tokenstore.build import PrepareSettings
     from bertwright.training.context import DeviceSettings
     from bertwright.training.optimizer import OptimizerSettings
@@ -76,13 +76,13 @@ __all__ = [
     "LongPhase",
     "ModelSettings",
     "OptimizerSettings",
-    "Overrides",
     "PredictSettings",
     "PrepareSettings",
     "PretrainSettings",
     "ProbeSettings",
     "StoreSettings",
     "SurveySettings",
+    "TaskOptions",
     "TaskSettings",
     "VocabularySettings",
     "evaluate",
@@ -135,7 +135,7 @@ HOMES = {
     "commands.grid.settings": ("GridSettings",),
     "commands.finetune.setup": ("FinetuneSettings",),
     "tasks.presets": (
-        "Overrides",
+        "TaskOptions",
         "TaskSettings",
     ),
     "tokenstore.build": ("PrepareSettings",),

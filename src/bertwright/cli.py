@@ -21,10 +21,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from bertwright.settings import fields_within, nearest, read_toml, unfinished
+from bertwright.settings import did_you_mean, iter_fields, partial_from_table, read_toml
 
 
-class Verb(NamedTuple):
+class Command(NamedTuple):
     """A stage of the way from text to model. Its module is loaded when it is asked for, so that --help is quick."""
 
     module: str
@@ -44,21 +44,23 @@ GRID, PROBE, SUBMISSION = (
     "bertwright.commands.probe.run",
     "bertwright.commands.glue_submission",
 )
-VERBS = {
-    "survey": Verb(CORPUS, "SurveySettings", "survey", "what a corpus is like, and what in it will hurt"),
-    "vocabulary": Verb(CORPUS, "LearnSettings", "learn_vocabulary", "learn a WordPiece vocabulary from text"),
-    "prepare": Verb(CORPUS, "StoreSettings", "prepare", "turn text into a token store, with that vocabulary"),
-    "pretrain": Verb(PRETRAIN, "PretrainSettings", "pretrain", "train a BERT on a token store, or go on training it"),
-    "finetune": Verb(FINETUNE, "FinetuneSettings", "finetune", "train a BERT on a task, or go on training it"),
-    "grid": Verb(GRID, "GridSettings", "grid", "fine-tune with many settings and seeds, and keep the best"),
-    "evaluate": Verb(EVALUATE, "EvaluateSettings", "evaluate", "score a fine-tuned model on labelled files"),
-    "predict": Verb(PREDICT, "PredictSettings", "predict", "let a fine-tuned model label texts or files"),
-    "probe": Verb(PROBE, "ProbeSettings", "probe", "train a small head on a frozen BERT's features"),
-    "glue-submission": Verb(SUBMISSION, "SubmissionSettings", "submission", "write what the GLUE server takes"),
-    "fill-mask": Verb(USE, "FillMaskSettings", "fill_mask", "let a model fill [MASK] in a text"),
-    "embed": Verb(USE, "EmbedSettings", "embed", "turn texts into vectors"),
-    "info": Verb(USE, "InfoSettings", "info", "what a model, vocabulary, store or run folder holds"),
-    "convert": Verb(USE, "ConvertSettings", "convert", "write a foreign checkpoint as a Hugging Face folder"),
+COMMANDS = {
+    "survey": Command(CORPUS, "SurveySettings", "survey", "what a corpus is like, and what in it will hurt"),
+    "vocabulary": Command(CORPUS, "LearnSettings", "learn_vocabulary", "learn a WordPiece vocabulary from text"),
+    "prepare": Command(CORPUS, "StoreSettings", "prepare", "turn text into a token store, with that vocabulary"),
+    "pretrain": Command(
+        PRETRAIN, "PretrainSettings", "pretrain", "train a BERT on a token store, or go on training it"
+    ),
+    "finetune": Command(FINETUNE, "FinetuneSettings", "finetune", "train a BERT on a task, or go on training it"),
+    "grid": Command(GRID, "GridSettings", "grid", "fine-tune with many settings and seeds, and keep the best"),
+    "evaluate": Command(EVALUATE, "EvaluateSettings", "evaluate", "score a fine-tuned model on labelled files"),
+    "predict": Command(PREDICT, "PredictSettings", "predict", "let a fine-tuned model label texts or files"),
+    "probe": Command(PROBE, "ProbeSettings", "probe", "train a small head on a frozen BERT's features"),
+    "glue-submission": Command(SUBMISSION, "SubmissionSettings", "submission", "write what the GLUE server takes"),
+    "fill-mask": Command(USE, "FillMaskSettings", "fill_mask", "let a model fill [MASK] in a text"),
+    "embed": Command(USE, "EmbedSettings", "embed", "turn texts into vectors"),
+    "info": Command(USE, "InfoSettings", "info", "what a model, vocabulary, store or run folder holds"),
+    "convert": Command(USE, "ConvertSettings", "convert", "write a foreign checkpoint as a Hugging Face folder"),
 }
 
 USAGE = """usage: bertwright VERB [--config FILE.toml] [options]
@@ -75,13 +77,13 @@ force as settings.toml, which --config reads again.
 """
 FROM_FILE = "Settings may also stand in a TOML file: --config FILE.toml; options given beside it win."
 
-READER_GONE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
+EXIT_SIGPIPE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
 OUT_OF_MEMORY = (
-    "out of memory; take less at a time (--micro-batch in pre-training, --batch-size and --max-length elsewhere), or a "
+    "out of memory; take less at a time (--micro-batch-size in pre-training, --batch-size and --max-length elsewhere), or a "
     "smaller model"
 )
 # What gloo and NCCL say where another rank is gone.
-LOST = re.compile("Connection (closed|reset) by peer|Broken pipe|remote process exited")
+PEER_LOST = re.compile("Connection (closed|reset) by peer|Broken pipe|remote process exited")
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -97,30 +99,30 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every expected failure is one line on stderr."""
     try:
-        code = obey(arguments)
+        code = dispatch(arguments)
         if sys.stdout is not None:  # None where the caller has closed it
             sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:
-        return failed(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
+        return fail(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
     except (BrokenPipeError, SystemExit):  # the reader of our output has seen enough; rich then ends the program
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return READER_GONE
+        return EXIT_SIGPIPE
     except OSError as error:
-        return failed(f"error: {told(error)}", 2 if isinstance(error, MISUSE) else 1)
+        return fail(f"error: {format_os_error(error)}", 2 if isinstance(error, MISUSE) else 1)
     except ValueError as error:
-        return failed(f"error: {error}", 2)
+        return fail(f"error: {error}", 2)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return failed(f"error: {OUT_OF_MEMORY}", 1)
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and LOST.search(str(error)):
-            return failed("error: another rank has ended; start all again, with --resume if the run has begun", 1)
+            return fail(f"error: {OUT_OF_MEMORY}", 1)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and PEER_LOST.search(str(error)):
+            return fail("error: another rank has ended; start all again, with --resume if the run has begun", 1)
         if not type(error).__module__.startswith("bertwright."):  # not ours: a defect, which shows its trace
             raise
-        return failed(f"error: {error}", 1)
+        return fail(f"error: {error}", 1)
 
 
-def failed(message: str, code: int) -> int:
+def fail(message: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")  # of torchrun's processes all but the first say who they are
     speaker = "bertwright" if rank == "0" else f"bertwright, rank {rank}"
     # Text and line end at once: torchrun's processes write unbuffered, and another may come in between.
@@ -128,7 +130,7 @@ def failed(message: str, code: int) -> int:
     return code
 
 
-def told(error: OSError) -> str:
+def format_os_error(error: OSError) -> str:
     """What the system says, and about which file; one that is being written goes by the name that it would get.
 
     >>> told(PermissionError(13, "Permission denied", "models/.bert.part-4711"))
@@ -138,7 +140,7 @@ def told(error: OSError) -> str:
     return re.sub(r"(^|/)\.([^/]+)\.part-\d+", r"\1\2", text)
 
 
-def obey(arguments: list[str]) -> int:
+def dispatch(arguments: list[str]) -> int:
     """Carry out one command; 0, or 2 where the arguments are not what its settings ask for."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
@@ -156,15 +158,15 @@ def obey(arguments: list[str]) -> int:
         # settings.toml, which repeats the work, could not hold it
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise ValueError(f"{argument!r}: not UTF-8; rename the file, or name its folder or a glob")
-    if name not in VERBS:
-        raise ValueError(f'no verb "{name}"; {nearest(name, VERBS)}')
+    if name not in COMMANDS:
+        raise ValueError(f'no verb "{name}"; {did_you_mean(name, COMMANDS)}')
     with _leaving_at_once():
-        module = importlib.import_module(VERBS[name].module)
+        module = importlib.import_module(COMMANDS[name].module)
     try:
-        settings = read_settings(getattr(module, VERBS[name].settings), name, rest)
+        settings = read_settings(getattr(module, COMMANDS[name].settings), name, rest)
     except SystemExit as ended:  # tyro has shown its help (0), or what is wrong with the arguments (2)
         return int(ended.code or 0)
-    getattr(module, VERBS[name].function)(settings)
+    getattr(module, COMMANDS[name].function)(settings)
     return 0
 
 
@@ -188,7 +190,7 @@ def _leaving_at_once() -> Iterator[None]:
 
 
 def usage() -> str:
-    return USAGE.format(verbs="\n".join(f"  {name:<15} {verb.summary}" for name, verb in VERBS.items()))
+    return USAGE.format(verbs="\n".join(f"  {name:<15} {verb.summary}" for name, verb in COMMANDS.items()))
 
 
 def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
@@ -201,21 +203,23 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
 
     lists = {
         f"--{name.replace('_', '-')}"
-        for _, name, kind in fields_within(cls)
+        for _, name, kind in iter_fields(cls)
         if _is_list(kind) or any(map(_is_list, get_args(kind)))
     }
     flags = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
     if twice := [flag for flag in flags if flag in lists and flags.count(flag) > 1]:  # the last would win, as elsewhere
         raise ValueError(f"{twice[0]} is given twice; name all of its values after one")
-    config, rest = _taken(arguments, "--config")
-    if "--resume" in rest and (run_folder := _taken(rest, "--run")[0]):
+    config, rest = pop_option(arguments, "--config")
+    if "--resume" in rest and (run_folder := pop_option(rest, "--run")[0]):
         if config:
             raise ValueError("--resume goes on with the run's own settings; leave --config out")
         from bertwright.training.run_directory import saved_settings
 
         default = saved_settings(cls, Path(run_folder))
     else:
-        default = unfinished(cls, read_toml(Path(config)) if config else {}, config or "command line", tyro.MISSING)
+        default = partial_from_table(
+            cls, read_toml(Path(config)) if config else {}, config or "command line", tyro.MISSING
+        )
     registry = tyro.constructors.ConstructorRegistry()
     registry.struct_rule(_flags)
     registry.primitive_rule(_texts)
@@ -233,7 +237,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
         raise ValueError(str(refused)) from refused.__cause__
 
 
-def _taken(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
+def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
     """The value of a flag, and the arguments without it.
 
     >>> _taken(["--steps", "3", "--config", "a.toml"], "--config")
@@ -270,7 +274,7 @@ def _flags(info: Any) -> Any:
         except ValueError as error:
             raise _RefusedError(str(error)) from error
 
-    kinds, texts = get_type_hints(cls, include_extras=True), field_texts(cls)
+    kinds, texts = get_type_hints(cls, include_extras=True), field_docs(cls)
     fields = []
     for name in (field.name for field in dataclasses.fields(cls)):
         kind, text, default = kinds[name], texts.get(name), getattr(info.default, name)
@@ -297,7 +301,7 @@ def _texts(info: Any) -> Any:
     )
 
 
-def field_texts(cls: type[Any]) -> dict[str, str]:
+def field_docs(cls: type[Any]) -> dict[str, str]:
     """What the string under each field of a record says, as flowing text."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(tree, ast.ClassDef)

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-Advance = Callable[[int], None]  # takes how much was done since it was last called
+ProgressCallback = Callable[[int], None]  # takes how much was done since it was last called
 
 
 def heading(console: Console, text: str) -> None:
@@ -36,7 +36,7 @@ def say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style), soft_wrap=True)
 
 
-def remark(console: Console, text: str) -> None:
+def notice(console: Console, text: str) -> None:
     """What the user should know, hung from a mark so that several stay apart; a quiet console's user is warned."""
     if console.quiet:
         warnings.warn(text, stacklevel=2)
@@ -46,7 +46,7 @@ def remark(console: Console, text: str) -> None:
     console.print(hung)
 
 
-def facts(rows: Mapping[str, str]) -> Table:
+def key_value_table(rows: Mapping[str, str]) -> Table:
     """Names and values, side by side."""
     table = Table(box=None, show_header=False, padding=(0, 2))
     for name, value in rows.items():
@@ -54,7 +54,7 @@ def facts(rows: Mapping[str, str]) -> Table:
     return table
 
 
-def columns(*names: str) -> Table:
+def make_table(*names: str) -> Table:
     """A table whose first column holds names and whose others hold numbers."""
     table = Table(box=box.SIMPLE_HEAD)
     for place, name in enumerate(names):
@@ -62,16 +62,16 @@ def columns(*names: str) -> Table:
     return table
 
 
-def filled(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+def filled_table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     """Such a table with its rows, all texts as they are."""
-    table = columns(*names)
+    table = make_table(*names)
     for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
 @contextmanager
-def reading(console: Console, what: str, size: int | None) -> Iterator[Advance]:
+def byte_progress(console: Console, what: str, size: int | None) -> Iterator[ProgressCallback]:
     """A live line in bytes, with rate and time left; `size` is their total, None where it cannot be known."""
     amounts = (DownloadColumn(), TransferSpeedColumn())
     with _live(console, what, size, amounts) as advance:
@@ -79,14 +79,16 @@ def reading(console: Console, what: str, size: int | None) -> Iterator[Advance]:
 
 
 @contextmanager
-def counting(console: Console, what: str, size: int | None) -> Iterator[Advance]:
+def item_progress(console: Console, what: str, size: int | None) -> Iterator[ProgressCallback]:
     """A live line in numbers done of all; `size` is their total, None where it cannot be known."""
     with _live(console, what, size, (MofNCompleteColumn(),)) as advance:
         yield advance
 
 
 @contextmanager
-def _live(console: Console, what: str, size: int | None, amounts: tuple[ProgressColumn, ...]) -> Iterator[Advance]:
+def _live(
+    console: Console, what: str, size: int | None, amounts: tuple[ProgressColumn, ...]
+) -> Iterator[ProgressCallback]:
     shown = (TextColumn("{task.description}"), BarColumn(bar_width=20), *amounts)
     left = (TimeRemainingColumn(), TextColumn("left"))
     with Progress(*shown, *left, console=console, disable=not console.is_terminal, transient=True) as progress:

@@ -33,12 +33,12 @@ from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.inference.model import Bert, Text, load
 from bertwright.interop.model_files import CLASSES, model_folder, new_folder
-from bertwright.io.tables import SURROGATE, plain
+from bertwright.io.tables import SURROGATE, label_text
 from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.task_io import write_task_folder
-from bertwright.training.context import DeviceSettings, placed
+from bertwright.training.context import DeviceSettings, execution_context
 
 SHOWN = 40  # characters of a value in a message
 
@@ -68,9 +68,9 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         learning_rate: float = paper_optimizer().learning_rate,
         max_length: int | None = None,
         dropout: float = FinetuneSettings.dropout,
-        freeze: int | None = FinetuneSettings.freeze,
-        layer_decay: float = FinetuneSettings.layer_decay,
-        dev_share: float = FinetuneSettings.dev_share,
+        freeze_layers: int | None = FinetuneSettings.freeze_layers,
+        layerwise_lr_decay: float = FinetuneSettings.layerwise_lr_decay,
+        validation_fraction: float = FinetuneSettings.validation_fraction,
         random_state: int | np.random.RandomState | None = FinetuneSettings.seed,
         device: str = DeviceSettings.device,
         dtype: str = DeviceSettings.dtype,
@@ -84,9 +84,9 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         self.learning_rate = learning_rate
         self.max_length = max_length
         self.dropout = dropout
-        self.freeze = freeze
-        self.layer_decay = layer_decay
-        self.dev_share = dev_share
+        self.freeze_layers = freeze_layers
+        self.layerwise_lr_decay = layerwise_lr_decay
+        self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.device = device
         self.dtype = dtype
@@ -142,7 +142,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _tuned(self, examples: Sequence[Any]) -> Bert:
         """The model fine-tuned on examples, whose places, for messages, are those in X."""
-        pairs = isinstance(examples[0], TextExample) and examples[0].pair is not None
+        pairs = isinstance(examples[0], TextExample) and examples[0].text_pair is not None
         with TemporaryDirectory(prefix="bertwright-") as folder, _threads_kept():
             settings = from_table(FinetuneSettings, self._settings(folder, pairs), type(self).__name__)
             try:
@@ -154,7 +154,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
     def _settings(self, run: str, pairs: bool) -> dict[str, Any]:
         """The table of a `FinetuneSettings`."""
         seeded = isinstance(self.random_state, int | np.integer)
-        names = ("epochs", "batch_size", "dropout", "freeze", "layer_decay", "dev_share")
+        names = ("epochs", "batch_size", "dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
         given = {name: getattr(self, name) for name in names}
         given["seed"] = self.random_state if seeded else check_random_state(self.random_state).randint(2**31 - 1)
         return _table(given) | {
@@ -162,7 +162,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             "model": str(self.model),
             "task": {
                 "task": self.kind,
-                "overrides": _table({"max_length": self.max_length, "pair": "pair" if pairs else None}),
+                "overrides": _table({"max_length": self.max_length, "text_pair": "pair" if pairs else None}),
             },
             "optimizer": _table({"learning_rate": self.learning_rate}),
             "device": self._device,
@@ -180,7 +180,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         """The fitted model, ready to compute where the parameters say. Raises NotFittedError where there is none."""
         check_is_fitted(self, "model_")
         settings = from_table(DeviceSettings, self._device, type(self).__name__)
-        with _threads_kept(), placed(settings) as place:
+        with _threads_kept(), execution_context(settings) as place:
             self.model_.model.to(place.device)
             self.model_.model.encoder.compute_dtype = place.dtype
             yield self.model_
@@ -219,7 +219,7 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
         with self._placed() as bert:
             names, texts = _names(self.classes_), _texts(X)
             shares = np.empty((len(texts), len(names)))
-            for row, one in zip(shares, bert.classified(texts), strict=True):
+            for row, one in zip(shares, bert.iter_classify(texts), strict=True):
                 row[:] = [one.probabilities[name] for name in names]
         return shares
 
@@ -382,7 +382,7 @@ def _numbers(y: Any) -> npt.NDArray[np.float64]:
 
 def _names(classes: npt.NDArray[Any]) -> list[str]:
     """What the model calls the classes."""
-    return [plain(value, "y", f"class {value!r}") for value in classes.tolist()]
+    return [label_text(value, "y", f"class {value!r}") for value in classes.tolist()]
 
 
 def _classes(written: Any, names: Sequence[str], path: Path) -> npt.NDArray[Any]:

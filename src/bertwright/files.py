@@ -40,7 +40,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(path: Path) -> None:
+def ensure_folder(path: Path) -> None:
     """Make a folder with those above it, where it is not there. NotADirectoryError where a file is in its place."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -49,12 +49,12 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Give a path to write to; on leaving without an error it becomes `path`, else nothing is left behind."""
-    make_folder(path.parent)
+    ensure_folder(path.parent)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
-        with naming(path):
+        with attach_filename(path):
             yield part
             sync(part)
             part.replace(path)
@@ -64,7 +64,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def attach_filename(path: Path) -> Iterator[None]:
     """Let an error of the system say which file it is about: a write to an open one, on a full disk, does not."""
     try:
         yield
@@ -75,9 +75,9 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """The same for a folder, which must not exist yet: its files are flushed, then one rename makes it appear."""
-    make_folder(path.parent)
+    ensure_folder(path.parent)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -92,13 +92,13 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder so that it, too, is whole or absent: a kill leaves what `sweep_parts` deletes."""
+    """Delete a folder so that it, too, is whole or absent: a kill leaves what `remove_stale_parts` deletes."""
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     path.rename(part)
     shutil.rmtree(part)
 
 
-def sweep_parts(folder: Path) -> None:
+def remove_stale_parts(folder: Path) -> None:
     """Delete what a killed process left half-written in `folder`. Call only while holding the folder's lock."""
     for part in folder.glob(".*.part-*"):
         if part.is_dir():
@@ -108,7 +108,7 @@ def sweep_parts(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
@@ -156,13 +156,13 @@ def try_lock(file: IO[Any]) -> bool:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold a folder for this process. The lock goes with the process, so a killed one leaves nothing to clean up.
 
     A folder that was made for it and has stayed empty goes, too. Raises ValueError when another live process holds it.
     """
     made = not folder.exists()
-    make_folder(folder)
+    ensure_folder(folder)
     with (folder / ".lock").open("w") as file:
         if not try_lock(file):
             raise ValueError(f"{folder}: another process is writing there; wait for it, or name another folder")

@@ -14,7 +14,7 @@ def check_seed(seed: int, name: str = "seed") -> None:
         raise ValueError(f"{name} is {seed}; from 0 to {2**32 - 1} is possible")
 
 
-def generator(seed: int, *place: int) -> np.random.Generator:
+def make_rng(seed: int, *place: int) -> np.random.Generator:
     """Random numbers that belong to one place, whoever asks and in whatever order.
 
     >>> int(generator(7, 3, 1).integers(100)) == int(generator(7, 3, 1).integers(100))
@@ -23,7 +23,7 @@ def generator(seed: int, *place: int) -> np.random.Generator:
     return np.random.default_rng([seed, *place])
 
 
-def key(seed: int, *place: int) -> int:
+def derive_key(seed: int, *place: int) -> int:
     """One 64-bit number that belongs to a place: what kernels are given in place of a generator.
 
     >>> key(7, 3) == key(7, 3) != key(7, 4)

@@ -21,7 +21,7 @@ from bertwright.files import write_text
 S = TypeVar("S")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence that leads from a wrong name to a right one.
 
     >>> nearest("lerning_rate", ["learning_rate", "steps"])
@@ -64,11 +64,11 @@ def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
             value, kind, place = table[field.name], kinds[field.name], f"{where}: {field.name}"
             if dataclasses.is_dataclass(kind):
                 value = _completed(_checked_table(value, place), field)
-            given[field.name] = converted(value, kind, place)
+            given[field.name] = convert(value, kind, place)
     return cls(**given)
 
 
-def unfinished(cls: type[S], table: dict[str, Any], where: str, missing: Any) -> S:
+def partial_from_table(cls: type[S], table: dict[str, Any], where: str, missing: Any) -> S:
     """The same with `missing` for each required value that the table lacks, and without the record's own checks.
 
     The command line starts from this: what the user types completes it, and is checked together with it.
@@ -79,9 +79,9 @@ def unfinished(cls: type[S], table: dict[str, Any], where: str, missing: Any) ->
         kind, place = kinds[field.name], f"{where}: {field.name}"
         if dataclasses.is_dataclass(kind):
             inner = _completed(_checked_table(table.get(field.name, {}), place), field)
-            value = unfinished(typing.cast(type[Any], kind), inner, place, missing)
+            value = partial_from_table(typing.cast(type[Any], kind), inner, place, missing)
         elif field.name in table:
-            value = converted(table[field.name], kind, place)
+            value = convert(table[field.name], kind, place)
         else:
             value = missing if field.default is dataclasses.MISSING else field.default
         object.__setattr__(record, field.name, value)
@@ -101,25 +101,25 @@ def _kinds(cls: type[Any], table: dict[str, Any], where: str) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
     for name in table:
         if name not in names:
-            way_out = nearest(name, names)
-            for tables, field, _ in fields_within(cls):
+            hint = did_you_mean(name, names)
+            for tables, field, _ in iter_fields(cls):
                 if field == name:
                     around = where.split(": ")[1:]  # after the file's name, the tables
-                    way_out = f"it belongs into the table [{'.'.join([*around, *tables])}]"
+                    hint = f"it belongs into the table [{'.'.join([*around, *tables])}]"
                     break
-            raise ValueError(f'{where}: unknown setting "{name}"; {way_out}')
+            raise ValueError(f'{where}: unknown setting "{name}"; {hint}')
     return kinds
 
 
-def fields_within(cls: type[Any], *tables: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+def iter_fields(cls: type[Any], *tables: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
     """Every field of a record and of the records in it: the tables that it stands in, its name, its type."""
     for name, kind in get_type_hints(cls).items():
         yield tables, name, kind
         if dataclasses.is_dataclass(kind):
-            yield from fields_within(typing.cast(type[Any], kind), *tables, name)
+            yield from iter_fields(typing.cast(type[Any], kind), *tables, name)
 
 
-def refuse_one_text(record: Any, *names: str) -> None:
+def check_not_str(record: Any, *names: str) -> None:
     """Raise ValueError where a text stands in a field for several of them: its letters would pass for these."""
     for name in names:
         if isinstance(value := getattr(record, name), str):
@@ -132,7 +132,7 @@ def _checked_table(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def converted(value: Any, kind: Any, where: str) -> Any:
+def convert(value: Any, kind: Any, where: str) -> Any:
     """One value of TOML or JSON as a field's type. Raises ValueError for one of another."""
     if dataclasses.is_dataclass(kind):
         return from_table(typing.cast(type[Any], kind), _checked_table(value, where), where)
@@ -141,7 +141,7 @@ def converted(value: Any, kind: Any, where: str) -> Any:
         if value is None and type(None) in arguments:  # which JSON has
             return None
         inner = next(argument for argument in arguments if argument is not type(None))
-        return converted(value, inner, where)
+        return convert(value, inner, where)
     if origin is typing.Literal:
         if value not in arguments:
             raise ValueError(f"{where}: one of {', '.join(map(repr, arguments))} is expected, {value!r} found")
@@ -158,9 +158,7 @@ def _convert_tuple(value: Any, kinds: tuple[Any, ...], where: str) -> tuple[Any,
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
         raise ValueError(f"{where}: {len(kinds)} values are expected, {len(value)} found")
-    return tuple(
-        converted(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
-    )
+    return tuple(convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
 
 
 def _convert_plain(value: Any, kind: Any, where: str) -> Any:

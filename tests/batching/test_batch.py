@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.batching.batch import Batch, pack, places, starts
+from bertwright.batching.batch import Batch, offsets_from_lengths, pack, positions_from_lengths
 
 
 def test_sequences_lie_end_to_end() -> None:
@@ -47,5 +47,5 @@ def test_starts_and_places_agree_with_a_loop(lengths: list[int]) -> None:
     for length in lengths:
         bounds.append(bounds[-1] + length)
         counting += range(length)
-    assert starts(np.array(lengths, dtype=np.int64)).tolist() == bounds
-    assert places(np.array(lengths, dtype=np.int64)).tolist() == counting
+    assert offsets_from_lengths(np.array(lengths, dtype=np.int64)).tolist() == bounds
+    assert positions_from_lengths(np.array(lengths, dtype=np.int64)).tolist() == counting

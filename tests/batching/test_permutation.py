@@ -5,21 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.batching.permutation import ROUNDS, hashed, permuted, uniform
-from bertwright.seeding import key
+from bertwright.batching.permutation import ROUNDS, permute, splitmix64, uniform
+from bertwright.seeding import derive_key
 
 KEYS = st.integers(0, 2**64 - 1)
 
 
 @given(st.integers(1, 3000), KEYS)
 def test_every_index_comes_once(size: int, order_key: int) -> None:
-    assert np.sort(permuted(np.arange(size), size, order_key)).tolist() == list(range(size))
+    assert np.sort(permute(np.arange(size), size, order_key)).tolist() == list(range(size))
 
 
 @given(st.integers(1, 10**12), KEYS, st.data())
 def test_one_index_alone_is_the_slow_twins(size: int, order_key: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, size - 1))
-    assert int(permuted(np.array([index]), size, order_key)[0]) == slowly_permuted(index, size, order_key)
+    assert int(permute(np.array([index]), size, order_key)[0]) == slowly_permuted(index, size, order_key)
 
 
 def slowly_permuted(index: int, size: int, order_key: int) -> int:
@@ -49,7 +49,7 @@ def splitmix(place: int, hash_key: int) -> int:
 def test_all_orders_of_a_small_range_are_equally_likely() -> None:
     seen: dict[tuple[int, ...], int] = {}
     for number in range(6000):
-        order = tuple(permuted(np.arange(3), 3, key(1, number)).tolist())
+        order = tuple(permute(np.arange(3), 3, derive_key(1, number)).tolist())
         seen[order] = seen.get(order, 0) + 1
     # 6 orders, 1,000 each expected, standard deviation 29
     assert len(seen) == 6
@@ -57,20 +57,20 @@ def test_all_orders_of_a_small_range_are_equally_likely() -> None:
 
 
 def test_orders_under_two_keys_have_nothing_in_common() -> None:
-    one, other = permuted(np.arange(10_000), 10_000, key(1)), permuted(np.arange(10_000), 10_000, key(2))
+    one, other = permute(np.arange(10_000), 10_000, derive_key(1)), permute(np.arange(10_000), 10_000, derive_key(2))
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.05
     assert abs(np.corrcoef(one, np.arange(10_000))[0, 1]) < 0.05
 
 
 def test_numbers_belong_to_their_place_and_key() -> None:
-    together = uniform(np.arange(1000), key(3))
-    assert uniform(np.array([17]), key(3))[0] == together[17]
-    keys = np.array([key(3), key(4)], dtype=np.uint64)
-    assert uniform(np.array([17, 17]), keys).tolist() == [together[17], uniform(np.array([17]), key(4))[0]]
+    together = uniform(np.arange(1000), derive_key(3))
+    assert uniform(np.array([17]), derive_key(3))[0] == together[17]
+    keys = np.array([derive_key(3), derive_key(4)], dtype=np.uint64)
+    assert uniform(np.array([17, 17]), keys).tolist() == [together[17], uniform(np.array([17]), derive_key(4))[0]]
 
 
 def test_numbers_are_uniform() -> None:
-    numbers = uniform(np.arange(100_000), key(5))
+    numbers = uniform(np.arange(100_000), derive_key(5))
     assert 0 <= numbers.min() <= numbers.max() < 1
     counts = np.bincount((numbers * 100).astype(int), minlength=100)
     chi_square = ((counts - 1000) ** 2 / 1000).sum()
@@ -80,7 +80,7 @@ def test_numbers_are_uniform() -> None:
 
 def test_the_hash_is_splitmix() -> None:
     # The first outputs of SplitMix64 seeded with 1234567 (Vigna's reference implementation).
-    assert hashed(np.arange(3), 1234567).tolist() == [
+    assert splitmix64(np.arange(3), 1234567).tolist() == [
         6457827717110365317,
         3203168211198807973,
         9817491932198370423,
@@ -90,4 +90,4 @@ def test_the_hash_is_splitmix() -> None:
 @pytest.mark.parametrize("index", [-1, 5])
 def test_an_index_outside_the_range_is_refused(index: int) -> None:
     with pytest.raises(ValueError, match="0 … 4"):
-        permuted(np.array([index]), 5, 1)
+        permute(np.array([index]), 5, 1)

@@ -69,13 +69,13 @@ def make_settings(store: Path) -> Callable[..., PretrainSettings]:
             "store": store,
             "steps": 12,
             "log_every": 3,
-            "evaluate_every": 6,
-            "evaluate_sequences": 32,
+            "eval_every": 6,
+            "eval_sequences": 32,
             "save_every": 4,
             "model": ModelSettings(size="tiny", hidden_size=32, num_heads=2, num_layers=2, max_positions=64),
             "data": DataSettings(max_length=32, batch_size=8),
-            "long": LongPhase(long_share=0.25, long_length=64),
-            "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_share=0.1),
+            "long": LongPhase(long_ratio=0.25, long_length=64),
+            "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1),
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
         return PretrainSettings(**(fields | changes))
@@ -101,7 +101,7 @@ def reviews(number: int, seed: int) -> str:
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> Path:
     """A model folder with random weights, over the vocabulary of `grammar`."""
     tokenizer = Tokenizer.load(vocabulary_folder)
-    config = BertConfig.named(
+    config = BertConfig.from_size(
         "tiny", tokenizer.vocab_size, hidden_size=32, num_heads=2, intermediate_size=64, max_positions=64
     )
     folder = tmp_path_factory.mktemp("tiny") / "model"
@@ -131,7 +131,7 @@ def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSe
             "epochs": 4.0,
             "batch_size": 16,
             "log_every": 4,
-            "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_share=0.1, bias_correction=True),
+            "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1, bias_correction=True),
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
         return FinetuneSettings(**(fields | changes))

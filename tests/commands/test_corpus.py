@@ -13,7 +13,7 @@ from rich.console import Console
 import bertwright
 from bertwright import CorpusSettings, LearnSettings, PrepareSettings, StoreSettings, SurveySettings, VocabularySettings
 from bertwright.commands import corpus as stages
-from bertwright.corpus.survey import warnings
+from bertwright.corpus.survey import diagnose
 from bertwright.settings import from_table, read_toml
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -53,14 +53,14 @@ def test_survey_returns_what_it_shows(tmp_path: Path, text: CorpusSettings, cons
     assert found.documents == 50
     assert json.loads((tmp_path / "deep/figures.json").read_text())["words"] == found.words
     flowing = " ".join(shown(console).split())
-    for warning in warnings(found):
+    for warning in diagnose(found):
         assert flowing.count(f"! {warning}") == 1
 
 
 def test_a_corpus_that_will_not_hurt_is_told_so(
     text: CorpusSettings, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "warnings", lambda _: [])
+    monkeypatch.setattr(stages, "diagnose", lambda _: [])
     bertwright.survey(SurveySettings(text), console)
     assert "Nothing here will hurt pre-training." in shown(console)
 

@@ -1,4 +1,4 @@
-"""`evaluate` and `predict` as a user types them: files of any size, texts, and what is refused."""
+"""`evaluate_examples` and `predict` as a user types them: files of any size, texts, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bertwright.commands import evaluate as evaluating
 from bertwright.commands.evaluate import EvaluateSettings, evaluate
 from bertwright.commands.predict import PredictSettings, predict
 from bertwright.inference.model import Bert
-from bertwright.io.tables import Columns, read_rows
+from bertwright.io.tables import TableSchema, read_rows
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.multiple_choice import MultipleChoice
-from bertwright.tasks.presets import Overrides
+from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_io import AnyTask
@@ -30,7 +30,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 
 CPU = DeviceSettings("cpu", "float32", 1)
 TAGGING = Tagging(labels=("O", "B-PER", "I-PER"), scheme="iob2", max_length=16)
-QUESTIONS = QuestionAnswering(max_length=32, max_question=8)
+QUESTIONS = QuestionAnswering(max_length=32, max_query_length=8)
 
 
 @pytest.fixture
@@ -136,12 +136,12 @@ def test_a_place_for_scores_is_tried_before_the_work(
 
 def test_what_is_overridden_holds_for_texts_too(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
     _, model = small(vocabulary_folder, QUESTIONS, tmp_path / "model")
-    texts, overrides = ("the bear sees", "the wolf sees the bear"), Overrides(n_best=2)
+    texts, overrides = ("the bear sees", "the wolf sees the bear"), TaskOptions(n_best_size=2)
     predict(PredictSettings(model, texts, overrides=overrides, device=CPU), console)
     assert printed(console).count("%") == 2
 
 
-@pytest.mark.parametrize("task", [Regression(pair="pair"), Classification(pair="pair", labels=("no", "yes"))])
+@pytest.mark.parametrize("task", [Regression(text_pair="pair"), Classification(text_pair="pair", labels=("no", "yes"))])
 def test_two_texts_are_a_pair_where_the_task_is_about_pairs(
     task: AnyTask, tmp_path: Path, vocabulary_folder: Path, console: Console
 ) -> None:
@@ -204,7 +204,7 @@ def test_what_is_wrong_with_the_last_file_shows_before_the_first_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 1)
-    monkeypatch.setattr(prediction, "outputs", lambda *_: pytest.fail("began before all files were read"))
+    monkeypatch.setattr(prediction, "predict_logits", lambda *_: pytest.fail("began before all files were read"))
     _, model = small(vocabulary_folder, task, tmp_path / "model")
     first, second = (tmp_path / name for name in names.split())
     first.write_text(GOOD[first.name])
@@ -220,7 +220,7 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
     long, path = "the bear sees the wolf in the forest", tmp_path / "a.tsv"
     path.write_text(f"text\tlabel\n{long}\tgood\nthe bear\tbad\n{long}\tgood\n")
     told = "! 2 of 3 examples (66.7%) lose tokens: max_length is 6; raise max_length to keep them whole"
-    for number, overrides in enumerate((Overrides(), Overrides(max_length=16))):
+    for number, overrides in enumerate((TaskOptions(), TaskOptions(max_length=16))):
         evaluate(EvaluateSettings(model, (str(path),), overrides=overrides, device=CPU), console)
         output = tmp_path / f"{number}.jsonl"
         predict(PredictSettings(model, inputs=(str(path),), output=output, overrides=overrides, device=CPU), console)
@@ -229,11 +229,13 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
 
 
 def test_the_model_s_positions_are_no_setting_to_be_raised() -> None:
-    (sentence,) = prediction.cut_notes(QuestionAnswering(max_question=8), 2_000, 1_000, 512)
+    (sentence,) = prediction.truncation_warnings(QuestionAnswering(max_query_length=8), 2_000, 1_000, 512)
     assert sentence == (
-        "1,000 of 2,000 examples (50.0%) lose tokens: max_question is 8; raise max_question to keep them whole"
+        "1,000 of 2,000 examples (50.0%) lose tokens: max_query_length is 8; raise max_query_length to keep them whole"
     )
-    assert prediction.cut_notes(CLASSES, 2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
+    assert prediction.truncation_warnings(CLASSES, 2, 1, CLASSES.max_length)[0].endswith(
+        "128; the model has no more positions"
+    )
 
 
 def test_a_tsv_is_read_again_as_it_was_written(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
@@ -245,11 +247,11 @@ def test_a_tsv_is_read_again_as_it_was_written(tmp_path: Path, vocabulary_folder
         settings = PredictSettings(model, inputs=(str(tmp_path / "a.tsv"),), output=tmp_path / name, device=CPU)
         predict(settings, console)
     said = [one.label for one in bert.classify(texts)]
-    columns = Columns(("label", 'p(5" disc)', 'p(a "b" c)'))
+    columns = TableSchema(("label", 'p(5" disc)', 'p(a "b" c)'))
     rows = [values for _, values in read_rows(str(tmp_path / "o.tsv"), columns)]
     assert [label for label, *_ in rows] == ['a "b" c' if "b" in label else label for label in said]
     assert [sum(map(float, shares)) for _, *shares in rows] == pytest.approx([1] * 7, abs=1e-5)
-    kept = [label for _, (label,) in read_rows(str(tmp_path / "o.csv"), Columns(("label",)))]
+    kept = [label for _, (label,) in read_rows(str(tmp_path / "o.csv"), TableSchema(("label",)))]
     assert kept == said
     fields = 1 + sum("b" in label for label in said)  # and the header's
     assert f"! {fields} fields held tabs or line breaks, now spaces; .jsonl and .csv keep them" in printed(console)
@@ -264,7 +266,7 @@ def test_every_text_that_was_tagged_has_a_place_of_its_own(
 
     task = Tagging(labels=("O", "B-PER", "I-PER"), scheme=scheme)
     _, model = small(vocabulary_folder, task, tmp_path / "model")
-    monkeypatch.setattr(prediction, "outputs", lambda _, encoded: bears(encoded.rows))  # the second of all words
+    monkeypatch.setattr(prediction, "predict_logits", lambda _, encoded: bears(encoded.rows))  # the second of all words
     predict(PredictSettings(model, ("the bear", "the [wolf]", " "), device=CPU), console)
     shown = [" ".join(line.split()) for line in printed(console).splitlines()]
     shown = [line for line in shown if line and "──" not in line]
@@ -281,7 +283,7 @@ def test_every_text_that_was_tagged_has_a_place_of_its_own(
 def test_scores_are_those_of_the_model_s_own_threshold(
     tmp_path: Path, vocabulary_folder: Path, console: Console
 ) -> None:
-    task = QuestionAnswering(max_length=32, max_question=8, impossible=True, threshold=1e6)
+    task = QuestionAnswering(max_length=32, max_query_length=8, allow_no_answer=True, threshold=1e6)
     _, model = small(vocabulary_folder, task, tmp_path / "model")
     path = questions(tmp_path / "q.jsonl", ("the bear", "bear", [{"text": "bear"}]), ("the wolf", "wolf", []))
     scores = evaluate(EvaluateSettings(model, (path,), device=CPU), console)

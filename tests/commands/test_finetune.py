@@ -30,13 +30,13 @@ from bertwright.commands.finetune.run import Run, finetune
 from bertwright.commands.finetune.setup import FinetuneSettings, open_run, rate_factors
 from bertwright.files import read_json
 from bertwright.interop.huggingface import load_task_model, start_task_model
-from bertwright.models.heads import Head
+from bertwright.models.heads import HeadSpec
 from bertwright.settings import write_settings
-from bertwright.tasks.prediction import predicted
-from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
+from bertwright.tasks.prediction import predict_chunks
+from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 from bertwright.tasks.task_io import load_task
 from bertwright.training import checkpoint
-from bertwright.training.context import DeviceSettings, placed
+from bertwright.training.context import DeviceSettings, execution_context
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
@@ -77,7 +77,7 @@ def opened(settings: FinetuneSettings) -> Iterator[tuple[Run, io.StringIO]]:
     """A run before its first step, and what it prints."""
     printed = io.StringIO()
     console = Console(file=printed, width=200)
-    with placed(settings.device) as place:
+    with execution_context(settings.device) as place:
         found = open_run(settings, place, console)
         yield Run(**vars(found), settings=settings, place=place, console=console), printed
 
@@ -122,12 +122,12 @@ def test_the_best_weights_are_the_result_where_they_are_not_the_last(
     (tmp_path / "dev.tsv").write_text("\n".join([header, *turned]) + "\n")  # the more is learned, the worse it gets
     files = {"train": (str(review_files / "train.tsv"),), "dev": (str(tmp_path / "dev.tsv"),)}
     files["test"] = files["dev"]
-    settings = make_tuning(tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, evaluate_every=10)
+    settings = make_tuning(tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, eval_every=10)
     carried_out(settings)
     report = read_json(settings.run / "report.json")
     assert report["best_step"] < report["steps"] == 80
-    best = checkpoint.newest(settings.run / "best")
-    last = checkpoint.newest(settings.run / "checkpoints")
+    best = checkpoint.latest(settings.run / "best")
+    last = checkpoint.latest(settings.run / "checkpoints")
     assert best is not None
     assert last is not None
     assert (checkpoint.step_of(best), checkpoint.step_of(last)) == (report["best_step"], 80)
@@ -144,7 +144,7 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
         "train": (questions(tmp_path / "train.jsonl", *answered, *empty),),
         "dev": (questions(tmp_path / "dev.jsonl", *answered[::2], *empty[::2]),),
     }
-    task = TaskSettings("squad_v2", **files, overrides=Overrides(max_length=32, max_question=4))
+    task = TaskSettings("squad_v2", **files, overrides=TaskOptions(max_length=32, max_query_length=4))
     settings = make_tuning(tmp_path / "run", task=task, epochs=2.0, batch_size=8)
     carried_out(settings)
     found = load_task(settings.run / "model")
@@ -156,8 +156,10 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
         examples = list(found.task.read(path))
         task = found.task
         if own:
-            task = task.tuned(examples, next(predicted(found.model, task, tokenizer, examples)).predictions)
-        return task.threshold, task.score(examples, next(predicted(found.model, task, tokenizer, examples)).predictions)
+            task = task.tuned(examples, next(predict_chunks(found.model, task, tokenizer, examples)).predictions)
+        return task.threshold, task.score(
+            examples, next(predict_chunks(found.model, task, tokenizer, examples)).predictions
+        )
 
     (dev,) = files["dev"]
     assert found.task.threshold == scores(dev, own=True)[0] != 0
@@ -211,7 +213,7 @@ def killed_until_done(settings: FinetuneSettings, kill_after: Callable[[], int])
 
 
 def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make) -> None:
-    settings = make_tuning(tmp_path / "unbroken", epochs=3.0, evaluate_every=8, save_every=3, log_every=2)
+    settings = make_tuning(tmp_path / "unbroken", epochs=3.0, eval_every=8, save_every=3, log_every=2)
     carried_out(settings)
     broken = replace(settings, run=tmp_path / "broken")
     chance = random.Random(1)
@@ -283,7 +285,7 @@ def test_weights_that_the_last_step_broke_are_never_written(
 ) -> None:
     """Without a dev part nothing computes with them any more."""
     task = TaskSettings("classification", train=(str(review_files / "dev.tsv"),))
-    wild = OptimizerSettings(learning_rate=3e38, warmup_share=0.0, bias_correction=True)
+    wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0, bias_correction=True)
     settings = make_tuning(tmp_path / "run", task=task, optimizer=wild, epochs=0.01, save_every=1_000)
     with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \("):
         finetune(settings, Console(file=io.StringIO()))
@@ -368,20 +370,20 @@ def test_examples_may_be_given_in_place_of_files(tmp_path: Path, make_tuning: Ma
 
 
 def test_rate_factors(tiny_bert: Path) -> None:
-    model = start_task_model(tiny_bert, Head("sequence", 2), seed=0).model
-    factors = rate_factors(model, freeze=None, decay=0.5)
+    model = start_task_model(tiny_bert, HeadSpec("sequence", 2), seed=0).model
+    factors = rate_factors(model, freeze_layers=None, decay=0.5)
     assert factors["classifier.weight"] == factors["pooler.dense.weight"] == 1.0
     assert factors["encoder.layers.1.qkv.weight"] == 0.5
     assert factors["encoder.layers.0.qkv.weight"] == 0.25
     assert factors["encoder.embeddings.word.weight"] == 0.125
     with pytest.raises(ValueError, match="this model has 2 layers"):
-        rate_factors(model, freeze=3, decay=1.0)
+        rate_factors(model, freeze_layers=3, decay=1.0)
 
 
 def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
-    settings = make_tuning(tmp_path / "run", epochs=0.2, freeze=1)
+    settings = make_tuning(tmp_path / "run", epochs=0.2, freeze_layers=1)
     carried_out(settings)
-    before = start_task_model(tiny_bert, Head("sequence", 2), seed=0).model.state_dict()
+    before = start_task_model(tiny_bert, HeadSpec("sequence", 2), seed=0).model.state_dict()
     after = load_task_model(settings.run / "model").state_dict()
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert same == {name for name in before if name.startswith(("encoder.embeddings.", "encoder.layers.0."))}
@@ -389,7 +391,7 @@ def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, t
 
 def test_lower_layers_move_less_with_layer_decay(tmp_path: Path, make_tuning: Make) -> None:
     def moved(decay: float) -> dict[str, torch.Tensor]:
-        with opened(make_tuning(tmp_path / "run", epochs=0.2, layer_decay=decay)) as (run, _):
+        with opened(make_tuning(tmp_path / "run", epochs=0.2, layerwise_lr_decay=decay)) as (run, _):
             before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
             assert len(list(run.reports([]))) == 4
             return {name: (tensor - before[name]).abs().mean() for name, tensor in run.model.state_dict().items()}
@@ -403,7 +405,7 @@ def test_lower_layers_move_less_with_layer_decay(tmp_path: Path, make_tuning: Ma
 
 
 def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
-    optimizer = OptimizerSettings(learning_rate=4e-3, warmup_share=0.5, bias_correction=True)
+    optimizer = OptimizerSettings(learning_rate=4e-3, warmup_ratio=0.5, bias_correction=True)
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
     settings = make_tuning(tmp_path / "run", task=task, epochs=0.4, log_every=1, optimizer=optimizer)  # 8 steps
     carried_out(settings)
@@ -412,7 +414,7 @@ def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_f
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "epochs", "evaluate_every", "due"),
+    ("batch_size", "epochs", "eval_every", "due"),
     [
         (48, 3.0, None, [7, 14, 20]),
         (32, 2.0, None, [10, 20]),
@@ -424,9 +426,9 @@ def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_f
     ],
 )
 def test_dev_is_scored_where_an_epoch_ends(
-    tmp_path: Path, make_tuning: Make, batch_size: int, epochs: float, evaluate_every: int | None, due: list[int]
+    tmp_path: Path, make_tuning: Make, batch_size: int, epochs: float, eval_every: int | None, due: list[int]
 ) -> None:
-    settings = make_tuning(tmp_path / "run", batch_size=batch_size, epochs=epochs, evaluate_every=evaluate_every)
+    settings = make_tuning(tmp_path / "run", batch_size=batch_size, epochs=epochs, eval_every=eval_every)
     with opened(settings) as (run, _):
         assert run.train.encoded.items == 320
         assert [step for step in range(1, run.steps + 1) if run.is_due(step)] == due
@@ -462,7 +464,7 @@ def test_the_seed_decides_everything(tmp_path: Path, make_tuning: Make) -> None:
 
 def test_dev_may_be_a_share_of_the_training_examples(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
-    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.25))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.25))
     assert "240 examples" in printed
     assert "80 examples" in printed
 
@@ -473,10 +475,10 @@ def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, mak
     task = TaskSettings("regression", train=(str(path),))
     with pytest.raises(
         ValueError,
-        match=r"dev_share = 0\.1: what it sets aside cannot choose the best epoch; give a larger share, .*"
+        match=r"validation_fraction = 0\.1: what it sets aside cannot choose the best epoch; give a larger share, .*"
         r"few\.tsv, line \d+: this number is \d+, and there is no other: correlations",
     ):
-        finetune(make_tuning(tmp_path / "refused", task=task, dev_share=0.1))
+        finetune(make_tuning(tmp_path / "refused", task=task, validation_fraction=0.1))
     assert not (tmp_path / "refused").exists()
     (tmp_path / "train.tsv").write_text("text\tlabel\nthe bear\tgood\nthe wolf\tbad\n")
     (tmp_path / "dev.tsv").write_text("text\tlabel\nthe lynx\tbad\n")
@@ -485,7 +487,7 @@ def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, mak
         ("matthews", "all examples have the label 'bad'"),
     ):
         files = {part: (str(tmp_path / f"{part}.tsv"),) for part in ("train", "dev")}
-        task = TaskSettings("classification", **files, overrides=Overrides(metric=metric))
+        task = TaskSettings("classification", **files, overrides=TaskOptions(metric=metric))
         assert note in carried_out(make_tuning(tmp_path / metric, task=task, epochs=1, batch_size=2))
 
 
@@ -509,11 +511,11 @@ def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) 
     path = tmp_path / "copies.tsv"
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
     task = TaskSettings("classification", train=(str(path),))
-    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.1))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
     assert printed.count("20 examples") == 2
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe bear sees\tgood\n" * 20)
     with pytest.raises(ValueError, match=r"one part of 40 examples would be empty \(1 of them"):
-        finetune(make_tuning(tmp_path / "other", task=task, dev_share=0.1))
+        finetune(make_tuning(tmp_path / "other", task=task, validation_fraction=0.1))
 
 
 @pytest.mark.parametrize(("copies", "others", "dev"), [(900, 100, 100), (50, 50, 10), (30, 2, 2), (3, 1, 1)])
@@ -525,7 +527,7 @@ def test_a_large_group_does_not_become_the_dev_part(
     path = tmp_path / "copies.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{place % 2}\n" for place, text in enumerate(texts)))
     task = TaskSettings("classification", train=(str(path),))
-    with opened(make_tuning(tmp_path / "run", task=task, dev_share=0.1)) as (run, _):
+    with opened(make_tuning(tmp_path / "run", task=task, validation_fraction=0.1)) as (run, _):
         assert run.dev is not None
         assert (len(run.train.examples), len(run.dev.examples)) == (copies + others - dev, dev)
 
@@ -534,11 +536,13 @@ def test_a_dev_part_far_from_its_share_is_told_of(tmp_path: Path, make_tuning: M
     path = tmp_path / "copies.tsv"
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
     task = TaskSettings("classification", train=(str(path),))
-    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, dev_share=0.1))
+    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
     assert "20 of 40 examples (50.0%) are set aside as dev" in printed
     (tmp_path / "dev.tsv").write_text("text\tlabel\nthe bear sees\tbad\n")
     named = replace(task, dev=(str(tmp_path / "dev.tsv"),))
-    assert "set aside" not in carried_out(make_tuning(tmp_path / "other", task=named, epochs=0.2, dev_share=0.1))
+    assert "set aside" not in carried_out(
+        make_tuning(tmp_path / "other", task=named, epochs=0.2, validation_fraction=0.1)
+    )
 
 
 def written_out(thing: int, copy: int, kind: str) -> str:
@@ -558,13 +562,13 @@ def written_out(thing: int, copy: int, kind: str) -> str:
 
 # For each form the suffix and the kind of its files, how they are read, and what all copies of a thing have in common.
 FORMS = {
-    "single": (".tsv", "classification", Overrides(text="1", label="2", header=False), "text"),
-    "pair": (".tsv", "regression", Overrides(text="1", pair="2", label="3", header=False), "text pair"),
-    "choice": (".jsonl", "multiple-choice", Overrides(endings=("endings",)), "prompt"),
-    "words": (".conll", "tagging", Overrides(), "words"),
-    "documents": (".conll", "tagging", Overrides(context=True), "before words after"),
-    "rows": (".jsonl", "tagging", Overrides(context=True), "words"),
-    "question": (".jsonl", "question-answering", Overrides(max_question=4), "context"),
+    "single": (".tsv", "classification", TaskOptions(text="1", label="2", header=False), "text"),
+    "pair": (".tsv", "regression", TaskOptions(text="1", text_pair="2", label="3", header=False), "text text_pair"),
+    "choice": (".jsonl", "multiple-choice", TaskOptions(endings=("endings",)), "prompt"),
+    "words": (".conll", "tagging", TaskOptions(), "words"),
+    "documents": (".conll", "tagging", TaskOptions(context=True), "before words after"),
+    "rows": (".jsonl", "tagging", TaskOptions(context=True), "words"),
+    "question": (".jsonl", "question-answering", TaskOptions(max_query_length=4), "context"),
 }
 
 
@@ -574,7 +578,7 @@ def test_copies_are_never_parted(tmp_path: Path, make_tuning: Make, form: str) -
     path = tmp_path / f"copies{suffix}"
     path.write_text("".join(written_out(thing, copy, form) for copy in range(4) for thing in range(9)))
     task = TaskSettings(kind, train=(str(path),), overrides=overrides)
-    with opened(make_tuning(tmp_path / "run", task=task, dev_share=0.25)) as (run, _):
+    with opened(make_tuning(tmp_path / "run", task=task, validation_fraction=0.25)) as (run, _):
         parts = [part.examples for part in (run.train, run.dev) if part]
     train, dev = ([tuple(getattr(example, name) for name in seen.split()) for example in part] for part in parts)
     assert 2 * len(train) == 7 * len(dev)  # as near to a quarter as the copies of nine things come
@@ -600,7 +604,7 @@ def test_examples_that_lose_tokens_are_told_of_by_part(tmp_path: Path, make_tuni
     full = "lose tokens: max_length is 64; the model has no more positions"
     assert told() == [f"! dev: 1 of 2 examples (50.0%) {full}", f"! test: 3 of 3 examples (100.0%) {full}"]
     short = "lose tokens: max_length is 32; raise max_length to keep them whole"
-    assert told(train=files["test"], test=(), overrides=Overrides(max_length=32)) == [
+    assert told(train=files["test"], test=(), overrides=TaskOptions(max_length=32)) == [
         f"! train: 3 of 3 examples (100.0%) {short}",
         f"! dev: 1 of 2 examples (50.0%) {short}",
     ]
@@ -609,7 +613,7 @@ def test_examples_that_lose_tokens_are_told_of_by_part(tmp_path: Path, make_tuni
 def test_answers_without_a_place_are_all_in_the_report(tmp_path: Path, make_tuning: Make) -> None:
     lost = [("the bear sees the wolf", "hare")] * 7
     train = questions(tmp_path / "train.jsonl", ("the bear sees", "bear"), ("the wolf", "the"), *lost)
-    task = TaskSettings("question-answering", train=(train,), dev=(train,), overrides=Overrides(max_question=4))
+    task = TaskSettings("question-answering", train=(train,), dev=(train,), overrides=TaskOptions(max_query_length=4))
     printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=1.0))
     told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
     assert "1 questions whose answer does not stand where the file says, but once elsewhere: moved there (" in told
@@ -641,7 +645,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         r"empty\.tsv: no rows": TaskSettings("classification", train=(train,), dev=(str(empty),)),
         "nothing to train on": TaskSettings("classification", dev=(dev,)),
         "the model has 64 positions": TaskSettings(
-            "classification", train=(train,), overrides=Overrides(max_length=65)
+            "classification", train=(train,), overrides=TaskOptions(max_length=65)
         ),
     }
     for message, task in refusals.items():
@@ -681,8 +685,8 @@ def test_what_is_left_out_of_a_published_file_is_told_by_part(tmp_path: Path, ma
 def test_task_settings_are_checked() -> None:
     with pytest.raises(ValueError, match='no task "mprc"; did you mean "mrpc"'):
         TaskSettings("mprc")
-    with pytest.raises(ValueError, match="--stride: no setting of a classification task"):
-        TaskSettings("mrpc", overrides=Overrides(stride=64))
+    with pytest.raises(ValueError, match="--doc-stride: no setting of a classification task"):
+        TaskSettings("mrpc", overrides=TaskOptions(doc_stride=64))
     with pytest.raises(ValueError, match="name files with --train"):
         TaskSettings("classification", data=Path()).files("train")
 
@@ -700,8 +704,8 @@ def test_bad_settings(make_tuning: Make, tmp_path: Path) -> None:
         ({"epochs": 0.0}, "epochs must be above 0"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"dropout": 1.0}, "dropout is a share"),
-        ({"layer_decay": 0.0}, "layer_decay is a factor"),
-        ({"freeze": -1}, "freeze is a number of layers"),
+        ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay is a factor"),
+        ({"freeze_layers": -1}, "freeze_layers is a number of layers"),
     ):
         with pytest.raises(ValueError, match=message):
             make_tuning(tmp_path / "run", **changes)

@@ -111,7 +111,7 @@ def make(glue: Path, models: Path, tmp_path: Path) -> Make:
             "models": tuple(f"{name}={models / name}" for name in names),
             "data": glue,
             "output": tmp_path / "glue.zip",
-            "any_count": True,
+            "ignore_row_count": True,
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
         return SubmissionSettings(**(fields | changes))
@@ -179,12 +179,12 @@ def test_equal_answers_make_equal_zips_that_anyone_may_read(make: Make, tmp_path
 
 
 def test_what_is_missing_is_said_and_filled_where_asked(make: Make, tmp_path: Path) -> None:
-    files, printed = written(make("wnli", any_count=False))  # it has GLUE's own number of rows
+    files, printed = written(make("wnli", ignore_row_count=False))  # it has GLUE's own number of rows
     assert list(files) == ["WNLI.tsv"]
     assert "1 of 11 files" in printed
     assert "missing: CoLA, SST-2, MRPC, STS-B, QQP, MNLI-m, MNLI-mm, QNLI, RTE, AX" in " ".join(printed.split())
 
-    filled, printed = written(make("wnli", any_count=False, fill_missing=True, output=tmp_path / "filled.zip"))
+    filled, printed = written(make("wnli", ignore_row_count=False, fill_missing=True, output=tmp_path / "filled.zip"))
     assert filled["WNLI.tsv"] == files["WNLI.tsv"]
     counts = {name: len(lines) - 1 for name, lines in filled.items()}
     assert counts == {  # as gluebenchmark.com has them
@@ -241,7 +241,9 @@ def test_files_that_are_not_glue_s(make: Make, glue: Path, tmp_path: Path, monke
     monkeypatch.setattr(
         "bertwright.commands.glue_submission.load", lambda *_: pytest.fail("began before all was checked")
     )
-    refused(make("wnli", "rte", any_count=False), r"RTE/test\.tsv: 20 rows, 3,000 expected; .*--any-count")
+    refused(
+        make("wnli", "rte", ignore_row_count=False), r"RTE/test\.tsv: 20 rows, 3,000 expected; .*--ignore-row-count"
+    )
     refused(make("rte", data=tmp_path), r"no RTE/test\.tsv; name the folder with GLUE's files")
     lines = (glue / "RTE" / "test.tsv").read_text().splitlines()
     copy = tmp_path / "data" / "RTE" / "test.tsv"
@@ -269,8 +271,8 @@ def test_a_model_of_another_task_with_the_same_labels_is_remarked(
     make: Make, models: Path, vocabulary_folder: Path, tmp_path: Path
 ) -> None:
     of_the_hub = model_of(vocabulary_folder, "mrpc")
-    task = replace(of_the_hub.task, text="sentence1", pair="sentence2", label="label")
-    task = replace(task, labels=("not_equivalent", "equivalent"), positive="equivalent")
+    task = replace(of_the_hub.task, text="sentence1", text_pair="sentence2", label="label")
+    task = replace(task, labels=("not_equivalent", "equivalent"), pos_label="equivalent")
     save_task_folder(tmp_path / "mrpc", of_the_hub._replace(task=task), Tokenizer.load(vocabulary_folder))
     chosen = (f"rte={models / 'qnli'}", f"cola={models / 'sst2'}", f"mrpc={tmp_path / 'mrpc'}")
     _, printed = written(make(models=chosen))

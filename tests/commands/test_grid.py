@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bertwright.cli import field_texts
+from bertwright.cli import field_docs
 from bertwright.commands.finetune.run import Run, finetune
 from bertwright.commands.finetune.setup import FinetuneSettings
 from bertwright.commands.grid import run as grids
 from bertwright.commands.grid.run import grid
 from bertwright.commands.grid.settings import (
     GridSettings,
-    Outcome,
-    Setting,
+    HyperParams,
     Trial,
-    contenders,
+    TrialResult,
+    live_candidates,
+    rank_settings,
     read_results,
-    standings,
     write_results,
 )
 from bertwright.files import read_json, remove_folder
@@ -108,8 +108,8 @@ def test_the_table_is_what_the_runs_report(finished: tuple[GridSettings, str]) -
     for one, of_it in zip(report["settings"], (names[2:], names[:2]), strict=True):
         scores = [reported[name]["dev"]["accuracy"] for name in of_it]
         assert one["dev"]["mean"] == pytest.approx(statistics.mean(scores))
-        assert one["dev"]["deviation"] == pytest.approx(statistics.stdev(scores))
-        assert (one["dev"]["lowest"], one["dev"]["best"]) == (min(scores), max(scores))
+        assert one["dev"]["std"] == pytest.approx(statistics.stdev(scores))
+        assert (one["dev"]["min"], one["dev"]["max"]) == (min(scores), max(scores))
         shown = f"{100 * statistics.mean(scores):.1f} ± {100 * statistics.stdev(scores):.1f} (2 seeds)"
         line = next(line for line in printed.splitlines() if shown in line)
         assert ("*" in line.split()[0]) == (of_it == names[2:])
@@ -224,7 +224,7 @@ def test_a_kill_between_a_run_and_its_record_repeats_nothing(
 def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make) -> None:
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tbad\nthe seal\tgood\n" * 8)
     task = TaskSettings("classification", train=(str(tmp_path / "train.tsv"),))
-    one = {"task": task, "dev_share": 0.25, "epochs": (1.0,), "seeds": 1}
+    one = {"task": task, "validation_fraction": 0.25, "epochs": (1.0,), "seeds": 1}
     settings = make(tmp_path / "run", **one)
     carried_out(settings)
     with pytest.raises(ValueError, match="holds a run already; go on with --resume"):
@@ -324,7 +324,7 @@ def test_the_estimate_counts_steps_evaluations_and_openings(
     monkeypatch.setattr(grids, "_step_seconds", lambda run: run.settings.batch_size)
     monkeypatch.setattr(grids, "_pass_seconds", lambda _, part: {"dev": 1_000.0, "test": 100_000.0}[part.name])
     settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.5,))
-    plan = grids.measured(settings, settings.trials(), Console(file=io.StringIO()))
+    plan = grids.estimate_cost(settings, settings.trials(), Console(file=io.StringIO()))
     # 30 steps of 16 seconds, 15 of 32; dev after an epoch and at the end; test once; 8 runs
     assert plan.steps == 4 * (30 + 15)
     assert plan.seconds == pytest.approx(4 * (30 * 16 + 15 * 32) + 8 * (2 * 1_000 + 100_000), abs=300)
@@ -333,14 +333,14 @@ def test_the_estimate_counts_steps_evaluations_and_openings(
 # Choosing, by hand
 
 
-def outcome(rate: float, seed: int, dev: float | None) -> Outcome:
-    trial = Trial(Setting(rate, 32, 3.0), seed)
-    return Outcome(trial, {}, "step 3") if dev is None else Outcome(trial, {"dev": {"f1": dev}})
+def outcome(rate: float, seed: int, dev: float | None) -> TrialResult:
+    trial = Trial(HyperParams(rate, 32, 3.0), seed)
+    return TrialResult(trial, {}, "step 3") if dev is None else TrialResult(trial, {"dev": {"f1": dev}})
 
 
 def test_the_best_mean_wins_not_the_best_run() -> None:
     runs = [outcome(1, 0, 0.9), outcome(1, 1, 0.5), outcome(2, 0, 0.7), outcome(2, 1, 0.8)]
-    first, second = standings(runs, "f1")
+    first, second = rank_settings(runs, "f1")
     assert (first.setting.learning_rate, first.best.trial.seed) == (2, 1)
     assert (second.setting.learning_rate, second.best.trial.seed) == (1, 0)
     assert first.spread is not None
@@ -349,13 +349,13 @@ def test_the_best_mean_wins_not_the_best_run() -> None:
 
 def test_a_setting_that_failed_once_stands_behind_those_that_never_did() -> None:
     runs = [outcome(1, 0, 0.9), outcome(1, 1, None), outcome(2, 0, None), outcome(2, 1, None), outcome(3, 0, 0.1)]
-    assert [one.setting.learning_rate for one in standings(runs, "f1")] == [3, 1, 2]
-    assert [one.failures for one in standings(runs, "f1")] == [0, 1, 2]
+    assert [one.setting.learning_rate for one in rank_settings(runs, "f1")] == [3, 1, 2]
+    assert [one.failures for one in rank_settings(runs, "f1")] == [0, 1, 2]
 
 
 def test_of_equals_the_first_is_taken() -> None:
     runs = [outcome(rate, seed, 0.5) for rate in (2, 1) for seed in (0, 1)]
-    first, _ = standings(runs, "f1")
+    first, _ = rank_settings(runs, "f1")
     assert first.best == runs[0]
 
 
@@ -368,7 +368,9 @@ def test_a_run_done_again_stands_where_it_stood(tmp_path: Path) -> None:
 
 def test_only_runs_that_can_still_be_chosen_keep_their_weights() -> None:
     runs = [outcome(1, 0, 0.5), outcome(1, 1, 0.6), outcome(2, 0, 0.7), outcome(2, 1, 0.1), outcome(3, 0, 0.2)]
-    assert [{one.setting.learning_rate * 10 + one.seed for one in contenders(runs[:n], "f1", 2)} for n in range(6)] == [
+    assert [
+        {one.setting.learning_rate * 10 + one.seed for one in live_candidates(runs[:n], "f1", 2)} for n in range(6)
+    ] == [
         set(),
         {10},
         {11},
@@ -385,10 +387,10 @@ def test_what_a_grid_takes_over_from_finetune_means_the_same_there() -> None:
     tuning = {one.name: (one.type, one.default) for one in fields(FinetuneSettings)}
     ours = {one.name: (one.type, one.default) for one in fields(GridSettings)}
     shared = ours.keys() & tuning.keys() - {"epochs"}
-    assert {"dropout", "label_smoothing", "freeze", "layer_decay", "dev_share"} < shared
+    assert {"dropout", "label_smoothing", "freeze_layers", "layerwise_lr_decay", "validation_fraction"} < shared
     for name in shared:
         assert ours[name] == tuning[name], name
-    texts, others = field_texts(GridSettings), field_texts(FinetuneSettings)
+    texts, others = field_docs(GridSettings), field_docs(FinetuneSettings)
     for name in shared - {"run", "model", "resume"}:
         assert texts.get(name) == others.get(name), name
 

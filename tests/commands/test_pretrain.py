@@ -30,7 +30,7 @@ import bertwright
 from bertwright.commands.pretrain.run import pretrain
 from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.commands.pretrain.setup import open_run
-from bertwright.files import folder_lock
+from bertwright.files import lock_folder
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.io.sources import CorpusSettings
 from bertwright.models.config import SIZES, BertConfig
@@ -39,7 +39,7 @@ from bertwright.pretraining.data import DataSettings
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.tokenstore.store import TokenStore
-from bertwright.training.context import Place
+from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
@@ -74,13 +74,13 @@ def test_it_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: M
     settings = make_settings(
         tmp_path / "run",
         steps=800,  # any seed gets there, at nine in ten for the place; after 500 some still guess
-        evaluate_every=800,
+        eval_every=800,
         model=ModelSettings(
             size="tiny", hidden_size=64, num_heads=2, max_positions=64, hidden_dropout=0.0, attention_dropout=0.0
         ),
-        long=LongPhase(long_share=0),
+        long=LongPhase(long_ratio=0),
         data=DataSettings(max_length=32, batch_size=32),
-        optimizer=OptimizerSettings(learning_rate=3e-3, warmup_share=0.1, bias_correction=True),
+        optimizer=OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1, bias_correction=True),
     )
     printed = carried_out(settings)
     before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
@@ -129,7 +129,7 @@ def test_transformers_opens_the_result_and_scores_the_same(tmp_path: Path, make_
 
 def test_micro_batches_change_the_result_by_rounding_only(tmp_path: Path, make_settings: Make) -> None:
     for name, size in (("whole", 8), ("parts", 3)):
-        carried_out(make_settings(tmp_path / name, micro_batch=size))
+        carried_out(make_settings(tmp_path / name, micro_batch_size=size))
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     for name, tensor in whole.items():
         torch.testing.assert_close(parts[name], tensor, rtol=2e-3, atol=2e-4)
@@ -216,9 +216,9 @@ def test_heads_that_the_model_to_start_from_lacks_are_named(
 
 
 def test_what_is_unset_is_the_papers() -> None:
-    assert ModelSettings().config(30_000, causal=False) == BertConfig.named("base", 30_000)
+    assert ModelSettings().config(30_000, causal=False) == BertConfig.from_size("base", 30_000)
     wide = ModelSettings("tiny", hidden_size=64, max_positions=32, hidden_dropout=0.2, activation="gelu_tanh")
-    assert wide.config(30_000, causal=True) == BertConfig.named(
+    assert wide.config(30_000, causal=True) == BertConfig.from_size(
         "tiny", 30_000, causal=True, hidden_size=64, intermediate_size=256, max_positions=32, hidden_dropout=0.2,
         activation="gelu_tanh", initializer_range=0.02 * 12**0.5,
     )  # fmt: skip
@@ -248,8 +248,8 @@ def test_narrow_models_start_looking_around_and_the_papers_sizes_from_random_wei
     assert {size: looks_around(ModelSettings(size)) for size in SIZES} == {
         "tiny": True, "mini": True, "small": True, "medium": True, "base": False, "large": False
     }  # fmt: skip
-    assert looks_around(ModelSettings("base", first_weights="neighbours"))
-    assert not looks_around(ModelSettings("tiny", first_weights="random"))
+    assert looks_around(ModelSettings("base", init_scheme="neighbours"))
+    assert not looks_around(ModelSettings("tiny", init_scheme="random"))
     assert not looks_around(ModelSettings("tiny"), causal=True)
 
 
@@ -262,7 +262,7 @@ def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
         ("max_positions", 512),
         ("activation", "gelu"),
         ("initializer_range", 0.02),
-        ("first_weights", "random"),
+        ("init_scheme", "random"),
     ):
         with pytest.raises(ValueError, match=f"{name} = {value!r}: the model to start from"):
             ModelSettings(init="folder", **{name: value})  # type: ignore[arg-type]
@@ -323,7 +323,7 @@ def killed_until_done(settings: PretrainSettings, patience: Callable[[], float],
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
+    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
     write_settings(tmp_path / "recipe.toml", settings, "test")
     command = [sys.executable, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -393,7 +393,7 @@ TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone"]
 
 
 def test_ctrl_c_reaches_all_processes_of_a_run_which_goes_on_as_it_says(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
+    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
     write_settings(tmp_path / "recipe.toml", settings, "test")
     arguments = ["--config", str(tmp_path / "recipe.toml"), "--run", str(settings.run)]
     command = ["--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain", *arguments]
@@ -414,7 +414,7 @@ def test_ctrl_c_reaches_all_processes_of_a_run_which_goes_on_as_it_says(tmp_path
 
 
 def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, evaluate_every=100_000, log_every=1)
+    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
     write_settings(tmp_path / "recipe.toml", settings, "test")
     command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain"]
     command += ["--config", str(tmp_path / "recipe.toml")]
@@ -433,7 +433,10 @@ def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_s
     "changes",
     [
         {},
-        {"data": DataSettings(max_length=32, batch_size=7, objective="mlm", whole_words=True), "micro_batch": 2},
+        {
+            "data": DataSettings(max_length=32, batch_size=7, objective="mlm", whole_word_mask=True),
+            "micro_batch_size": 2,
+        },
     ],
 )
 def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make, changes: dict[str, Any]) -> None:
@@ -517,8 +520,8 @@ def test_a_held_out_part_too_small_to_score_is_left_out(
 
 
 def test_ranks_without_a_sequence_are_refused_before_anything_is_written(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run", long=LongPhase(long_share=0.25, long_length=64, long_batch_size=3))
-    place = Place(torch.device("cpu"), torch.float32, threads=1, rank=0, ranks=4)
+    settings = make_settings(tmp_path / "run", long=LongPhase(long_ratio=0.25, long_length=64, long_batch_size=3))
+    place = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=0, world_size=4)
     with pytest.raises(ValueError, match="batch_size is 3, less than the 4 ranks"):
         open_run(settings, place, Console(file=StringIO()))
 
@@ -530,7 +533,7 @@ def test_nothing_to_resume(tmp_path: Path, make_settings: Make) -> None:
 
 def test_two_runs_in_one_folder(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
-    with folder_lock(settings.run), pytest.raises(ValueError, match="another process is writing there"):
+    with lock_folder(settings.run), pytest.raises(ValueError, match="another process is writing there"):
         pretrain(settings)
 
 
@@ -542,7 +545,7 @@ def test_no_store(tmp_path: Path, make_settings: Make) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_before_it(tmp_path: Path, make_settings: Make) -> None:
-    wild = OptimizerSettings(learning_rate=1e30, warmup_share=0.0)
+    wild = OptimizerSettings(learning_rate=1e30, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, save_every=1)
     with pytest.raises(DivergedError, match=r"step \d+: not finite: .*--learning-rate"):
         pretrain(settings, Console(file=StringIO()))
@@ -556,7 +559,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_before_it(tmp_path:
 
 def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, make_settings: Make) -> None:
     """The last step's loss and gradient were finite; what it did to the weights no later step will notice."""
-    wild = OptimizerSettings(learning_rate=3e38, warmup_share=0.0)
+    wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, steps=1, save_every=1)
     with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \(.*try a hundredth"):
         pretrain(settings, Console(file=StringIO()))
@@ -565,7 +568,7 @@ def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, make_sett
 
 
 def test_a_run_that_diverged_without_breaking_says_so(tmp_path: Path, make_settings: Make) -> None:
-    wild = OptimizerSettings(learning_rate=3.0, warmup_share=0.0)
+    wild = OptimizerSettings(learning_rate=3.0, warmup_ratio=0.0)
     printed = carried_out(make_settings(tmp_path / "run", optimizer=wild, steps=30))
     assert "higher than before training: the run has diverged" in printed
     assert "has diverged" not in carried_out(make_settings(tmp_path / "tame", steps=30))
@@ -605,7 +608,7 @@ def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: M
     ("changes", "message"),
     [
         ({"steps": 0}, "steps must be at least 1"),
-        ({"micro_batch": 0}, "micro_batch must be at least 1"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be at least 1"),
         ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size is 0"),
         ({"long": LongPhase(0.5, 512)}, "sequences of 512 tokens are asked for, but the model has 64 positions"),
         ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "not a multiple of num_heads"),

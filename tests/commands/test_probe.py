@@ -19,7 +19,7 @@ from rich.console import Console
 from bertwright.commands.probe import head_training
 from bertwright.commands.probe import run as probe_module
 from bertwright.commands.probe.head_training import epoch_batches
-from bertwright.commands.probe.run import ProbeSettings, Result, Row, probe, table_rows
+from bertwright.commands.probe.run import ProbeRow, ProbeSettings, Result, probe, table_rows
 from bertwright.commands.use import InfoSettings, info
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
@@ -27,7 +27,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.feature_head import REPRESENTATIONS
 from bertwright.models.heads import BertForPretraining
 from bertwright.settings import from_table, read_toml
-from bertwright.tasks.presets import Overrides, TaskSettings
+from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.training.context import DeviceSettings
 from bertwright.training.run_directory import saved_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def make(tmp_path: Path, bert: Path) -> Make:
     return settings
 
 
-def carried_out(settings: ProbeSettings) -> tuple[list[Row], str]:
+def carried_out(settings: ProbeSettings) -> tuple[list[ProbeRow], str]:
     """Run, and give the rows and what was printed."""
     printed = io.StringIO()
     return probe(settings, Console(file=printed, width=80)), printed.getvalue()
@@ -168,7 +168,7 @@ def test_an_interrupted_run_goes_on_to_the_same_results(make: Make, tmp_path: Pa
     assert "1 of 2 heads are done already" in printed
     assert timeless(settings.run) == timeless(whole.run)
     assert rows[0].dev.seeds == 2
-    assert f" 2   {100 * rows[0].dev.mean:.2f} ± {100 * rows[0].dev.deviation:.2f} " in printed
+    assert f" 2   {100 * rows[0].dev.mean:.2f} ± {100 * rows[0].dev.std:.2f} " in printed
 
 
 def test_heads_may_be_added_but_nothing_else_changed(make: Make) -> None:
@@ -229,7 +229,7 @@ def test_changed_files_are_noticed(make: Make, tmp_path: Path) -> None:
 def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
     carried_out(first)
-    monkeypatch.setattr("bertwright.inference.feature_cache.outputs", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("bertwright.inference.feature_cache.predict_logits", lambda *_: pytest.fail("computed again"))
     carried_out(replace(first, run=tmp_path / "two"))
     assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
     assert not (tmp_path / "two/features").exists()
@@ -294,7 +294,7 @@ def test_a_text_is_told_by_a_linear_layer_on_its_first_state(make: Make, tmp_pat
     settings = make(task=task, representations=("embeddings", "last"), epochs=20, learning_rates=(1e-1,), dropout=0.0)
     rows, printed = carried_out(settings)
     assert rows[0].dev.best < 0.65
-    assert rows[1].dev.lowest == 1.0
+    assert rows[1].dev.min == 1.0
     assert rows[1].test is None
     assert "paper" not in printed
     assert "BiLSTM" not in printed
@@ -310,7 +310,7 @@ def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make,
         ({"task": replace(task, dev=())}, "no dev examples: name files with --dev"),
         ({"model": None}, "no model given: --model"),
         ({"task": squad}, "reads every token of every window, too many to keep; fine-tune"),
-        ({"task": replace(task, overrides=Overrides(max_length=33))}, "max_length = 33: the model has 32 positions"),
+        ({"task": replace(task, overrides=TaskOptions(max_length=33))}, "max_length = 33: the model has 32 positions"),
     ):
         settings = make(run=tmp_path / "refused", seeds=(0,), epochs=1, **changes)
         with pytest.raises(ValueError, match=message):
@@ -362,7 +362,7 @@ def test_of_several_rates_the_best_on_dev_stands_in_the_table() -> None:
     (row,) = table_rows([result(1e-3, 0, 0.8, 0.9), result(1e-2, 0, 0.7, 0.5), result(1e-2, 1, 0.95, 0.6)], "f1")
     assert row.learning_rate == 1e-2
     assert row.dev.mean == pytest.approx(0.825)
-    assert row.dev.deviation == pytest.approx(0.25 / 2**0.5)
+    assert row.dev.std == pytest.approx(0.25 / 2**0.5)
     assert row.test is not None
     assert row.test.mean == pytest.approx(0.55)
 

@@ -124,7 +124,7 @@ def test_piped_texts_are_compared(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"The bear .\ncaf\xe9 .\n", "^standard input, byte 14: e9 is not UTF-8 text; .*--on-bad-bytes replace"),
+        (b"The bear .\ncaf\xe9 .\n", "^standard input, byte 14: e9 is not UTF-8 text; .*--encoding-errors replace"),
         (b" \n\n", "^no text in standard input; pipe texts in, one a line"),
         (b"", "^no text in standard input"),
         ("bear".encode("utf-16"), "^standard input: not text but UTF-16"),
@@ -167,9 +167,9 @@ def test_fill_mask_reads_a_pipe(folder: Path) -> None:
 def test_bad_bytes_are_refused_or_replaced_as_asked(tmp_path: Path, folder: Path, console: Console) -> None:
     (tmp_path / "texts.txt").write_bytes(b"The bear .\ncaf\xe9 .\n")
     settings = EmbedSettings(str(folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "v.npy", device=HERE)
-    with pytest.raises(ValueError, match=r"byte 14: e9 is not UTF-8 text; .* --on-bad-bytes replace"):
+    with pytest.raises(ValueError, match=r"byte 14: e9 is not UTF-8 text; .* --encoding-errors replace"):
         use.embed(settings, console)
-    use.embed(replace(settings, on_bad_bytes="replace"), console)
+    use.embed(replace(settings, encoding_errors="replace"), console)
     expected = bertwright.load(folder, "cpu").embed(["The bear .", "caf\ufffd ."])
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-6)
 

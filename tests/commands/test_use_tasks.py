@@ -25,7 +25,7 @@ from bertwright.tasks.task_io import AnyTask, TaskModel, write_task_folder
 from bertwright.training import checkpoint
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-CLASSIFICATION = Classification(pair="second", labels=("yes", "no"), metric="f1", max_length=40)
+CLASSIFICATION = Classification(text_pair="second", labels=("yes", "no"), metric="f1", max_length=40)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_info_tells_a_model_s_task(tmp_path: Path, vocabulary_folder: Path, cons
         assert row in shown(console)
     assert f"parameters {sum(parameter.numel() for parameter in bert.model.parameters()):,}\n" in shown(console)
 
-    small(vocabulary_folder, QuestionAnswering(impossible=True, threshold=1.5)).save(tmp_path / "answers")
+    small(vocabulary_folder, QuestionAnswering(allow_no_answer=True, threshold=1.5)).save(tmp_path / "answers")
     use.info(InfoSettings(tmp_path / "answers"), console)
     assert "model for question-answering" in shown(console)
     assert "no answer if the best span leads by no more than 1.500" in shown(console)

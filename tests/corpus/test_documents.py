@@ -22,12 +22,12 @@ from bertwright.corpus import readers
 from bertwright.corpus.documents import (
     CorpusSettings,
     Document,
-    Findings,
     InputFile,
+    ReadStats,
     open_inputs,
-    pieces,
     read,
-    read_piece,
+    read_shard,
+    shard_corpus,
 )
 from bertwright.io import sources, tables
 
@@ -75,7 +75,7 @@ def test_parquet_in_order_with_nulls_counted(tmp_path: Path) -> None:
     values = [f"Text {number}." for number in range(5000)]
     values[7] = None  # type: ignore[call-overload]
     polars.DataFrame({"text": values, "n": range(5000)}).write_parquet(tmp_path / "a.parquet", row_group_size=700)
-    findings = Findings()
+    findings = ReadStats()
     documents = list(read(CorpusSettings((str(tmp_path),)), findings=findings))
     assert [document.text for document in documents] == [value for value in values if value]
     assert documents[7].source.endswith("a.parquet:9")
@@ -124,7 +124,7 @@ def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
 def test_empty_values_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "A"}\n\n{"text": " "}\n{"text": null}\n{"text": "B"}\n')
-    findings = Findings()
+    findings = ReadStats()
     assert [document.text for document in read(CorpusSettings((str(path),)), findings=findings)] == ["A", "B"]
     assert (findings.empty_documents, findings.null_values) == (1, 1)
 
@@ -235,8 +235,8 @@ def test_pieces_add_up_to_the_whole(tmp_path: Path, files: list[str], target: in
     for number in range(len(files), 4):
         (tmp_path / f"{number}.txt").write_bytes(b"end\r\n\r\nend")
     corpus = CorpusSettings((str(tmp_path),), documents=rule)  # type: ignore[arg-type]
-    shares = pieces(corpus, target)
-    assert [document for share in shares for document in read_piece(corpus, share)] == list(read(corpus))
+    shares = shard_corpus(corpus, target)
+    assert [document for share in shares for document in read_shard(corpus, share)] == list(read(corpus))
     assert sum(share.size for share in shares) == sum(file.size for file in open_inputs(corpus))
 
 
@@ -251,16 +251,16 @@ def test_json_lines_are_cut_between_rows_and_blocks_may_be_small(
     for block in (1, 2, 3, 7):
         monkeypatch.setattr("bertwright.io.decoding.BLOCK", block)
         monkeypatch.setattr("bertwright.corpus.documents.BLOCK", block)
-        shares = pieces(corpus, 500)
+        shares = shard_corpus(corpus, 500)
         assert len(shares) > 5
-        assert [document for share in shares for document in read_piece(corpus, share)] == whole
+        assert [document for share in shares for document in read_shard(corpus, share)] == whole
 
 
 def test_small_files_share_a_piece_and_compressed_ones_stay_whole(tmp_path: Path) -> None:
     for number in range(6):
         (tmp_path / f"{number}.txt").write_text("x" * 10)
     (tmp_path / "z.txt.gz").write_bytes(gzip.compress(bytes(range(1, 120)) * 3))
-    assert [len(share.files) for share in pieces(CorpusSettings((str(tmp_path),)), 40)] == [4, 2, 1]
+    assert [len(share.files) for share in shard_corpus(CorpusSettings((str(tmp_path),)), 40)] == [4, 2, 1]
 
 
 def test_many_small_files_are_shared_out_in_one_pass() -> None:
@@ -273,7 +273,7 @@ def test_many_small_files_are_shared_out_in_one_pass() -> None:
             return super().__getattribute__(name)
 
     corpus = [Counted(f"{number}.txt", 24, ".txt", "", "file") for number in range(40_000)]
-    shares = pieces(CorpusSettings(("made up",)), 4 << 20, corpus)
+    shares = shard_corpus(CorpusSettings(("made up",)), 4 << 20, corpus)
     assert looked_at < 10 * len(corpus)
     assert [file.path for share in shares for file in share.files] == [file.path for file in corpus]
     assert len(shares) == 40  # although 4 MB would hold them all
@@ -299,7 +299,7 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
         ("a.txt", b"", r"a\.txt: empty file \(0 bytes\)"),
         ("a.txt", b" \n\n ", r"no documents in .*: 4 bytes"),
         ("a.txt", b"ab\0cd", r"a\.txt, byte 2: a NUL byte; the file looks binary"),
-        ("a.txt", b"caf\xe9 au lait", r"a\.txt, byte 3: e9 is not UTF-8 text; .*--on-bad-bytes replace"),
+        ("a.txt", b"caf\xe9 au lait", r"a\.txt, byte 3: e9 is not UTF-8 text; .*--encoding-errors replace"),
         ("a.txt", b"caf\xc3", r"a\.txt, byte 3: c3 is not UTF-8 text"),
         ("a.txt", "Text".encode("utf-16"), r"not text but UTF-16 .*iconv"),
         ("a.txt", "Text".encode("utf-32"), r"not text but UTF-32 .*iconv"),
@@ -363,19 +363,19 @@ def test_bad_bytes_deep_in_a_file_are_found_at_their_place(tmp_path: Path) -> No
 def test_bad_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"a\xff \xe9\xef\xbf\xbd\n\n" + b"b" * 10_000 + b"\0\xe3")
-    findings = Findings()
-    found = [d.text for d in read(CorpusSettings((str(path),), on_bad_bytes="replace"), findings=findings)]
+    findings = ReadStats()
+    found = [d.text for d in read(CorpusSettings((str(path),), encoding_errors="replace"), findings=findings)]
     assert found == ["a\ufffd \ufffd\ufffd", "b" * 10_000 + "\ufffd\ufffd"]
-    assert (findings.bad_sequences, findings.first_bad) == (4, f"{path}, byte 1: ff is not UTF-8 text")
+    assert (findings.invalid_sequences, findings.first_bad) == (4, f"{path}, byte 1: ff is not UTF-8 text")
     path.write_bytes(b"\0")
     with pytest.raises(ValueError, match="looks binary"):
-        texts(path, on_bad_bytes="replace")
+        texts(path, encoding_errors="replace")
 
 
 def test_half_surrogates_are_replaced_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a \\ud800 \\ud83d\\ude00"}')
-    assert texts(path, on_bad_bytes="replace") == ["a \ufffd 😀"]
+    assert texts(path, encoding_errors="replace") == ["a \ufffd 😀"]
 
 
 def test_columns_of_parquet_are_checked(tmp_path: Path) -> None:

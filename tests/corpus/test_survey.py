@@ -18,15 +18,15 @@ from rich.console import Console, RenderableType
 from tokenizers.normalizers import BertNormalizer
 
 from bertwright.corpus.documents import CorpusSettings, read
-from bertwright.corpus.sketches import Characters, Distinct, Frequent, Sizes
+from bertwright.corpus.sketches import CharacterCounter, DistinctCounter, LengthHistogram, LossyCounter
 from bertwright.corpus.survey import (
     Survey,
     Unreadable,
-    UnreadableError,
+    UnreadableCorpusError,
+    diagnose,
     render,
     render_unreadable,
     survey,
-    warnings,
 )
 
 
@@ -63,7 +63,7 @@ def test_bad_bytes_are_counted_and_not_refused(tmp_path: Path) -> None:
     found = surveyed(tmp_path, b"caf\xe9 one.\n\nTwo \xff\xfe.")
     assert found.bad_bytes == 3
     assert "byte 3: e9" in found.first_bad_bytes
-    assert any("--on-bad-bytes replace" in warning for warning in warnings(found))
+    assert any("--encoding-errors replace" in warning for warning in diagnose(found))
 
 
 def test_progress_reaches_the_size_on_disk(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_files_that_cannot_be_read_are_listed_and_the_others_surveyed(tmp_path: 
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
     told: list[int] = []
     found = survey(mess(tmp_path), told.append)
-    assert {Path(file.path).name: (file.reason_alone[:17], file.documents) for file in found.unreadable} == {
+    assert {Path(file.path).name: (file.reason[:17], file.documents) for file in found.unreadable} == {
         "1.docx": ("unknown suffix .d", 0),
         "2.docx": ("unknown suffix .d", 0),
         "empty.txt": ("empty file (0 byt", 0),
@@ -124,11 +124,11 @@ def test_files_that_cannot_be_read_are_listed_and_the_others_surveyed(tmp_path: 
         "row.csv": ("line 3: 2 columns", 1),
         "sixteen.txt": ("not text but UTF-", 0),
     }
-    assert all(file.reason.startswith(file.path) for file in found.unreadable)
+    assert all(file.message.startswith(file.path) for file in found.unreadable)
     assert (found.files, found.documents, found.sentences) == (2, 3, 4)
     assert found.bytes_on_disk == len(MESS["good.txt"] + MESS["row.csv"])
     assert sum(told) == sum(len(MESS[name]) for name in ("good.txt", "row.csv", "sixteen.txt"))
-    assert warnings(found)[0].startswith("6 files cannot be read, and every later stage stops at the first")
+    assert diagnose(found)[0].startswith("6 files cannot be read, and every later stage stops at the first")
     with pytest.raises(ValueError, match=r"1\.docx: unknown suffix"):
         list(read(mess(tmp_path)))
 
@@ -144,15 +144,15 @@ def test_a_file_that_may_not_be_opened_is_listed(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "open", refusing)  # tests may run as root, who may open any file
     (file,) = survey(mess(tmp_path, ["good.txt"])).unreadable
-    assert file.reason == f"{tmp_path}/locked.txt: Permission denied"
+    assert file.message == f"{tmp_path}/locked.txt: Permission denied"
 
 
 def test_where_nothing_can_be_read_it_is_an_error_that_has_them_all(tmp_path: Path) -> None:
     with pytest.raises(
-        UnreadableError, match=r"^not one document: 2 files cannot be read, the first is .*1\.docx: unkn"
+        UnreadableCorpusError, match=r"^not one document: 2 files cannot be read, the first is .*1\.docx: unkn"
     ):
         survey(mess(tmp_path, ["1.docx", "2.docx"]))
-    with pytest.raises(UnreadableError, match=r"^.*1\.docx: unknown suffix") as raised:
+    with pytest.raises(UnreadableCorpusError, match=r"^.*1\.docx: unknown suffix") as raised:
         survey(replace(mess(tmp_path), inputs=(str(tmp_path / "1.docx"),)))
     assert len(raised.value.unreadable) == 1
 
@@ -210,13 +210,13 @@ PROSE = "The rain fell on the town all day. Nobody went out. The river rose in t
 )
 def test_each_warning_has_its_corpus(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        raise AssertionError("\n".join(warnings(surveyed(tmp_path, text, name))))
+        raise AssertionError("\n".join(diagnose(surveyed(tmp_path, text, name))))
 
 
 def test_a_good_corpus_deserves_no_warning(tmp_path: Path) -> None:
     found = surveyed(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20)))
     good = dataclasses.replace(found, words=5_000_000)
-    assert warnings(good) == []
+    assert diagnose(good) == []
 
 
 def shown(found: Survey) -> str:
@@ -251,7 +251,7 @@ def test_nothing_is_cut_off_on_80_columns(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(0, 3_000_000), min_size=1))
 def test_lengths_against_numpy(sizes: list[int]) -> None:
-    counter = Sizes()
+    counter = LengthHistogram()
     counter.add(sizes)
     lengths = counter.lengths()
     for share, found in ((0.1, lengths.p10), (0.5, lengths.median), (0.9, lengths.p90), (0.99, lengths.p99)):
@@ -261,14 +261,14 @@ def test_lengths_against_numpy(sizes: list[int]) -> None:
 
 
 def test_duplicates_beyond_the_limit_are_estimated() -> None:
-    distinct = Distinct(limit=1000)
+    distinct = DistinctCounter(limit=1000)
     distinct.add(str(number % 20_000) for number in range(50_000))
     assert len(distinct.seen) <= 1000
     assert distinct.duplicates() == pytest.approx(0.6, abs=0.03)
 
 
 def test_a_frequent_line_is_found_among_many_rare_ones() -> None:
-    frequent = Frequent()
+    frequent = LossyCounter()
     for start in range(0, 250_000, 1000):
         frequent.add([*map(str, range(start, start + 1000)), "footer"])
     assert frequent.top() == (("footer", 250),)
@@ -277,7 +277,7 @@ def test_a_frequent_line_is_found_among_many_rare_ones() -> None:
 
 @given(st.lists(st.text(st.characters(codec="utf-8"))))
 def test_characters_against_counting(texts: list[str]) -> None:
-    characters = Characters()
+    characters = CharacterCounter()
     for text in texts:
         characters.add(text)
     joined = "".join(texts)

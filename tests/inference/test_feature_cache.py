@@ -38,20 +38,21 @@ def make_encoder(seed: int = 1) -> Encoder:
 def make_encoded(counts: tuple[list[int], ...] = COUNTS, width: int = 1) -> Encoded:
     """Sequences of random tokens, each with as many rows as asked for, at places of its own, and a target a row."""
     rng = np.random.default_rng(0)
-    row_counts = np.array([count for example in counts for count in example], dtype=np.int64)
-    lengths = row_counts + rng.integers(2, 8, len(row_counts))
+    position_counts = np.array([count for example in counts for count in example], dtype=np.int64)
+    lengths = position_counts + rng.integers(2, 8, len(position_counts))
     rows = [
-        np.sort(rng.choice(length, count, replace=False)) for length, count in zip(lengths, row_counts, strict=True)
+        np.sort(rng.choice(length, count, replace=False))
+        for length, count in zip(lengths, position_counts, strict=True)
     ]
     return Encoded(
         input_ids=rng.integers(5, 40, lengths.sum()).astype(np.int32),
         token_type_ids=rng.integers(0, 2, lengths.sum()).astype(np.int8),
         lengths=lengths,
-        example_of=np.repeat(np.arange(len(counts)), [len(example) for example in counts]),
+        example_ids=np.repeat(np.arange(len(counts)), [len(example) for example in counts]),
         rows=np.concatenate(rows).astype(np.int32),
-        row_counts=row_counts,
-        targets=rng.integers(0, 3, row_counts.sum()),
-        target_counts=row_counts.reshape(-1, width).sum(1),
+        position_counts=position_counts,
+        targets=rng.integers(0, 3, position_counts.sum()),
+        target_counts=position_counts.reshape(-1, width).sum(1),
         width=width,
     )
 
@@ -87,13 +88,13 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many sequences the encoder was given, block by block."""
     given_to: list[int] = []
-    whole = feature_cache.outputs
+    whole = feature_cache.predict_logits
 
     def counted(model: feature_cache.BertForTask, part: Encoded, advance: Callable[[int], None] | None) -> np.ndarray:
         given_to.append(len(part.lengths))
         return whole(model, part, advance)
 
-    monkeypatch.setattr(feature_cache, "outputs", counted)
+    monkeypatch.setattr(feature_cache, "predict_logits", counted)
     return given_to
 
 
@@ -187,7 +188,7 @@ def test_a_killed_computation_goes_on(
 ):
     whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
     computed.clear()
-    with interrupted_in(feature_cache, "outputs", 3) as calls:
+    with interrupted_in(feature_cache, "predict_logits", 3) as calls:
         cached_features(encoder, encoded, (2, 4), tmp_path / "train")
     blocks = [len(part.lengths) for _, part, _ in calls]
     assert not (tmp_path / "train").exists()
@@ -201,7 +202,7 @@ def test_a_killed_computation_goes_on(
 def test_what_another_computation_left_unfinished_is_not_gone_on_with(
     encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn
 ):
-    with interrupted_in(feature_cache, "outputs", 2):
+    with interrupted_in(feature_cache, "predict_logits", 2):
         cached_features(make_encoder(seed=2), encoded, (4,), tmp_path / "train")
     found = cached_features(encoder, encoded, (4,), tmp_path / "train")
     np.testing.assert_allclose(content(found), all_states(encoder, encoded)[:, (4,)], rtol=2**-11, atol=1e-5)
@@ -284,7 +285,7 @@ def test_what_is_left_damaged_is_computed_again(
     encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn, damage: str
 ):
     whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
-    with interrupted_in(feature_cache, "outputs", 3):
+    with interrupted_in(feature_cache, "predict_logits", 3):
         cached_features(encoder, encoded, (2, 4), tmp_path / "train")
     left = tmp_path / ".train.unfinished"
     file = left / "layer-02.npy"

@@ -158,7 +158,7 @@ def test_a_list_is_answered_by_a_list_each_text_as_by_itself(monkeypatch):
     alone = [BERT.fill_mask(text, 3) for text in texts]
     assert [len(one.masks) for one in alone] == [1, 3, 2, 1]
     for at_once in (1, 20, 8_192):
-        monkeypatch.setattr(fill_mask, "AT_ONCE", at_once)
+        monkeypatch.setattr(fill_mask, "MAX_BATCH_TOKENS", at_once)
         for found, expected in zip(BERT.fill_mask(np.array(texts), 3), alone, strict=True):
             assert found.text == expected.text
             for candidates, same in zip(found.masks, expected.masks, strict=True):
@@ -170,9 +170,9 @@ def test_a_list_is_answered_by_a_list_each_text_as_by_itself(monkeypatch):
 
 
 def test_a_batch_of_masks_has_a_bounded_number_of_tokens(monkeypatch):
-    monkeypatch.setattr(fill_mask, "AT_ONCE", 40)
+    monkeypatch.setattr(fill_mask, "MAX_BATCH_TOKENS", 40)
     given = [fill_mask.Window(np.arange(length), [0, length - 1]) for length in (16, 16, 9, 30, 50, 1)]
-    asked = list(fill_mask.questions(iter(given)))
+    asked = list(fill_mask.batch_windows(iter(given)))
     assert [one.batch.num_tokens for one in asked] == [32, 39, 50, 1]
     assert [one.positions for one in asked] == [[0, 15, 16, 31], [0, 8, 9, 38], [0, 49], [0, 0]]
 
@@ -191,7 +191,7 @@ def test_each_mask_of_a_long_text_is_answered():
 
 def test_filled_text_keeps_everything_else():
     text = "  A [MASK]  [MASK],b [MASK]"
-    assert fill_mask.fill(text, [(4, 10), (12, 18), (21, 27)], ["x", "##y", "z"]) == "  A xy,b z"
+    assert fill_mask.replace_spans(text, [(4, 10), (12, 18), (21, 27)], ["x", "##y", "z"]) == "  A xy,b z"
 
 
 def test_spaces_that_a_tokenizer_counts_to_a_mask_stay(tmp_path):

@@ -23,7 +23,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, Regression, TextExample
-from bertwright.tasks.conll import TagExample, surrounded
+from bertwright.tasks.conll import TagExample, with_document_context
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.squad import QaExample
@@ -51,11 +51,11 @@ def small(task: AnyTask | None, **changes: object) -> Bert:
 
 
 CLASSIFIER = small(Classification(labels=("bad", "so-so", "gut"), max_length=16))
-PAIRS = small(Classification(pair="second", labels=("no", "yes"), max_length=16))
+PAIRS = small(Classification(text_pair="second", labels=("no", "yes"), max_length=16))
 REGRESSION = small(Regression(max_length=16))
 CHOOSER = small(MultipleChoice(max_length=16))
 TAGGER = small(Tagging(labels=("O", "B-X", "I-X", "B-Y", "I-Y"), scheme="iob2", max_length=12))
-ANSWERER = small(QuestionAnswering(max_length=20, stride=5, max_question=8))
+ANSWERER = small(QuestionAnswering(max_length=20, doc_stride=5, max_query_length=8))
 PRETRAINED = small(None)
 ALL = (CLASSIFIER, PAIRS, REGRESSION, CHOOSER, TAGGER, ANSWERER, PRETRAINED)
 
@@ -100,7 +100,10 @@ def test_sentences_of_a_document_are_tagged_with_those_around_them():
     found = bert.tag(texts, document=True)
     given = [TagExample(one.words) for one in bert.tag(texts)]
     assert (
-        found[1] == next(prediction.predicted(bert.model, task, TOKENIZER, list(surrounded(given, 10)))).predictions[1]
+        found[1]
+        == next(
+            prediction.predict_chunks(bert.model, task, TOKENIZER, list(with_document_context(given, 10)))
+        ).predictions[1]
     )
     assert found[1] != bert.tag(texts)[1]
     assert [one.words for one in found] == [one.words for one in bert.tag(texts)]
@@ -257,7 +260,9 @@ def test_words_and_texts_may_stand_in_one_list():
 def rounded(bert: Bert) -> list[object]:
     """What a model says, whichever its kind."""
     calls = {
-        "classification": lambda: bert.classify([("the", "cat") if bert is PAIRS or bert.task.pair else "the cat"]),
+        "classification": lambda: bert.classify(
+            [("the", "cat") if bert is PAIRS or bert.task.text_pair else "the cat"]
+        ),
         "regression": lambda: bert.classify("the cat"),
         "multiple-choice": lambda: bert.choose("the", ["cat", "sat"]),
         "tagging": lambda: bert.tag("the cat sat."),

@@ -16,7 +16,7 @@ from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
 from bertwright.interop.crc32c import crc32c, masked
 from bertwright.interop.google import load_checkpoint
-from bertwright.interop.huggingface import config_fields, to_foreign
+from bertwright.interop.huggingface import config_fields, to_hf_weights
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 
@@ -85,7 +85,7 @@ def google_name(name: str) -> str:
 
 def write_release(folder: Path, model: BertForPretraining, **table_options: int) -> None:
     arrays = {"global_step": np.array(7, dtype=np.int64)}
-    for name, tensor in to_foreign(model).items():
+    for name, tensor in to_hf_weights(model).items():
         google = google_name(name)
         arrays[google] = np.ascontiguousarray(tensor.numpy().T if google.endswith("kernel") else tensor.numpy())
         arrays[f"{google}/adam_m"] = np.zeros_like(arrays[google])
@@ -115,7 +115,7 @@ def model() -> BertForPretraining:
 def test_a_release_is_read_to_the_bit(tmp_path, model):
     write_release(tmp_path, model)
     loaded = load_checkpoint(tmp_path)
-    assert loaded.missing_heads == loaded.ignored == ()
+    assert loaded.missing_heads == loaded.unexpected_keys == ()
     assert loaded.model.config == CONFIG
     for (name, ours), expected in zip(loaded.model.named_parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, expected), name

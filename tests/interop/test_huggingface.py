@@ -12,8 +12,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from bertwright.batching.batch import pack
-from bertwright.interop.huggingface import load_config, load_model, save_model, to_foreign
-from bertwright.interop.weight_names import foreign_names
+from bertwright.interop.huggingface import load_config, load_model, save_model, to_hf_weights
+from bertwright.interop.weight_names import hf_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -69,7 +69,7 @@ def same(model: BertForPretraining, other: BertForPretraining) -> bool:
 
 def test_what_is_saved_is_loaded_to_the_bit(folder):
     loaded = load_model(folder)
-    assert loaded.missing_heads == loaded.ignored == ()
+    assert loaded.missing_heads == loaded.unexpected_keys == ()
     assert same(loaded.model, random_model())
     assert loaded.model.config == CONFIG
     assert not loaded.model.training
@@ -131,7 +131,7 @@ def test_we_open_every_architecture_of_theirs(tmp_path, folder, name, missing):
 
 def test_heads_of_another_task_are_named(tmp_path, folder):
     transformers.BertForTokenClassification.from_pretrained(folder).save_pretrained(tmp_path / "tagger")
-    assert load_model(tmp_path / "tagger", "optional").ignored == ("classifier.bias", "classifier.weight")
+    assert load_model(tmp_path / "tagger", "optional").unexpected_keys == ("classifier.bias", "classifier.weight")
 
 
 def test_old_names_buffers_and_the_decoders_copies(folder):
@@ -170,18 +170,18 @@ def test_half_precision_becomes_float32(folder):
 
 
 def test_the_table_is_reversible():
-    names = [name for ours, _ in random_model().named_parameters() for name in foreign_names(ours)]
+    names = [name for ours, _ in random_model().named_parameters() for name in hf_names(ours)]
     assert len(set(names)) == len(names)
-    assert set(names) == set(to_foreign(random_model()))
+    assert set(names) == set(to_hf_weights(random_model()))
 
 
 def test_bert_base_itself_would_load():
     """The names of a real bert-base-uncased folder, from `transformers` on the meta device: ours to the last one."""
     with torch.device("meta"):
         theirs = transformers.BertForPreTraining(transformers.BertConfig())
-        ours = BertForPretraining(BertConfig.named("base", vocab_size=30_522))
+        ours = BertForPretraining(BertConfig.from_size("base", vocab_size=30_522))
     tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-    known = {name for mine, _ in ours.named_parameters() for name in foreign_names(mine)}
+    known = {name for mine, _ in ours.named_parameters() for name in hf_names(mine)}
     assert known == {name for name, _ in theirs.named_parameters(remove_duplicate=False)} - tied
 
 

@@ -23,7 +23,7 @@ from bertwright.interop.huggingface import (
     write_task_model,
 )
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask, Head
+from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
@@ -37,11 +37,11 @@ PADDED = {"input_ids": torch.zeros(4, 11, dtype=torch.int64), "attention_mask": 
 PADDED["input_ids"][torch.from_numpy(REAL)] = BATCH.input_ids
 
 RECORDS = {
-    "sequence": HeadRecord(Head("sequence", 3), ("bad", "so-so", "gut"), regression=False),
-    "regression": HeadRecord(Head("sequence", 1), (), regression=True),
-    "choice": HeadRecord(Head("choice", 1), (), regression=False),
-    "token": HeadRecord(Head("token", 5), ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), regression=False),
-    "span": HeadRecord(Head("span", 2), (), regression=False),
+    "sequence": HeadRecord(HeadSpec("sequence", 3), ("bad", "so-so", "gut"), regression=False),
+    "regression": HeadRecord(HeadSpec("sequence", 1), (), regression=True),
+    "choice": HeadRecord(HeadSpec("choice", 1), (), regression=False),
+    "token": HeadRecord(HeadSpec("token", 5), ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), regression=False),
+    "span": HeadRecord(HeadSpec("span", 2), (), regression=False),
 }
 AUTO = {
     "sequence": transformers.AutoModelForSequenceClassification,
@@ -74,7 +74,7 @@ def ours(model: BertForTask) -> torch.Tensor:
 
 
 @torch.no_grad()
-def theirs(model: nn.Module, head: Head) -> torch.Tensor:
+def theirs(model: nn.Module, head: HeadSpec) -> torch.Tensor:
     if head.kind == "choice":  # two questions of two endings
         return model(**{name: tensor.view(2, 2, 11) for name, tensor in PADDED.items()}).logits.view(4, 1)
     output = model(**PADDED)
@@ -131,7 +131,7 @@ def test_their_defaults_go_unsaid(tmp_path):
     """Two labels without names, and one output for a regression, are what their classes assume."""
     sizes = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
     for changes, expected in (
-        ({}, HeadRecord(Head("sequence", 2), ("LABEL_0", "LABEL_1"), False)),
+        ({}, HeadRecord(HeadSpec("sequence", 2), ("LABEL_0", "LABEL_1"), False)),
         ({"num_labels": 1}, RECORDS["regression"]),
     ):
         config = transformers.BertConfig(**sizes, **changes)
@@ -139,14 +139,14 @@ def test_their_defaults_go_unsaid(tmp_path):
         assert load_head(tmp_path / "theirs") == expected
         assert load_task_model(tmp_path / "theirs").head == expected.head
     assert head_from({"architectures": ["BertForTokenClassification"], "num_labels": 3}, Path("x")) == HeadRecord(
-        Head("token", 3), ("LABEL_0", "LABEL_1", "LABEL_2"), False
+        HeadSpec("token", 3), ("LABEL_0", "LABEL_1", "LABEL_2"), False
     )
 
 
 def test_pre_training_goes_on_from_a_task_model_without_its_head(tmp_path):
     model = write(tmp_path / "m", RECORDS["sequence"])
     loaded = load_model(tmp_path / "m", heads="optional")
-    assert loaded.ignored == ("classifier.bias", "classifier.weight")
+    assert loaded.unexpected_keys == ("classifier.bias", "classifier.weight")
     assert loaded.missing_heads == ("masked_token", "next_sentence")
     assert same(loaded.model.encoder, model.encoder)
     assert same(loaded.model.pooler, model.pooler)
@@ -173,17 +173,17 @@ def test_every_folder_gives_its_encoder_and_the_pooler_it_has(tmp_path, name, re
     if record.head.pooled:
         has_pooler = name in ("BertForPreTraining", "BertModel")
         assert same(started.model.pooler, source.pooler if has_pooler else fresh.pooler)
-        assert started.fresh == (("classifier",) if has_pooler else ("pooler", "classifier"))
+        assert started.newly_initialized == (("classifier",) if has_pooler else ("pooler", "classifier"))
     else:
         assert started.model.pooler is None
-        assert started.fresh == ("classifier",)
+        assert started.newly_initialized == ("classifier",)
 
 
 def test_a_classifier_is_never_taken_over_even_where_it_would_fit(tmp_path):
     write(tmp_path / "m", RECORDS["sequence"])
-    started, other = (start_task_model(tmp_path / "m", Head("sequence", 3), seed) for seed in (1, 2))
-    assert started.fresh == ("classifier",)
-    assert same(started.model.classifier, BertForTask(CONFIG, Head("sequence", 3), seed=1).classifier)
+    started, other = (start_task_model(tmp_path / "m", HeadSpec("sequence", 3), seed) for seed in (1, 2))
+    assert started.newly_initialized == ("classifier",)
+    assert same(started.model.classifier, BertForTask(CONFIG, HeadSpec("sequence", 3), seed=1).classifier)
     assert not same(started.model.classifier, other.model.classifier)
     assert same(started.model.encoder, other.model.encoder)
     assert torch.equal(started.model.classifier.bias, torch.zeros(3))
@@ -191,7 +191,7 @@ def test_a_classifier_is_never_taken_over_even_where_it_would_fit(tmp_path):
 
 def test_a_start_may_change_the_configuration(tmp_path):
     pretrained(tmp_path / "m")
-    model = start_task_model(tmp_path / "m", Head("token", 2), 0, hidden_dropout=0.25).model
+    model = start_task_model(tmp_path / "m", HeadSpec("token", 2), 0, hidden_dropout=0.25).model
     assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, 0.1)
     (tmp_path / "new").mkdir()
     write_task_model(tmp_path / "new", model, TOKENIZER, ("a", "b"), regression=False)
@@ -251,16 +251,16 @@ def test_weights_that_are_not_whole(tmp_path):
             load_task_model(tmp_path / "m")
     save_file(tensors | {"bert.extra": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match=r"unexpected: bert\.extra"):
-        start_task_model(tmp_path / "m", Head("token", 2), 0)
+        start_task_model(tmp_path / "m", HeadSpec("token", 2), 0)
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        HeadRecord(Head("sequence", 3), ("a", "b"), False),
-        HeadRecord(Head("token", 2), ("a", "a"), False),
-        HeadRecord(Head("token", 2), (), False),
-        HeadRecord(Head("sequence", 2), (), True),
+        HeadRecord(HeadSpec("sequence", 3), ("a", "b"), False),
+        HeadRecord(HeadSpec("token", 2), ("a", "a"), False),
+        HeadRecord(HeadSpec("token", 2), (), False),
+        HeadRecord(HeadSpec("sequence", 2), (), True),
     ],
 )
 def test_labels_that_do_not_name_the_outputs_are_not_written(tmp_path, record):

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertwright.io.tables import Columns, plain, read_rows
+from bertwright.io.tables import TableSchema, label_text, read_rows
 from bertwright.tasks.classification import Classification
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
-BOTH = Columns(("text",), ("label",))
+BOTH = TableSchema(("text",), ("label",))
 
 
-def found(path: Path, content: bytes | str, columns: Columns = BOTH) -> list[tuple[Any, ...]]:
+def found(path: Path, content: bytes | str, columns: TableSchema = BOTH) -> list[tuple[Any, ...]]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return [values for _, values in read_rows(str(path), columns)]
 
@@ -31,7 +31,10 @@ def found(path: Path, content: bytes | str, columns: Columns = BOTH) -> list[tup
 def test_columns_come_in_the_order_asked_for(tmp_path: Path) -> None:
     table = "label\tid\ttext\n0\t7\ta b\n1\t8\t\n"
     assert found(tmp_path / "a.tsv", table) == [("a b", "0"), ("", "1")]
-    assert found(tmp_path / "a.txt", table, Columns((), ("label", "id", "label"))) == [("0", "7", "0"), ("1", "8", "1")]
+    assert found(tmp_path / "a.txt", table, TableSchema((), ("label", "id", "label"))) == [
+        ("0", "7", "0"),
+        ("1", "8", "1"),
+    ]
 
 
 def test_places_name_file_and_line_where_a_row_starts(tmp_path: Path) -> None:
@@ -42,20 +45,20 @@ def test_places_name_file_and_line_where_a_row_starts(tmp_path: Path) -> None:
 
 
 def test_without_a_header_columns_are_numbers_and_the_first_line_is_a_row(tmp_path: Path) -> None:
-    columns = Columns(("4",), ("2",), header=False)
+    columns = TableSchema(("4",), ("2",), header=False)
     assert found(tmp_path / "a.tsv", "gj04\t1\t\tGood.\ngj04\t0\t*\tBad.\n", columns) == [("Good.", "1"), ("Bad.", "0")]
 
 
 def test_quotes_are_plain_in_tsv_and_enclose_in_csv_unless_told(tmp_path: Path) -> None:
     tabs, commas = '"a ""b""\n c"\t1\n"x\ty"\t0\n', '"a ""b""\n c",1\n"x,y",0\n'
     enclosed = [('a "b"\n c', "1"), ("x\ty", "0")]
-    numbers = Columns(("1",), ("2",), header=False, quotes=True)
+    numbers = TableSchema(("1",), ("2",), header=False, quotes=True)
     assert found(tmp_path / "a.tsv", tabs, numbers) == enclosed
-    assert found(tmp_path / "a.csv", commas, Columns(("1",), ("2",), header=False)) == [enclosed[0], ("x,y", "0")]
+    assert found(tmp_path / "a.csv", commas, TableSchema(("1",), ("2",), header=False)) == [enclosed[0], ("x,y", "0")]
     plain_quotes = 'text\tlabel\n"Open quote\t1\n'
     assert found(tmp_path / "a.tsv", plain_quotes) == [('"Open quote', "1")]
     plain_quotes = plain_quotes.replace("\t", ",")
-    assert found(tmp_path / "a.csv", plain_quotes, Columns(("text",), ("label",), quotes=False)) == [
+    assert found(tmp_path / "a.csv", plain_quotes, TableSchema(("text",), ("label",), quotes=False)) == [
         ('"Open quote', "1")
     ]
 
@@ -77,11 +80,11 @@ def test_parquet_keeps_numbers_and_lists_and_places_are_rows(tmp_path: Path) -> 
     polars.DataFrame({"label": [1, 0], "n": [1.5, 2.5], "words": [["x", "y"], []], "text": ["a", "b"]}).write_parquet(
         path
     )
-    columns = Columns(("text",), ("label", "words", "n"))
+    columns = TableSchema(("text",), ("label", "words", "n"))
     kinds = polars.DataFrame({"a": ["x", "y"], "b": ["u", "v"]})
     kinds = kinds.with_columns(polars.col("a").cast(polars.Categorical), polars.col("b").cast(polars.Enum(["v", "u"])))
     kinds.write_parquet(tmp_path / "kinds.parquet")
-    assert [row for _, row in read_rows(str(tmp_path / "kinds.parquet"), Columns(("a", "b")))] == [
+    assert [row for _, row in read_rows(str(tmp_path / "kinds.parquet"), TableSchema(("a", "b")))] == [
         ("x", "u"),
         ("y", "v"),
     ]
@@ -111,7 +114,7 @@ def test_every_row_must_have_the_separator_of_the_header(tmp_path: Path) -> None
 
 def test_a_slip_in_a_name_is_told_by_the_names_between_semicolons(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no column 'inhal'; did you mean \"inhalt\"\?$"):
-        found(tmp_path / "a.csv", "id;inhalt\n1;a\n", Columns(("inhal",)))
+        found(tmp_path / "a.csv", "id;inhalt\n1;a\n", TableSchema(("inhal",)))
 
 
 def test_a_task_reads_a_file_with_semicolons(tmp_path: Path) -> None:
@@ -121,7 +124,7 @@ def test_a_task_reads_a_file_with_semicolons(tmp_path: Path) -> None:
 
 
 def test_a_blank_line_is_an_empty_value_where_there_is_one_column(tmp_path: Path) -> None:
-    assert found(tmp_path / "a.tsv", "text\na\n\nb\n", Columns(("text",))) == [("a",), ("",), ("b",)]
+    assert found(tmp_path / "a.tsv", "text\na\n\nb\n", TableSchema(("text",))) == [("a",), ("",), ("b",)]
 
 
 def test_a_compressed_file_and_the_files_of_a_glob(tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_a_compressed_file_and_the_files_of_a_glob(tmp_path: Path) -> None:
     [("1", "1"), (" a", " a"), (1, "1"), (0.5, "0.5"), (2.0, "2"), (True, "true"), (False, "false")],
 )
 def test_labels_become_text(value: Any, text: str) -> None:
-    assert plain(value, "label", "a.jsonl, line 1") == text
+    assert label_text(value, "label", "a.jsonl, line 1") == text
 
 
 # --- the same rows from every format
@@ -147,7 +150,7 @@ FIELD = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_siz
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(table=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=6), block=st.sampled_from([1, 5, 1 << 20]))
 def test_every_format_gives_the_same_rows(tmp_path: Path, table: list[tuple[str, str]], block: int) -> None:
-    columns = Columns(("a", "b"), quotes=True)
+    columns = TableSchema(("a", "b"), quotes=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertwright.io.decoding.BLOCK", block)
         for suffix, mark in ((".csv", ","), (".tsv", "\t")):
@@ -203,7 +206,7 @@ def test_numbers_of_a_parquet_file_get_the_names_in_its_metadata(
     features = {"text": {"dtype": "string", "_type": "Value"}, "label": feature}
     path = hub_file(tmp_path / "a.parquet", {"text": ["a"], "label": column}, features)
     assert list(read_rows(path, BOTH)) == [(f"{path}, row 1", ("a", named))]
-    assert [values for _, values in read_rows(path, Columns(("text",), ("label",), codes=True))] == [("a", value)]
+    assert [values for _, values in read_rows(path, TableSchema(("text",), ("label",), codes=True))] == [("a", value)]
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", "null", '{"info": 3}', '{"info": {"features": null}}', '{"info": {}}'])
@@ -229,7 +232,7 @@ def test_numbers_without_a_name_are_refused_where_others_have_one(tmp_path: Path
     path = hub_file(tmp_path / "a.parquet", {"text": ["a", "b"], "label": [whole, value]}, {"label": feature})
     with pytest.raises(ValueError, match=rf"a\.parquet, row 2: {message}"):
         list(read_rows(path, BOTH))
-    assert len(list(read_rows(path, Columns(("text",))))) == 2  # where labels are not asked for, none is needed
+    assert len(list(read_rows(path, TableSchema(("text",))))) == 2  # where labels are not asked for, none is needed
 
 
 # --- published tables
@@ -238,15 +241,15 @@ def test_numbers_without_a_name_are_refused_where_others_have_one(tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "columns", "rows"),
     [
-        ("glue/SST-2/train.tsv", Columns(("sentence",), ("label",)), 67_349),
-        ("glue/MRPC/train.tsv", Columns(("#1 String", "#2 String"), ("Quality",)), 3_668),
-        ("glue/CoLA/train.tsv", Columns(("4",), ("2",), header=False), 8_551),
-        ("glue/STS-B/dev.tsv", Columns(("sentence1", "sentence2"), ("score",)), 1_500),
-        ("nsmc/ratings_test.txt", Columns(("document",), ("label",)), 50_000),
-        ("codah/test.tsv", Columns(("2", "3", "4", "5", "6"), ("7",), header=False), 555),
+        ("glue/SST-2/train.tsv", TableSchema(("sentence",), ("label",)), 67_349),
+        ("glue/MRPC/train.tsv", TableSchema(("#1 String", "#2 String"), ("Quality",)), 3_668),
+        ("glue/CoLA/train.tsv", TableSchema(("4",), ("2",), header=False), 8_551),
+        ("glue/STS-B/dev.tsv", TableSchema(("sentence1", "sentence2"), ("score",)), 1_500),
+        ("nsmc/ratings_test.txt", TableSchema(("document",), ("label",)), 50_000),
+        ("codah/test.tsv", TableSchema(("2", "3", "4", "5", "6"), ("7",), header=False), 555),
     ],
 )
-def test_published_tables_have_their_published_number_of_rows(name: str, columns: Columns, rows: int) -> None:
+def test_published_tables_have_their_published_number_of_rows(name: str, columns: TableSchema, rows: int) -> None:
     path = DATA / name
     if not path.exists():
         pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")
@@ -264,30 +267,40 @@ TABLE = "text\tlabel\na\t0\n"
         ("a.tsv", f"{TABLE}b\n", BOTH, r"a\.tsv, line 3: 2 columns expected \(text, label\), 1 found"),
         ("a.tsv", f"{TABLE}b\t1\t\n", BOTH, r"a\.tsv, line 3: 2 columns expected \(text, label\), 3 found$"),
         ("a.tsv", f'{TABLE}"b\tc"\t1\n', BOTH, r"3 found; are fields in quotes\? Set quotes to true"),
-        ("a.tsv", "a\t0\nb\n", Columns(("1",), header=False), r"line 2: 2 columns expected \(as in line 1\), 1 found"),
-        ("a.tsv", TABLE, Columns(("texts",)), r"a\.tsv, line 1: no column 'texts'; did you mean \"text\"\?"),
-        ("a.tsv", TABLE, Columns(("body",)), r"line 1: no column 'body'; found are text, label$"),
-        ("a.tsv", TABLE, Columns(("2",)), r"no column '2'; .*columns by number need header = false"),
-        ("a.tsv", "a\t0\n", Columns(("3",), header=False), r"no column '3'; found are 1, 2; without a header"),
-        ("a.tsv", "a\t0\n", Columns(("0",), header=False), r"no column '0'; found are 1, 2; without a header"),
+        (
+            "a.tsv",
+            "a\t0\nb\n",
+            TableSchema(("1",), header=False),
+            r"line 2: 2 columns expected \(as in line 1\), 1 found",
+        ),
+        ("a.tsv", TABLE, TableSchema(("texts",)), r"a\.tsv, line 1: no column 'texts'; did you mean \"text\"\?"),
+        ("a.tsv", TABLE, TableSchema(("body",)), r"line 1: no column 'body'; found are text, label$"),
+        ("a.tsv", TABLE, TableSchema(("2",)), r"no column '2'; .*columns by number need header = false"),
+        ("a.tsv", "a\t0\n", TableSchema(("3",), header=False), r"no column '3'; found are 1, 2; without a header"),
+        ("a.tsv", "a\t0\n", TableSchema(("0",), header=False), r"no column '0'; found are 1, 2; without a header"),
         (
             "a.txt",
             "Oh, bear\nb\n",
-            Columns(("1",)),
+            TableSchema(("1",)),
             r"no column '1'; found are Oh, bear; columns by number need header = f",
         ),
         (
             "a.txt",
             "Oh, bear\nb\n",
-            Columns(("text",), header=False),
+            TableSchema(("text",), header=False),
             r"found are 1; without a header columns are numbers",
         ),
-        ("a.txt", "text,label\nb\n", Columns(("text",)), r"found are text,label; fields stand between commas in \.csv"),
-        ("a.csv", "a;0\n", Columns(("2",), header=False), r"no column '2'; .*fields stand between commas in \.csv"),
-        ("a.tsv", '"text"\n"a"\n', Columns(("text",)), r"are fields in quotes\? Set quotes to true"),
+        (
+            "a.txt",
+            "text,label\nb\n",
+            TableSchema(("text",)),
+            r"found are text,label; fields stand between commas in \.csv",
+        ),
+        ("a.csv", "a;0\n", TableSchema(("2",), header=False), r"no column '2'; .*fields stand between commas in \.csv"),
+        ("a.tsv", '"text"\n"a"\n', TableSchema(("text",)), r"are fields in quotes\? Set quotes to true"),
         ("a.tsv", f"{'long ' * 30}\tb\na\tb\n", BOTH, r"no column 'text'; found are long .{30,60}…, b$"),
         ("a.tsv", f"\n{TABLE}", BOTH, r"line 1: no column 'text'; found are none"),
-        ("a.tsv", TABLE.replace("label", "text"), Columns(("text",)), r"line 1: 'text' names several columns"),
+        ("a.tsv", TABLE.replace("label", "text"), TableSchema(("text",)), r"line 1: 'text' names several columns"),
         ("a.csv", 'text,label\n"a,0\n', BOTH, r"a\.csv, line 2: .*is a quote left open"),
         ("a.csv", "text,label\ra,0\r", BOTH, r"a\.csv, line 1: .*carriage return"),
         ("a.jsonl", '{"text": "a", "text": "b", "label": 0}', BOTH, r"line 1: not valid JSON \('text' comes twice\)"),
@@ -309,7 +322,7 @@ TABLE = "text\tlabel\na\t0\n"
         ("a.parquet", b"PAR1", BOTH, r"a\.parquet: not a readable Parquet file"),
     ],
 )
-def test_bad_tables(tmp_path: Path, name: str, content: bytes | str, columns: Columns, message: str) -> None:
+def test_bad_tables(tmp_path: Path, name: str, content: bytes | str, columns: TableSchema, message: str) -> None:
     with pytest.raises(ValueError, match=message) as raised:
         found(tmp_path / name, content, columns)
     assert "\n" not in str(raised.value)
@@ -322,7 +335,7 @@ def test_nulls_in_parquet_are_refused_with_their_row(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.parquet, row 2: no value \(null\) in 'text'"):
         list(read_rows(str(path), BOTH))
     with pytest.raises(ValueError, match=r"a\.parquet: strings expected in 'label', Int64 found"):
-        list(read_rows(str(path), Columns(("label",))))
+        list(read_rows(str(path), TableSchema(("label",))))
 
 
 @pytest.mark.parametrize(
@@ -337,4 +350,4 @@ def test_nulls_in_parquet_are_refused_with_their_row(tmp_path: Path) -> None:
 )
 def test_values_that_are_no_labels(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"a.jsonl, line 7: {message}"):
-        plain(value, "label", "a.jsonl, line 7")
+        label_text(value, "label", "a.jsonl, line 7")

@@ -2,23 +2,23 @@
 
 import pytest
 
-from bertwright.metrics.seed_summary import Spread, spread
+from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
 
 def test_mean_and_deviation_of_the_sample_by_hand() -> None:
-    found = spread([0.9, 0.8, 0.7, 0.8])
+    found = summarize_seeds([0.9, 0.8, 0.7, 0.8])
     assert found.mean == pytest.approx(0.8)
-    assert found.deviation == pytest.approx((0.02 / 3) ** 0.5)
-    assert (found.lowest, found.best, found.seeds) == (0.7, 0.9, 4)
+    assert found.std == pytest.approx((0.02 / 3) ** 0.5)
+    assert (found.min, found.best, found.seeds) == (0.7, 0.9, 4)
 
 
 def test_how_it_is_printed() -> None:
-    assert str(spread([0.878, 0.884, 0.890, 0.878, 0.890])) == "88.4 ± 0.6 (5 seeds)"
-    assert str(spread([-0.05, 0.05])) == "0.0 ± 7.1 (2 seeds)"
-    assert str(spread([0.5])) == "50.0 (1 seed)"
+    assert str(summarize_seeds([0.878, 0.884, 0.890, 0.878, 0.890])) == "88.4 ± 0.6 (5 seeds)"
+    assert str(summarize_seeds([-0.05, 0.05])) == "0.0 ± 7.1 (2 seeds)"
+    assert str(summarize_seeds([0.5])) == "50.0 (1 seed)"
 
 
 def test_one_seed_has_no_deviation_and_none_has_no_mean() -> None:
-    assert spread([0.5]) == Spread(0.5, None, 0.5, 0.5, 1)
+    assert summarize_seeds([0.5]) == SeedSummary(0.5, None, 0.5, 0.5, 1)
     with pytest.raises(ValueError, match="at least one seed is needed"):
-        spread([])
+        summarize_seeds([])

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bertwright.metrics.span_f1 import SpanScore, accuracy, detect, misfit, normalized, span_scores, spans
+from bertwright.metrics.span_f1 import (
+    SpanScore,
+    accuracy,
+    detect,
+    find_invalid_tag,
+    span_scores,
+    spans,
+    to_canonical_scheme,
+)
 
 IOB = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-A-B"]
 BIOES = [*IOB, "E-PER", "S-PER", "E-LOC", "S-LOC"]
@@ -49,9 +57,11 @@ def test_bare_prefixes_are_spans_of_one_kind(tags):
     named = [tag if tag == "O" else f"{tag}-_" for tag in tags]
     assert spans(tags) == spans(named)
     assert [tuple(span) for span in spans(tags)] == get_entities(tags)
-    bare = normalized(tags, "iob1")
-    assert [tag if tag == "O" else f"{tag}-_" for tag in bare] == [*normalized(named, "iob1")]
-    assert normalized(["L" if tag == "E" else "U" if tag == "S" else tag for tag in tags], "bioes") == tuple(tags)
+    bare = to_canonical_scheme(tags, "iob1")
+    assert [tag if tag == "O" else f"{tag}-_" for tag in bare] == [*to_canonical_scheme(named, "iob1")]
+    assert to_canonical_scheme(["L" if tag == "E" else "U" if tag == "S" else tag for tag in tags], "bioes") == tuple(
+        tags
+    )
 
 
 def test_tags_that_spell_nothing_are_outside_for_every_score():
@@ -80,16 +90,16 @@ def test_ill_formed_predictions_are_read_as_conlleval_reads_them():
 
 @given(tags=IOB_SEQUENCES)
 def test_iob1_and_iob2_spell_the_same_spans(tags):
-    iob2 = normalized(tags, "iob1")
+    iob2 = to_canonical_scheme(tags, "iob1")
     assert spans(iob2) == spans(tags)
-    assert misfit(iob2, "iob2") is None
+    assert find_invalid_tag(iob2, "iob2") is None
     starts = {span.first for span in spans(tags)}
     assert [tag[0] == "B" for tag in iob2] == [place in starts for place in range(len(tags))]
 
 
 def test_bilou_is_bioes_with_other_letters():
-    assert normalized(["B-X", "I-X", "L-X", "U-Y", "O"], "bioes") == ("B-X", "I-X", "E-X", "S-Y", "O")
-    assert normalized(["L-X", "NN"], "none") == ("L-X", "NN")
+    assert to_canonical_scheme(["B-X", "I-X", "L-X", "U-Y", "O"], "bioes") == ("B-X", "I-X", "E-X", "S-Y", "O")
+    assert to_canonical_scheme(["L-X", "NN"], "none") == ("L-X", "NN")
 
 
 @pytest.mark.parametrize(
@@ -131,11 +141,11 @@ def test_schemes_are_found_out(sequences, scheme):
     ],
 )
 def test_a_tag_that_does_not_fit_is_named(tags, scheme, place, reason):
-    fault = misfit(tags, scheme)
+    fault = find_invalid_tag(tags, scheme)
     assert fault is not None
     assert fault.place == place
     assert fault.reason.startswith(reason)
-    assert misfit(tags, "none") is None
+    assert find_invalid_tag(tags, "none") is None
 
 
 def test_scores_worked_out_on_paper():

@@ -16,12 +16,12 @@ from bertwright.models.heads import BertForPretraining
     ("size", "published"), [("tiny", 4.4), ("mini", 11.3), ("small", 29.1), ("medium", 41.7), ("base", 110.1)]
 )
 def test_sizes_have_the_published_numbers_of_millions(size, published):  # Turc et al. 2019, table 1
-    config = BertConfig.named(size, vocab_size=30_522)
+    config = BertConfig.from_size(size, vocab_size=30_522)
     assert (config.encoder_parameters + config.pooler_parameters) / 1e6 == pytest.approx(published, abs=0.7)
 
 
 def test_head_size_is_64_in_every_size():
-    assert {BertConfig.named(size, vocab_size=9).head_size for size in SIZES} == {64}
+    assert {BertConfig.from_size(size, vocab_size=9).head_size for size in SIZES} == {64}
 
 
 @given(
@@ -78,4 +78,4 @@ def test_each_impossible_value_has_its_message(changes, message):
 
 def test_an_unknown_size_names_the_known_ones():
     with pytest.raises(ValueError, match="'huge' is unknown; known are tiny, mini, small, medium, base, large"):
-        BertConfig.named("huge", vocab_size=10)
+        BertConfig.from_size("huge", vocab_size=10)

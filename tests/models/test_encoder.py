@@ -174,7 +174,7 @@ def test_initial_weights_belong_to_seed_and_name():
 
 
 def test_initial_weights_are_a_normal_distribution_cut_at_two_standard_deviations():
-    model = Encoder(BertConfig.named("tiny", vocab_size=5000))
+    model = Encoder(BertConfig.from_size("tiny", vocab_size=5000))
     initialize(model, std=0.02, seed=0)
     words = model.embeddings.word.weight.detach()
     assert words.abs().max() <= 0.04

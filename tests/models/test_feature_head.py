@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
-from bertwright.models.feature_head import REPRESENTATIONS, BiLstm, Probe, ProbeShape, ScalarMix, layers_of
+from bertwright.models.feature_head import REPRESENTATIONS, BiLstm, FeatureHead, FeatureHeadConfig, ScalarMix, layers_of
 
-SHAPE = ProbeShape(layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)
+SHAPE = FeatureHeadConfig(layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
 
@@ -53,7 +53,7 @@ def test_scalar_mix_is_elmos_formula():
 
 
 def test_both_parts_of_the_mix_are_learned():
-    probe = Probe(SHAPE)
+    probe = FeatureHead(SHAPE)
     probe(random_states(4), [4]).square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in probe.named_parameters()}
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients.values())
@@ -61,7 +61,7 @@ def test_both_parts_of_the_mix_are_learned():
 
 
 def test_unweighted_layers_lie_side_by_side():
-    probe, states = Probe(SHAPE._replace(weighted=False, lstm_layers=0)), random_states(4)
+    probe, states = FeatureHead(SHAPE._replace(weighted=False, lstm_layers=0)), random_states(4)
     by_hand = torch.cat([states[:, 0], states[:, 1], states[:, 2]], dim=1) @ probe.classifier.weight.T
     torch.testing.assert_close(probe(states, [4]), by_hand + probe.classifier.bias)
 
@@ -83,7 +83,7 @@ def one_direction(lstm: torch.nn.LSTM, words: Tensor, suffix: str) -> list[Tenso
 
 @given(LENGTHS)
 def test_each_run_is_read_word_by_word_in_both_directions(lengths: list[int]):
-    probe, states = Probe(SHAPE, seed=3), random_states(sum(lengths))
+    probe, states = FeatureHead(SHAPE, seed=3), random_states(sum(lengths))
     lstm = probe.lstm
     assert isinstance(lstm, BiLstm)
     runs = []
@@ -100,7 +100,7 @@ def test_each_run_is_read_word_by_word_in_both_directions(lengths: list[int]):
 
 @given(LENGTHS, st.integers(0, 5))
 def test_a_run_does_not_know_its_companions(lengths: list[int], chosen: int):
-    probe, states = Probe(SHAPE), random_states(sum(lengths))
+    probe, states = FeatureHead(SHAPE), random_states(sum(lengths))
     chosen %= len(lengths)
     alone = states.split(lengths)[chosen]
     together = probe(states, lengths).split(lengths)[chosen]
@@ -108,7 +108,7 @@ def test_a_run_does_not_know_its_companions(lengths: list[int], chosen: int):
 
 
 def test_a_seed_is_a_head():
-    first, again, other = Probe(SHAPE, 1), Probe(SHAPE, 1), Probe(SHAPE, 2)
+    first, again, other = FeatureHead(SHAPE, 1), FeatureHead(SHAPE, 1), FeatureHead(SHAPE, 2)
     states = random_states(7)
     assert torch.equal(first(states, [3, 4]), again(states, [3, 4]))
     assert not torch.allclose(first(states, [3, 4]), other(states, [3, 4]))
@@ -117,20 +117,20 @@ def test_a_seed_is_a_head():
     assert len({parameter.flatten()[0].item() for parameter in drawn}) == len(drawn)
 
 
-def start(probe: Probe, parameter: Tensor) -> float:
+def start(probe: FeatureHead, parameter: Tensor) -> float:
     """The largest number that PyTorch's documentation has these layers start with: LSTMs of 4, a linear layer of 8."""
     return (8 if any(parameter is one for one in probe.classifier.parameters()) else 4) ** -0.5
 
 
 def test_dropout_belongs_to_its_seed_and_leaves_the_mean():
-    probe, states = Probe(SHAPE), random_states(5)
+    probe, states = FeatureHead(SHAPE), random_states(5)
     assert probe.lstm is not None
     words = states.mean(1)
     dropped = [probe.lstm(words, [2, 3], Dropout(0.5, seed)) for seed in range(2)]
     assert torch.equal(dropped[0], probe.lstm(words, [2, 3], Dropout(0.5, 0)))
     assert (dropped[0] == 0).any()
     assert not torch.equal(dropped[0] == 0, dropped[1] == 0)
-    linear = Probe(SHAPE._replace(lstm_layers=0))
+    linear = FeatureHead(SHAPE._replace(lstm_layers=0))
     mean = torch.stack([linear(states, [5], Dropout(0.5, seed)) for seed in range(4000)]).mean(0)
     torch.testing.assert_close(mean, linear(states, [5]), atol=0.03, rtol=0)
 

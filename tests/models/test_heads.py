@@ -8,7 +8,7 @@ import torch
 
 from bertwright.batching.batch import pack
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask, Head
+from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
 
 CONFIG = BertConfig(vocab_size=30, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16, max_positions=16)
 BATCH = pack([np.arange(1, 6), np.arange(3, 12)])
@@ -57,11 +57,11 @@ def test_the_same_seed_gives_the_same_model():
 
 # ---- the one layer of a task
 
-HEADS = [Head("sequence", 3), Head("choice", 1), Head("token", 5), Head("span", 2)]
+HEADS = [HeadSpec("sequence", 3), HeadSpec("choice", 1), HeadSpec("token", 5), HeadSpec("span", 2)]
 ROWS = torch.tensor([0, 2, 3, 5, 13])
 
 
-def task_model(head: Head, rate: float = 0.0) -> BertForTask:
+def task_model(head: HeadSpec, rate: float = 0.0) -> BertForTask:
     """Weights large enough that every state tells."""
     config = replace(CONFIG, initializer_range=0.3, hidden_dropout=rate, attention_dropout=rate)
     return BertForTask(config, head, seed=1)

@@ -8,9 +8,9 @@ from torch import Tensor
 from bertwright.batching.batch import pack
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, initialize
-from bertwright.models.mimetic_init import look_around
+from bertwright.models.mimetic_init import mimetic_init_
 
-MINI = BertConfig.named("mini", vocab_size=1_000, max_positions=128, initializer_range=0.02 * 3**0.5)
+MINI = BertConfig.from_size("mini", vocab_size=1_000, max_positions=128, initializer_range=0.02 * 3**0.5)
 
 
 def drawn(config: BertConfig, seed: int = 0) -> Encoder:
@@ -21,7 +21,7 @@ def drawn(config: BertConfig, seed: int = 0) -> Encoder:
 
 def started(config: BertConfig, seed: int = 0) -> Encoder:
     model = drawn(config, seed)
-    look_around(model)
+    mimetic_init_(model)
     return model
 
 
@@ -43,9 +43,9 @@ def steps(found: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small", "base"])
 def test_heads_look_around_themselves_and_to_the_left_and_right_in_turn(size: str) -> None:
-    width = BertConfig.named(size, 10).hidden_size
+    width = BertConfig.from_size(size, 10).hidden_size
     wide = 0.02 * (768 / width) ** 0.5
-    config = BertConfig.named(size, 1_000, num_layers=2, max_positions=64, initializer_range=wide)
+    config = BertConfig.from_size(size, 1_000, num_layers=2, max_positions=64, initializer_range=wide)
     model = started(config)
     for layer in (0, 1):
         found = weights(model, layer)

@@ -51,7 +51,7 @@ def original_ids(batch: PretrainingBatch) -> torch.Tensor:
 def test_a_worked_example_in_words(make_store, tokenizer: Tokenizer) -> None:
     """Two sentences are one pair; nothing is left to chance but the coin and the masks."""
     store = make_store([[[5, 6], [7, 9, 10]], [[21], [22]]])
-    data = PretrainingData(store, tokenizer, DataSettings(max_length=16, batch_size=40, short_share=0.0))
+    data = PretrainingData(store, tokenizer, DataSettings(max_length=16, batch_size=40, short_seq_prob=0.0))
     (batch,) = data.step(0)
     texts = set()
     for number, (first, last) in enumerate(zip(batch.batch.cu_seqlens[:-1], batch.batch.cu_seqlens[1:], strict=True)):
@@ -120,15 +120,25 @@ def test_a_step_is_a_function_of_its_number_and_the_seed(data: PretrainingData, 
 
 @pytest.mark.parametrize(
     "changed",
-    [{}, {"whole_words": True}, {"objective": "mlm"}, {"objective": "ltr"}, {"objective": "mlm", "whole_words": True}],
+    [
+        {},
+        {"whole_word_mask": True},
+        {"objective": "mlm"},
+        {"objective": "ltr"},
+        {"objective": "mlm", "whole_word_mask": True},
+    ],
 )
-@pytest.mark.parametrize(("ranks", "micro_batch"), [(1, 5), (3, None), (4, 3), (32, 1)])
+@pytest.mark.parametrize(("world_size", "micro_batch_size"), [(1, 5), (3, None), (4, 3), (32, 1)])
 def test_ranks_and_micro_batches_are_slices_of_the_step(
-    data: PretrainingData, tokenizer: Tokenizer, changed: dict[str, object], ranks: int, micro_batch: int | None
+    data: PretrainingData,
+    tokenizer: Tokenizer,
+    changed: dict[str, object],
+    world_size: int,
+    micro_batch_size: int | None,
 ) -> None:
     data = with_settings(data, tokenizer, **changed)
     (whole,) = data.step(2)
-    parts = [part for rank in range(ranks) for part in data.step(2, rank, ranks, micro_batch)]
+    parts = [part for rank in range(world_size) for part in data.step(2, rank, world_size, micro_batch_size)]
     assert contents(parts) == contents([whole])
     assert {part.mlm_count for part in parts} == {whole.mlm_count} == {len(whole.mlm_positions)}
     assert {part.nsp_count for part in parts} == {whole.nsp_count}
@@ -139,7 +149,7 @@ def test_ranks_and_micro_batches_are_slices_of_the_step(
 
 def test_an_epoch_takes_every_example_once(data: PretrainingData, tokenizer: Tokenizer) -> None:
     """With one-example batches a step is an example, and N steps an epoch."""
-    data = with_settings(data, tokenizer, batch_size=1, objective="mlm", short_share=0.0)
+    data = with_settings(data, tokenizer, batch_size=1, objective="mlm", short_seq_prob=0.0)
     for epoch in range(2):
         begins = [data._layout(5, step, 1).segments.a_starts[0] for step in epoch_steps(data, epoch)]
         documents = np.searchsorted(data.store.sentence_starts[data.store.document_starts], begins, side="right") - 1
@@ -160,7 +170,7 @@ def test_masks_and_segments_are_drawn_anew_in_every_epoch(make_store, tokenizer:
 
 
 def test_whole_words_are_hidden_together(data: PretrainingData, tokenizer: Tokenizer) -> None:
-    data = with_settings(data, tokenizer, whole_words=True, mask_mix=(1.0, 0.0, 0.0))
+    data = with_settings(data, tokenizer, whole_word_mask=True, mask_mix=(1.0, 0.0, 0.0))
     split = words = 0
     for step in range(5):
         (batch,) = data.step(step)
@@ -232,10 +242,10 @@ def test_description(data: PretrainingData) -> None:
         ({"max_length": 2}, "max_length is 2; mlm.nsp needs 5 at least"),
         ({"max_length": 3, "objective": "ltr"}, "max_length is 3; ltr needs 4 at least"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"short_share": 1.5}, "short_share is 1.5"),
-        ({"mask_share": 0.0}, "mask_share is 0.0"),
+        ({"short_seq_prob": 1.5}, "short_seq_prob is 1.5"),
+        ({"mlm_probability": 0.0}, "mlm_probability is 0.0"),
         ({"mask_mix": (0.8, 0.1, 0.2)}, "sum to 1"),
-        ({"max_predictions": 126}, "max_predictions is 126; an example of 128 tokens has 1 … 125"),
+        ({"max_predictions_per_seq": 126}, "max_predictions_per_seq is 126; an example of 128 tokens has 1 … 125"),
         ({"seed": -1}, "seed is -1"),
     ],
 )
@@ -246,7 +256,7 @@ def test_impossible_settings_are_refused(changed: dict[str, object], message: st
 
 def test_more_ranks_than_sequences_are_refused(data: PretrainingData) -> None:
     with pytest.raises(ValueError, match="less than the 33 ranks"):
-        data.step(0, rank=0, ranks=33)
+        data.step(0, rank=0, world_size=33)
 
 
 def test_a_store_of_one_sentence_has_no_pairs(make_store, tokenizer: Tokenizer) -> None:

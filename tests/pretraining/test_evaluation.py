@@ -13,7 +13,7 @@ import torch
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import DataSettings, PretrainingData
-from bertwright.pretraining.evaluation import Standstill, evaluate, scores, unigram_entropy
+from bertwright.pretraining.evaluation import PlateauDetector, compute_metrics, evaluate, unigram_entropy
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -27,8 +27,8 @@ def model(tokenizer: Tokenizer) -> BertForPretraining:
 
 def test_scores_are_worked_out_by_hand() -> None:
     sums = {"mlm_sum": 6.0, "mlm_correct": 1, "mlm_count": 4, "nsp_sum": 1.0, "nsp_correct": 3, "nsp_count": 5}
-    assert scores(sums) == (1.5, math.exp(1.5), 0.25, 0.2, 0.6)
-    assert scores(dict.fromkeys(sums, 0.0)) == (0.0, 1.0, 0.0, 0.0, 0.0)
+    assert compute_metrics(sums) == (1.5, math.exp(1.5), 0.25, 0.2, 0.6)
+    assert compute_metrics(dict.fromkeys(sums, 0.0)) == (0.0, 1.0, 0.0, 0.0, 0.0)
 
 
 def test_an_evaluation_does_not_depend_on_its_batches(
@@ -36,7 +36,7 @@ def test_an_evaluation_does_not_depend_on_its_batches(
 ) -> None:
     data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=24))
     model.train()
-    whole, parts = evaluate(model, data.step(0)), evaluate(model, data.step(0, micro_batch=5))
+    whole, parts = evaluate(model, data.step(0)), evaluate(model, data.step(0, micro_batch_size=5))
     assert model.training
     assert parts == pytest.approx(whole, rel=1e-5)
     assert abs(whole.mlm_loss - math.log(tokenizer.vocab_size)) < 0.5  # an untrained model knows nothing
@@ -80,10 +80,10 @@ def test_it_is_the_loss_of_a_model_that_ignores_its_input(
     ids=["falling", "too few", "far below", "slowly falling"],
 )
 def test_a_run_that_moves_is_left_alone(losses: list[float]) -> None:
-    watch = Standstill(entropy=6.0, window=2)
-    assert not any(watch.stands_still(loss) for loss in losses)
+    watch = PlateauDetector(entropy=6.0, window=2)
+    assert not any(watch.update(loss) for loss in losses)
 
 
 def test_a_standstill_is_said_once() -> None:
-    watch = Standstill(entropy=6.0, window=3)
-    assert sum(watch.stands_still(6.02) for _ in range(50)) == 1
+    watch = PlateauDetector(entropy=6.0, window=3)
+    assert sum(watch.update(6.02) for _ in range(50)) == 1

@@ -7,17 +7,19 @@ from hypothesis import strategies as st
 
 from bertwright.batching.permutation import uniform
 from bertwright.pretraining.masking import (
-    Symbols,
+    MaskingVocab,
+    causal_lm_targets,
     choose_tokens,
-    choose_words,
+    choose_whole_words,
     mask_counts,
     mask_tokens,
-    next_tokens,
 )
-from bertwright.seeding import key
+from bertwright.seeding import derive_key
 
 MASK = 4
-SYMBOLS = Symbols(cls_id=2, sep_id=3, mask_id=MASK, regular_ids=np.arange(5, 105), continuation=np.zeros(105, bool))
+SYMBOLS = MaskingVocab(
+    cls_id=2, sep_id=3, mask_id=MASK, regular_ids=np.arange(5, 105), continuation=np.zeros(105, bool)
+)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def test_exactly_the_count_is_chosen_in_every_sequence_and_never_a_special() -> 
     candidates[[0, 6, 7, 9, 10, 29, 30, 33]] = False  # first and last of each
     counts = np.array([5, 1, 3, 2])
     for draw in range(50):
-        chosen = choose_tokens(lengths, candidates, counts, uniform(np.arange(34), key(draw)))
+        chosen = choose_tokens(lengths, candidates, counts, uniform(np.arange(34), derive_key(draw)))
         assert candidates[chosen].all()
         assert np.bincount(np.searchsorted([7, 10, 30, 34], chosen, side="right"), minlength=4).tolist() == [5, 1, 3, 2]
         assert (np.diff(chosen) > 0).all()
@@ -50,7 +52,9 @@ def test_exactly_the_count_is_chosen_in_every_sequence_and_never_a_special() -> 
 
 def test_every_token_is_as_likely_as_another() -> None:
     lengths, candidates = np.array([12]), np.array([False] + [True] * 10 + [False])
-    chosen = [choose_tokens(lengths, candidates, np.array([3]), uniform(np.arange(12), key(n))) for n in range(3000)]
+    chosen = [
+        choose_tokens(lengths, candidates, np.array([3]), uniform(np.arange(12), derive_key(n))) for n in range(3000)
+    ]
     shares = np.bincount(np.concatenate(chosen), minlength=12)[1:11] / 3000
     assert np.abs(shares - 0.3).max() < 4.5 * np.sqrt(0.3 * 0.7 / 3000)
 
@@ -60,7 +64,7 @@ def test_the_mix_in_numbers(mix: tuple[float, float, float]) -> None:
     """Table 8 of the paper: shares of MASK, SAME and RND."""
     ids = np.full(200_000, 50)
     positions = np.arange(0, 200_000, 2)
-    masked = mask_tokens(ids, positions, positions, SYMBOLS, mix, key(1))
+    masked = mask_tokens(ids, positions, positions, SYMBOLS, mix, derive_key(1))
     shown = masked.input_ids[positions]
     count = len(positions)
     by_chance = mix[2] / 100  # a random token is the right one once in a hundred times
@@ -77,7 +81,7 @@ def test_the_mix_in_numbers(mix: tuple[float, float, float]) -> None:
 
 def test_random_tokens_are_uniform_and_never_special() -> None:
     positions = np.arange(100_000)
-    masked = mask_tokens(np.full(100_000, 7), positions, positions, SYMBOLS, (0.0, 0.0, 1.0), key(2))
+    masked = mask_tokens(np.full(100_000, 7), positions, positions, SYMBOLS, (0.0, 0.0, 1.0), derive_key(2))
     counts = np.bincount(masked.input_ids, minlength=105)
     assert counts[:5].sum() == 0
     chi_square = ((counts[5:] - 1000) ** 2 / 1000).sum()
@@ -86,8 +90,8 @@ def test_random_tokens_are_uniform_and_never_special() -> None:
 
 def test_a_draw_belongs_to_the_tokens_place_in_the_step() -> None:
     ids = np.arange(5, 105).repeat(10)
-    whole = mask_tokens(ids, np.arange(1000), np.arange(1000), SYMBOLS, (0.3, 0.3, 0.4), key(3))
-    part = mask_tokens(ids[400:600], np.arange(200), np.arange(400, 600), SYMBOLS, (0.3, 0.3, 0.4), key(3))
+    whole = mask_tokens(ids, np.arange(1000), np.arange(1000), SYMBOLS, (0.3, 0.3, 0.4), derive_key(3))
+    part = mask_tokens(ids[400:600], np.arange(200), np.arange(400, 600), SYMBOLS, (0.3, 0.3, 0.4), derive_key(3))
     assert part.input_ids.tolist() == whole.input_ids[400:600].tolist()
 
 
@@ -97,22 +101,22 @@ def test_whole_words_by_hand() -> None:
     continues = np.array([False, False, True, True, False, False])
     scores = np.array([0.0, 0.1, 0.0, 0.0, 0.9, 0.0])
     lengths = np.array([6])
-    assert choose_words(lengths, candidates, continues, np.array([2]), scores).tolist() == [4]
-    assert choose_words(lengths, candidates, continues, np.array([3]), scores).tolist() == [1, 2, 3]
-    assert choose_words(lengths, candidates, continues, np.array([4]), scores).tolist() == [1, 2, 3, 4]
+    assert choose_whole_words(lengths, candidates, continues, np.array([2]), scores).tolist() == [4]
+    assert choose_whole_words(lengths, candidates, continues, np.array([3]), scores).tolist() == [1, 2, 3]
+    assert choose_whole_words(lengths, candidates, continues, np.array([4]), scores).tolist() == [1, 2, 3, 4]
 
 
 def test_where_no_word_fits_a_part_of_one_is_chosen() -> None:
     candidates = np.array([False, True, True, True, False])
     continues = np.array([False, False, True, True, False])
-    assert choose_words(np.array([5]), candidates, continues, np.array([1]), np.zeros(5)).tolist() == [1]
+    assert choose_whole_words(np.array([5]), candidates, continues, np.array([1]), np.zeros(5)).tolist() == [1]
 
 
 def test_a_continuation_at_the_start_of_a_segment_begins_a_word() -> None:
     """Truncation may cut a word's front off: what is left is not a part of [CLS]."""
     candidates = np.array([False, True, True, False])
     continues = np.array([False, True, True, False])
-    assert choose_words(np.array([4]), candidates, continues, np.array([2]), np.zeros(4)).tolist() == [1, 2]
+    assert choose_whole_words(np.array([4]), candidates, continues, np.array([2]), np.zeros(4)).tolist() == [1, 2]
 
 
 sequences = st.lists(st.lists(st.booleans(), min_size=1, max_size=30), min_size=1, max_size=6)
@@ -124,8 +128,8 @@ def test_whole_words_are_those_of_a_loop(texts: list[list[bool]], count: int, dr
     continues = np.concatenate([[False, *text, False] for text in texts])
     candidates = np.concatenate([[False] + [True] * len(text) + [False] for text in texts])
     counts = np.minimum(count, lengths - 2)
-    scores = uniform(np.arange(len(continues)), key(draw))
-    chosen = choose_words(lengths, candidates, continues, counts, scores).tolist()
+    scores = uniform(np.arange(len(continues)), derive_key(draw))
+    chosen = choose_whole_words(lengths, candidates, continues, counts, scores).tolist()
     assert chosen == slowly_chosen(texts, counts.tolist(), scores.tolist())
 
 
@@ -150,7 +154,7 @@ def slowly_chosen(texts: list[list[bool]], counts: list[int], scores: list[float
 
 
 def test_left_to_right_targets_by_hand() -> None:
-    masked = next_tokens(np.array([2, 7, 8, 3, 2, 9, 3]), np.array([4, 3]))
+    masked = causal_lm_targets(np.array([2, 7, 8, 3, 2, 9, 3]), np.array([4, 3]))
     assert masked.input_ids.tolist() == [2, 7, 8, 3, 2, 9, 3]
     assert masked.positions.tolist() == [0, 1, 2, 4, 5]
     assert masked.labels.tolist() == [7, 8, 3, 9, 3]

@@ -10,7 +10,7 @@ from bertwright.batching.batch import Batch, pack
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.objective import losses
+from bertwright.pretraining.objective import pretraining_losses
 
 CONFIG = BertConfig(
     vocab_size=30, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_positions=16,
@@ -41,7 +41,7 @@ def test_the_losses_are_the_cross_entropies_of_the_logits():
     model, asked = BertForPretraining(CONFIG).eval(), question(slice(None))
     with torch.no_grad():
         predicted = model(asked.batch, asked.mlm_positions)
-    found = losses(model, asked)
+    found = pretraining_losses(model, asked)
     tokens = -sum(
         math.log(math.exp(row[label]) / sum(map(math.exp, row)))
         for row, label in zip(predicted.tokens.tolist(), asked.mlm_labels.tolist(), strict=True)
@@ -58,18 +58,21 @@ def test_the_losses_are_the_cross_entropies_of_the_logits():
 
 
 def test_an_untrained_model_knows_nothing():
-    found = losses(BertForPretraining(CONFIG).eval(), question(slice(None)))
+    found = pretraining_losses(BertForPretraining(CONFIG).eval(), question(slice(None)))
     assert found.mlm_sum.item() / 8 == pytest.approx(math.log(30), abs=0.1)
     assert found.nsp_sum.item() / 4 == pytest.approx(math.log(2), abs=0.1)
 
 
 def test_micro_batches_add_up_to_the_step_with_dropout_on():
     model = BertForPretraining(CONFIG).train()
-    whole = losses(model, question(slice(None)))
+    whole = pretraining_losses(model, question(slice(None)))
     whole.loss.backward()
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
-    parts = [losses(model, question(slice(0, 3))), losses(model, question(slice(3, 4), first_token=17))]
+    parts = [
+        pretraining_losses(model, question(slice(0, 3))),
+        pretraining_losses(model, question(slice(3, 4), first_token=17)),
+    ]
     for part in parts:
         part.loss.backward()
     for ours, expected in zip(map(sum, zip(*parts, strict=True)), whole, strict=True):
@@ -80,7 +83,7 @@ def test_micro_batches_add_up_to_the_step_with_dropout_on():
 
 def test_without_next_sentence_prediction_its_head_gets_no_gradient():
     model = BertForPretraining(CONFIG).train()
-    found = losses(model, question(slice(None), nsp=False))
+    found = pretraining_losses(model, question(slice(None), nsp=False))
     found.loss.backward()
     assert found.nsp_sum == found.nsp_correct == 0
     assert found.loss.item() == pytest.approx(found.mlm_sum.item() / 8)
@@ -91,7 +94,7 @@ def test_without_next_sentence_prediction_its_head_gets_no_gradient():
 def test_a_micro_batch_may_have_no_masked_token():
     model, asked = BertForPretraining(CONFIG).train(), question(slice(None))
     empty = PretrainingBatch(**(vars(asked) | {"mlm_positions": NO_LABELS, "mlm_labels": NO_LABELS}))
-    found = losses(model, empty)
+    found = pretraining_losses(model, empty)
     found.loss.backward()
     assert found.mlm_sum == found.mlm_correct == 0
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)

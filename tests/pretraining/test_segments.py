@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.pretraining.segments import ChunkPlan, Segments, pairs, singles, truncated
-from bertwright.seeding import generator, key
+from bertwright.pretraining.segments import ExampleIndex, Segments, sample_pairs, sample_singles, truncate_pairs
+from bertwright.seeding import derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
 
 ROOM = 61  # of max_length 64
 
 
-def drawn(store: TokenStore, short_share: float = 0.0, epoch: int = 0, room: int = ROOM) -> Segments:
+def drawn(store: TokenStore, short_seq_prob: float = 0.0, epoch: int = 0, room: int = ROOM) -> Segments:
     """The pairs of one whole epoch, in document order."""
-    plan = ChunkPlan.of(store, room)
+    plan = ExampleIndex.of(store, room)
     examples = np.arange(plan.examples_per_epoch)
-    phases = np.full(len(examples), key(1, epoch), dtype=np.uint64)
-    return pairs(plan, plan.chunks(examples, phases, 2), short_share, generator(1, epoch))
+    phases = np.full(len(examples), derive_key(1, epoch), dtype=np.uint64)
+    return sample_pairs(plan, plan.chunks(examples, phases, 2), short_seq_prob, make_rng(1, epoch))
 
 
 def documents_of(store: TokenStore, tokens: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ def test_a_tenth_aims_at_a_shorter_length(make_store) -> None:
     store = make_store([[[7]] * 5000, [[8]] * 5000])
     lengths = []
     for epoch in range(40):
-        segments = drawn(store, short_share=0.1, epoch=epoch)
+        segments = drawn(store, short_seq_prob=0.1, epoch=epoch)
         lengths.append(segments.a_ends - segments.a_starts + segments.b_ends - segments.b_starts)
     every = np.concatenate(lengths)
     short = every[every < ROOM]
@@ -116,13 +116,13 @@ def test_epochs_differ(mixed_store) -> None:
 def test_the_margins_of_a_document_are_seen_as_often_as_its_middle(make_store) -> None:
     lengths = np.random.default_rng(1).integers(5, 25, size=400)
     store = make_store([[[7] * length for length in lengths]])
-    plan = ChunkPlan.of(store, ROOM)
+    plan = ExampleIndex.of(store, ROOM)
     examples = np.arange(plan.examples_per_epoch)
     changes = np.zeros(store.num_tokens + 1)
     epochs = 300
     for epoch in range(epochs):
-        chunks = plan.chunks(examples, np.full(len(examples), key(2, epoch), dtype=np.uint64), 1)
-        segments = singles(plan, chunks, 0.0, generator(2, epoch))
+        chunks = plan.chunks(examples, np.full(len(examples), derive_key(2, epoch), dtype=np.uint64), 1)
+        segments = sample_singles(plan, chunks, 0.0, make_rng(2, epoch))
         np.add.at(changes, segments.a_starts, 1)
         np.add.at(changes, segments.a_ends, -1)
     coverage = np.cumsum(changes[:-1]) / epochs
@@ -133,10 +133,10 @@ def test_the_margins_of_a_document_are_seen_as_often_as_its_middle(make_store) -
 
 def test_a_sentence_longer_than_an_example_is_seen_to_its_end(make_store) -> None:
     store = make_store([[[7] * 1000], [[8] * 5]])
-    plan = ChunkPlan.of(store, ROOM)
+    plan = ExampleIndex.of(store, ROOM)
     examples = np.arange(plan.examples_per_epoch)
-    chunks = plan.chunks(examples, np.full(len(examples), key(3), dtype=np.uint64), 1)
-    segments = singles(plan, chunks, 0.0, generator(3))
+    chunks = plan.chunks(examples, np.full(len(examples), derive_key(3), dtype=np.uint64), 1)
+    segments = sample_singles(plan, chunks, 0.0, make_rng(3))
     assert segments.a_ends[: round(1000 / ROOM)].max() > 1000 - ROOM
     assert (segments.a_ends - segments.a_starts)[:-1].tolist() == [ROOM] * (len(examples) - 1)
 
@@ -167,21 +167,21 @@ def test_where_there_is_nothing_outside_b_is_always_next(make_store) -> None:
 def test_a_random_sentence_is_any_of_the_corpus(make_store) -> None:
     """Section 3.1: "a random sentence from the corpus"; so long documents give more of them than short ones."""
     store = make_store([[[7] * 10] * 90, [[8] * 10] * 9, [[9] * 10]])
-    plan = ChunkPlan.of(store, ROOM)
+    plan = ExampleIndex.of(store, ROOM)
     chosen = []
     for epoch in range(2000):
         last = np.array([plan.examples_per_epoch - 1])
-        chunks = plan.chunks(last, np.array([key(4, epoch)], dtype=np.uint64), 2)
-        segments = pairs(plan, chunks, 0.0, generator(4, epoch))
+        chunks = plan.chunks(last, np.array([derive_key(4, epoch)], dtype=np.uint64), 2)
+        segments = sample_pairs(plan, chunks, 0.0, make_rng(4, epoch))
         chosen.append(documents_of(store, segments.b_starts)[0])
     assert abs(np.mean(np.array(chosen) == 0) - 90 / 99) < 4 * np.sqrt(0.09 * 0.91 / 2000)
 
 
 def test_singles_are_runs_of_consecutive_tokens(mixed_store) -> None:
-    plan = ChunkPlan.of(mixed_store, 62)
+    plan = ExampleIndex.of(mixed_store, 62)
     examples = np.arange(plan.examples_per_epoch)
-    chunks = plan.chunks(examples, np.full(len(examples), key(5), dtype=np.uint64), 1)
-    segments = singles(plan, chunks, 0.0, generator(5))
+    chunks = plan.chunks(examples, np.full(len(examples), derive_key(5), dtype=np.uint64), 1)
+    segments = sample_singles(plan, chunks, 0.0, make_rng(5))
     lengths = segments.a_ends - segments.a_starts
     places = mixed_store.sentence_starts[mixed_store.document_starts]
     whole = np.diff(places)[documents_of(mixed_store, segments.a_starts)]
@@ -193,7 +193,7 @@ def test_singles_are_runs_of_consecutive_tokens(mixed_store) -> None:
 def test_truncated_lengths_are_those_of_the_loop(a_length: int, b_length: int, room: int) -> None:
     a, b = list(range(a_length)), list(range(b_length))
     slowly_truncated(a, b, room, random.Random(0))
-    cut = truncated(one_pair(a_length, b_length), room, generator(0))
+    cut = truncate_pairs(one_pair(a_length, b_length), room, make_rng(0))
     assert (cut.a_ends[0] - cut.a_starts[0], cut.b_ends[0] - cut.b_starts[0]) == (len(a), len(b))
 
 
@@ -202,7 +202,7 @@ def test_tokens_are_cut_at_both_ends_as_by_the_loop(a_length: int, b_length: int
     """The first token that is left has the same distribution as in the loop."""
     count, room = 3000, 20
     wide = Segments(*(np.repeat(column, count) for column in one_pair(a_length, b_length)))
-    cut = truncated(wide, room, generator(1))
+    cut = truncate_pairs(wide, room, make_rng(1))
     rng, looped = random.Random(1), []
     for _ in range(count):
         a, b = list(range(a_length)), list(range(1000, 1000 + b_length))

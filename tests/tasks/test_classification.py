@@ -15,19 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
-from bertwright.models.heads import Head
+from bertwright.models.heads import HeadSpec
 from bertwright.tasks.classification import (
     Classification,
-    Classified,
+    LabelPrediction,
     Regression,
-    Side,
+    SegmentTokens,
     TextExample,
     empty_texts,
-    encoded,
-    kept,
+    encode_segments,
+    truncate_longest_first,
 )
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, take, write_task
+from bertwright.tasks.task import TASK_FILE, Encoded, collate, from_fields, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -71,7 +71,7 @@ def test_texts_pairs_and_labels_are_read_with_their_places(tmp_path: Path) -> No
         TextExample("a b", None, "1", f"{path}, line 2"),
         TextExample("d", None, "0", f"{path}, line 3"),
     ]
-    assert list(Regression(pair="other").read(path)) == [
+    assert list(Regression(text_pair="other").read(path)) == [
         TextExample("a b", "c", 1.0, f"{path}, line 2"),
         TextExample("d", "", 0.0, f"{path}, line 3"),
     ]
@@ -80,7 +80,9 @@ def test_texts_pairs_and_labels_are_read_with_their_places(tmp_path: Path) -> No
 def test_without_labels_no_label_column_is_needed(tmp_path: Path) -> None:
     path = written(tmp_path, "text\na\n")
     assert list(Classification().read(path, labelled=False)) == [TextExample("a", None, None, f"{path}, line 2")]
-    with pytest.raises(ValueError, match=r"no column 'label'; .*\(choose columns with --text, --pair and --label\)"):
+    with pytest.raises(
+        ValueError, match=r"no column 'label'; .*\(choose columns with --text, --text-pair and --label\)"
+    ):
         list(Classification().read(path))
 
 
@@ -115,7 +117,7 @@ def test_labels_of_the_hub_are_names(tmp_path: Path) -> None:
 
 def test_empty_texts_are_texts_and_can_be_counted(tmp_path: Path) -> None:
     examples = list(
-        Classification(pair="other").read(written(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
+        Classification(text_pair="other").read(written(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
     )
     assert empty_texts(examples) == 2
     assert sequences(Classification().encode(texts(""), TOKENIZER, labelled=False)) == [([CLS, SEP], [0, 0])]
@@ -148,7 +150,7 @@ def test_halves_of_rows_that_qqp_is_known_to_have_are_left_out_and_told_of(tmp_p
 def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
     qqp: Any = PRESETS["qqp"].task
     path = written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n" + BROKEN[0], "own.tsv")
-    own = Classification(text="question1", pair="question2", label="is_duplicate")
+    own = Classification(text="question1", text_pair="question2", label="is_duplicate")
     for task, labelled in ((own, True), (qqp, False)):  # of predictions there must be one for each row
         with pytest.raises(ValueError, match=r"own\.tsv, line 3: 6 columns expected \(id, .*\), 4 found"):
             list(task.read(path, labelled))
@@ -179,7 +181,7 @@ def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
 def test_labels_are_found_and_sorted(found: list[str], labels: tuple[str, ...]) -> None:
     task = Classification().fitted(texts(*found, labels=found))
     assert task.labels == task.label_names == labels
-    assert task.head == Head("sequence", len(labels))
+    assert task.head == HeadSpec("sequence", len(labels))
 
 
 def test_labels_that_were_given_keep_their_order() -> None:
@@ -188,7 +190,7 @@ def test_labels_that_were_given_keep_their_order() -> None:
 
 
 def test_a_fitted_task_is_kept_in_a_file(tmp_path: Path) -> None:
-    task = Classification(pair="other", metric="f1", positive="yes").fitted(texts("a", "b", labels=["yes", "no"]))
+    task = Classification(text_pair="other", metric="f1", pos_label="yes").fitted(texts("a", "b", labels=["yes", "no"]))
     write_task(tmp_path, task)
     fields = json.loads((tmp_path / TASK_FILE).read_text())
     assert fields.pop("kind") == "classification"
@@ -203,8 +205,12 @@ def test_a_text_and_a_pair_by_hand() -> None:
     c = TOKENIZER.id("##c")
     assert sequences(single) == [([CLS, A, B, c, SEP], [0] * 5), ([CLS, D, SEP], [0] * 3)]
     assert (single.targets.tolist(), single.target_counts.tolist(), single.truncated) == ([1, 0], [1, 1], 0)
-    assert (single.rows.tolist(), single.row_counts.tolist(), single.example_of.tolist()) == ([0, 0], [1, 1], [0, 1])
-    task = Regression(pair="other", max_length=7)
+    assert (single.rows.tolist(), single.position_counts.tolist(), single.example_ids.tolist()) == (
+        [0, 0],
+        [1, 1],
+        [0, 1],
+    )
+    task = Regression(text_pair="other", max_length=7)
     pairs = [TextExample("a b c", "d d", 0.25, "line 1"), TextExample("a", "", 3.0, "line 2")]
     both = task.encode(pairs, TOKENIZER)
     assert sequences(both) == [
@@ -217,7 +223,7 @@ def test_a_text_and_a_pair_by_hand() -> None:
 def test_without_labels_there_are_no_targets() -> None:
     found = YES_NO.encode(texts("a", "b"), TOKENIZER, labelled=False)
     assert (found.targets.tolist(), found.target_counts.tolist()) == ([], [0, 0])
-    assert len(take(found, np.array([1])).targets) == 0
+    assert len(collate(found, np.array([1])).targets) == 0
 
 
 def test_special_tokens_in_a_text_are_ordinary_words() -> None:
@@ -235,7 +241,7 @@ WORDS = st.text("abcd. ", max_size=14)
 def test_encodings_are_those_of_transformers(pairs: list[tuple[str, str]], single: bool, max_length: int) -> None:
     first, second = [a for a, _ in pairs], None if single else [b for _, b in pairs]
     examples = [TextExample(a, None if single else b, None, "") for a, b in pairs]
-    task = Classification(pair=None if single else "b", max_length=max_length)
+    task = Classification(text_pair=None if single else "b", max_length=max_length)
     found = task.encode(examples, TOKENIZER, labelled=False)
     theirs = THEIRS(first, second, truncation="longest_first", max_length=max_length)
     whole = THEIRS(first, second)["input_ids"]
@@ -245,7 +251,7 @@ def test_encodings_are_those_of_transformers(pairs: list[tuple[str, str]], singl
 
 @given(lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1), room=st.integers(0, 40))
 def test_pairs_are_cut_one_and_all_by_the_same_rule(lengths: list[tuple[int, int]], room: int) -> None:
-    a, b = kept(list(np.array(lengths).T), room)
+    a, b = truncate_longest_first(list(np.array(lengths).T), room)
     for (first, second), *left in zip(lengths, a.tolist(), b.tolist(), strict=True):
         assert sum(left) == min(first + second, room)
         assert left[0] <= first
@@ -255,22 +261,22 @@ def test_pairs_are_cut_one_and_all_by_the_same_rule(lengths: list[tuple[int, int
 
 
 def test_items_of_several_sequences_repeat_their_first_segment() -> None:
-    sides = [Side.of(["a", "b"], TOKENIZER).repeated(2), Side.of(["c", "d", "c d", ""], TOKENIZER)]
-    found = encoded(sides, np.array([1, 0]), TOKENIZER, 5, width=2)
+    sides = [SegmentTokens.of(["a", "b"], TOKENIZER).repeated(2), SegmentTokens.of(["c", "d", "c d", ""], TOKENIZER)]
+    found = encode_segments(sides, np.array([1, 0]), TOKENIZER, 5, width=2)
     assert [ids for ids, _ in sequences(found)] == [
         [CLS, A, SEP, C, SEP],
         [CLS, A, SEP, D, SEP],
         [CLS, B, SEP, C, SEP],
         [CLS, B, SEP, SEP],
     ]
-    assert (found.items, found.example_of.tolist(), found.truncated) == (2, [0, 0, 1, 1], 1)
+    assert (found.items, found.example_ids.tolist(), found.truncated) == (2, [0, 0, 1, 1], 1)
 
 
 PUBLISHED = [
     ("glue/SST-2/train.tsv", Classification(text="sentence", max_length=16)),
-    ("glue/MRPC/train.tsv", Classification(text="#1 String", pair="#2 String", label="Quality", max_length=48)),
+    ("glue/MRPC/train.tsv", Classification(text="#1 String", text_pair="#2 String", label="Quality", max_length=48)),
     ("glue/CoLA/dev.tsv", Classification(text="4", label="2", header=False)),
-    ("glue/STS-B/dev.tsv", Regression(text="sentence1", pair="sentence2", label="score", max_length=25)),
+    ("glue/STS-B/dev.tsv", Regression(text="sentence1", text_pair="sentence2", label="score", max_length=25)),
 ]
 
 
@@ -284,7 +290,7 @@ def test_published_examples_are_encoded_as_in_transformers(name: str, task: Clas
     found = task.encode(examples, Tokenizer.load(vocab, lowercase=True))
     theirs = BertTokenizerFast(vocab=str(vocab), do_lower_case=True)(
         [example.text for example in examples],
-        [example.pair for example in examples] if task.pair else None,
+        [example.text_pair for example in examples] if task.text_pair else None,
         truncation="longest_first",
         max_length=task.max_length,
     )
@@ -301,7 +307,7 @@ def logits_of(*shares: list[float]) -> torch.Tensor:
 
 
 def test_cross_entropy_by_hand() -> None:
-    batch = take(YES_NO.encode(texts("a", "b", labels=["yes", "no"]), TOKENIZER), np.array([0, 1]))
+    batch = collate(YES_NO.encode(texts("a", "b", labels=["yes", "no"]), TOKENIZER), np.array([0, 1]))
     logits = logits_of([0.25, 0.75], [0.5, 0.5])
     assert YES_NO.loss(logits, batch).item() == pytest.approx(-math.log(0.75) - math.log(0.5))
     smoothed = -0.95 * math.log(0.75) - 0.05 * math.log(0.25) - math.log(0.5)  # a tenth goes to both labels alike
@@ -309,7 +315,7 @@ def test_cross_entropy_by_hand() -> None:
 
 
 def test_squared_errors_by_hand() -> None:
-    batch = take(Regression().encode(texts("a", "b", labels=[1.0, -2.0]), TOKENIZER), np.array([0, 1]))
+    batch = collate(Regression().encode(texts("a", "b", labels=[1.0, -2.0]), TOKENIZER), np.array([0, 1]))
     assert Regression().loss(torch.tensor([[1.5], [1.0]]), batch).item() == pytest.approx(0.25 + 9)
     with pytest.raises(ValueError, match="a regression has no labels to smooth"):
         Regression().loss(torch.zeros(2, 1), batch, smoothing=0.1)
@@ -322,7 +328,7 @@ def test_predictions_are_probabilities_by_label() -> None:
     first, second = YES_NO.decode(examples, found, outputs)
     assert first.label == "yes"
     assert first.probabilities == {"no": pytest.approx(0.25), "yes": pytest.approx(0.75)}
-    assert second == Classified("no", {"no": 1.0, "yes": 0.0})
+    assert second == LabelPrediction("no", {"no": 1.0, "yes": 0.0})
     assert YES_NO.record(examples[1], second) == {"label": "no", "probability": 1.0, "p(no)": 1.0, "p(yes)": 0.0}
     numbers = Regression().decode(examples, found, np.array([[0.5], [-2.0]], dtype=np.float32))
     assert numbers == [0.5, -2.0]
@@ -331,13 +337,13 @@ def test_predictions_are_probabilities_by_label() -> None:
 
 def test_scores_of_two_labels_and_of_more() -> None:
     def scored(task: Classification, truth: str, found: str) -> dict[str, float]:
-        return task.score(texts(*truth, labels=list(truth)), [Classified(label, {}) for label in found])
+        return task.score(texts(*truth, labels=list(truth)), [LabelPrediction(label, {}) for label in found])
 
     two = Classification(labels=("0", "1"), metric="f1")
     assert scored(two, "11100", "11001") == pytest.approx(
         {"accuracy": 0.6, "f1": 2 / 3, "macro_f1": 7 / 12, "matthews": 1 / 6}
     )
-    other = Classification(labels=("0", "1"), metric="f1", positive="0")
+    other = Classification(labels=("0", "1"), metric="f1", pos_label="0")
     assert scored(other, "11100", "11001")["f1"] == pytest.approx(0.5)
     assert scored(Classification(labels=("a", "b", "c")), "abc", "abc") == {
         "accuracy": 1.0,
@@ -410,7 +416,7 @@ def test_one_class_only_and_no_label_at_all() -> None:
 
 def test_texts_where_pairs_are_expected_and_the_reverse() -> None:
     with pytest.raises(ValueError, match="line 2: a pair of texts expected by this task, one text found"):
-        Classification(pair="other").encode(texts("a"), TOKENIZER, labelled=False)
+        Classification(text_pair="other").encode(texts("a"), TOKENIZER, labelled=False)
     with pytest.raises(ValueError, match="one text expected by this task, a pair found"):
         Classification().encode([TextExample("a", "b", None, "text 0")], TOKENIZER, labelled=False)
 
@@ -418,15 +424,15 @@ def test_texts_where_pairs_are_expected_and_the_reverse() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        (Classification, {"text": "a", "pair": "a"}, "'a' is named twice"),
+        (Classification, {"text": "a", "text_pair": "a"}, "'a' is named twice"),
         (Classification, {"text": "label"}, "'label' is named twice"),
         (Classification, {"max_length": 2}, "max_length = 2: at least 3"),
-        (Regression, {"pair": "other", "max_length": 4}, "max_length = 4: at least 5"),
+        (Regression, {"text_pair": "other", "max_length": 4}, "max_length = 4: at least 5"),
         (Classification, {"metric": "macro-f1"}, "metric = 'macro-f1': did you mean \"macro_f1\""),
         (Regression, {"metric": "mse"}, "metric = 'mse': known: pearson, spearman"),
         (Classification, {"labels": ("a",)}, "two or more are needed"),
         (Classification, {"labels": ("a", "a")}, "two or more are needed, all different"),
-        (Classification, {"labels": ("a", "b"), "positive": "c"}, "positive = 'c' is none of the labels: 'a', 'b'"),
+        (Classification, {"labels": ("a", "b"), "pos_label": "c"}, "pos_label = 'c' is none of the labels: 'a', 'b'"),
         (Classification, {"labels": ("a", "b", "c"), "metric": "f1"}, "'f1' is for two labels, not for 3"),
     ],
 )
@@ -439,7 +445,7 @@ def test_settings_that_do_not_suit_the_labels_found() -> None:
     examples = texts("a", "b", "c", labels=["0", "1", "2"])
     with pytest.raises(ValueError, match="set it to macro_f1"):
         Classification(metric="f1").fitted(examples)
-    with pytest.raises(ValueError, match="positive = 'yes' is none of the labels: '0', '1', '2'"):
-        Classification(positive="yes").fitted(examples)
+    with pytest.raises(ValueError, match="pos_label = 'yes' is none of the labels: '0', '1', '2'"):
+        Classification(pos_label="yes").fitted(examples)
     with pytest.raises(ValueError, match="the labels are not known yet"):
         _ = Classification().head

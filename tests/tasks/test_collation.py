@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForTask, Head
+from bertwright.models.heads import BertForTask, HeadSpec
 from bertwright.tasks.collation import micro_batches, step_items
-from bertwright.tasks.prediction import outputs
-from bertwright.tasks.task import Encoded, take
+from bertwright.tasks.prediction import predict_logits
+from bertwright.tasks.task import Encoded, collate
 
 CONFIG = BertConfig(20, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=16)
 
@@ -48,7 +48,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
 def test_taken_items_keep_their_own_tokens_rows_and_targets() -> None:
     given_items = encoded([3, 5, 2, 4], width=2)
-    batch = take(given_items, np.array([1, 0]))
+    batch = collate(given_items, np.array([1, 0]))
     assert batch.batch.cu_seqlens.tolist() == [0, 2, 6, 9, 14]
     assert batch.batch.input_ids.tolist() == [*given_items.input_ids[8:], *given_items.input_ids[:8]]
     assert batch.rows.tolist() == [0, 2, 6, 9]
@@ -59,32 +59,32 @@ def test_taken_items_keep_their_own_tokens_rows_and_targets() -> None:
 def test_a_step_does_not_depend_on_micro_batches_or_ranks() -> None:
     """Dropout included: the same gradient whether a step is one pass, six passes, or three passes on each of two."""
     data = encoded([3, 9, 4, 7, 2, 5, 8, 6])
-    model = BertForTask(CONFIG, Head("sequence", 2), seed=1).train()
+    model = BertForTask(CONFIG, HeadSpec("sequence", 2), seed=1).train()
 
-    def gradient(tokens: int, ranks: int) -> dict[str, torch.Tensor]:
+    def gradient(tokens: int, world_size: int) -> dict[str, torch.Tensor]:
         model.zero_grad()
-        for rank in range(ranks):
-            for batch in micro_batches(data, 3, 6, seed=0, tokens=tokens, part=(rank, ranks)):
+        for rank in range(world_size):
+            for batch in micro_batches(data, 3, 6, seed=0, tokens=tokens, part=(rank, world_size)):
                 logits = model(batch.batch, batch.rows)
                 (torch.nn.functional.cross_entropy(logits, batch.targets, reduction="sum") / batch.count).backward()
         return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
     whole = gradient(1_000, 1)
     assert len(micro_batches(data, 3, 6, seed=0, tokens=1)) == 6
-    for tokens, ranks in ((1, 1), (12, 1), (12, 2), (1_000, 5)):
-        for name, expected in gradient(tokens, ranks).items():
+    for tokens, world_size in ((1, 1), (12, 1), (12, 2), (1_000, 5)):
+        for name, expected in gradient(tokens, world_size).items():
             torch.testing.assert_close(expected, whole[name], rtol=1e-4, atol=1e-6)
 
 
 @given(lengths=st.lists(st.integers(1, 16), min_size=1, max_size=12))
 def test_outputs_are_those_of_each_sequence_alone(lengths: list[int]) -> None:
     data = encoded(lengths)
-    model = BertForTask(CONFIG, Head("sequence", 3), seed=2).train()
-    found = outputs(model, data)
+    model = BertForTask(CONFIG, HeadSpec("sequence", 3), seed=2).train()
+    found = predict_logits(model, data)
     assert model.training  # as before
     model.eval()
     for number in range(len(lengths)):
-        alone = take(data, np.array([number]))
+        alone = collate(data, np.array([number]))
         with torch.inference_mode():
             expected = model(alone.batch, alone.rows).numpy()
         np.testing.assert_allclose(found[number : number + 1], expected, atol=1e-5)

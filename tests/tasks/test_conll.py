@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.metrics.span_f1 import detect, spans
-from bertwright.tasks.conll import TagExample, column_text, read_sentences, surrounded
+from bertwright.tasks.conll import TagExample, column_text, read_sentences, with_document_context
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -274,7 +274,7 @@ def test_neighbours_are_whole_sentences_of_the_document_and_enough_of_them(lengt
         document += new
         words = tuple(f"{number}.{word}" for word in range(length))
         sentences.append(TagExample(words, source=str(number), document=document))
-    found = list(surrounded(sentences, room))
+    found = list(with_document_context(sentences, room))
     assert [one.source for one in found] == [one.source for one in sentences]
     for place, one in enumerate(found):
         behind = [other.words for other in sentences[:place] if other.document == one.document]
@@ -293,7 +293,7 @@ def test_neighbours_are_found_in_a_stream_without_holding_it():
             yield TagExample((str(number), "."))
             number += 1
 
-    found = surrounded(endless(), 4)
+    found = with_document_context(endless(), 4)
     first, second = next(found), next(found)
     assert first.before == ()
     assert first.after[:2] == (("1", "."), ("2", "."))

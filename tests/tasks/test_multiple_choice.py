@@ -14,9 +14,9 @@ import pytest
 import torch
 from transformers import BertTokenizerFast
 
-from bertwright.models.heads import Head
-from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
-from bertwright.tasks.task import TASK_FILE, from_fields, take, write_task
+from bertwright.models.heads import HeadSpec
+from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
+from bertwright.tasks.task import TASK_FILE, collate, from_fields, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -78,7 +78,7 @@ def test_labels_may_count_from_one(tmp_path: Path) -> None:
     path = written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\t1\na\tb\tc\t2\n", "a.tsv")
     examples = list(task.read(path))
     assert [example.label for example in examples] == [0, 1]
-    record = task.record(examples[0], Chosen(1, (0.25, 0.75)))
+    record = task.record(examples[0], ChoicePrediction(1, (0.25, 0.75)))
     assert record == {"choice": 2, "probability": 0.75, "p(1)": 0.25, "p(2)": 0.75}
 
 
@@ -112,10 +112,10 @@ def test_every_ending_is_a_sequence_with_its_prompt() -> None:
         [CLS, A, B, SEP, D, SEP],
     ]
     assert (found.items, found.width, found.truncated, found.targets.tolist()) == (2, 2, 1, [1, 0])
-    batch = take(found, np.array([1]))
+    batch = collate(found, np.array([1]))
     assert batch.batch.input_ids.tolist() == [CLS, A, B, SEP, SEP, CLS, A, B, SEP, D, SEP]
     assert (batch.rows.tolist(), batch.targets.tolist(), batch.count) == ([0, 5], [0], 1)
-    assert task.head == Head("choice", 1)
+    assert task.head == HeadSpec("choice", 1)
 
 
 def test_endings_compete_within_their_question() -> None:
@@ -123,7 +123,7 @@ def test_endings_compete_within_their_question() -> None:
     task = IN_LIST.fitted(examples)
     found = task.encode(examples, TOKENIZER)
     logits = torch.tensor([[0.0], [math.log(3)], [7.0], [7.0]])
-    batch = take(found, np.array([0, 1]))
+    batch = collate(found, np.array([0, 1]))
     assert task.loss(logits, batch).item() == pytest.approx(-math.log(0.25) - math.log(0.5))
     smoothed = -0.9 * math.log(0.25) - 0.1 * math.log(0.75) - math.log(0.5)
     assert task.loss(logits, batch, smoothing=0.2).item() == pytest.approx(smoothed)
@@ -131,7 +131,7 @@ def test_endings_compete_within_their_question() -> None:
     assert first.choice == 1
     assert first.probabilities == pytest.approx((0.25, 0.75))
     assert second.probabilities == pytest.approx((0.5, 0.5))
-    assert task.score(examples, [first, Chosen(1, (0.0, 1.0))]) == {"accuracy": 0.5}
+    assert task.score(examples, [first, ChoicePrediction(1, (0.0, 1.0))]) == {"accuracy": 0.5}
 
 
 def test_the_task_is_kept_in_a_file(tmp_path: Path) -> None:

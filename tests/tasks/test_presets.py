@@ -12,7 +12,7 @@ import pytest
 from bertwright.commands.evaluate import EvaluateSettings
 from bertwright.commands.predict import PredictSettings
 from bertwright.commands.use import EmbedSettings, FillMaskSettings
-from bertwright.tasks.presets import PRESETS, Overrides, TaskSettings
+from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 
 
 def table(*rows: str) -> str:
@@ -55,7 +55,7 @@ UD = table(
 )  # fmt: skip
 
 WHOLE, SCORED = ("train.tsv", "dev.tsv"), {"metric": "accuracy"}
-F1 = {"metric": "f1", "positive": "1"}
+F1 = {"metric": "f1", "pos_label": "1"}
 SPANS = {"metric": "f1", "scheme": None}
 
 # The files in which train, dev and, with labels, test are published; what the first of them holds; what its first
@@ -64,51 +64,51 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]
     "cola": (
         WHOLE,
         table("gj04 | 0 | * | They drank the pub.", "gj04 | 1 | | They drank."),
-        {"text": "They drank the pub.", "pair": None, "label": "0"},
+        {"text": "They drank the pub.", "text_pair": None, "label": "0"},
         {"metric": "matthews"},
     ),
     "sst2": (
         WHOLE,
         table("sentence | label", "hide new secretions | 0"),
-        {"text": "hide new secretions", "pair": None, "label": "0"},
+        {"text": "hide new secretions", "text_pair": None, "label": "0"},
         SCORED,
     ),
     "mrpc": (
         WHOLE,
         table("Quality | #1 ID | #2 ID | #1 String | #2 String", '1 | 702876 | 702977 | A "cat . | A dog .'),
-        {"text": 'A "cat .', "pair": "A dog .", "label": "1"},
+        {"text": 'A "cat .', "text_pair": "A dog .", "label": "1"},
         F1,
     ),
-    "stsb": (WHOLE, STSB, {"text": "A cat.", "pair": "A dog.", "label": 3.8}, {"metric": "spearman"}),
-    "qqp": (WHOLE, QQP, {"text": "Who sat?", "pair": "Whose hat?", "label": "1"}, F1),
+    "stsb": (WHOLE, STSB, {"text": "A cat.", "text_pair": "A dog.", "label": 3.8}, {"metric": "spearman"}),
+    "qqp": (WHOLE, QQP, {"text": "Who sat?", "text_pair": "Whose hat?", "label": "1"}, F1),
     "mnli": (
         ("train.tsv", "dev_matched.tsv"),
         MNLI,
-        {"text": "A cat.", "pair": "A dog.", "label": "neutral"},
+        {"text": "A cat.", "text_pair": "A dog.", "label": "neutral"},
         SCORED,
     ),
     "mnli_mismatched": (
         ("train.tsv", "dev_mismatched.tsv"),
         MNLI,
-        {"text": "A cat.", "pair": "A dog.", "label": "neutral"},
+        {"text": "A cat.", "text_pair": "A dog.", "label": "neutral"},
         SCORED,
     ),
     "qnli": (
         WHOLE,
         table("index | question | sentence | label", "0 | Who sat? | A cat sat. | entailment"),
-        {"text": "Who sat?", "pair": "A cat sat.", "label": "entailment"},
+        {"text": "Who sat?", "text_pair": "A cat sat.", "label": "entailment"},
         SCORED,
     ),
     "rte": (
         WHOLE,
         table("index | sentence1 | sentence2 | label", "0 | A cat sat. | A dog sat. | not_entailment"),
-        {"text": "A cat sat.", "pair": "A dog sat.", "label": "not_entailment"},
+        {"text": "A cat sat.", "text_pair": "A dog sat.", "label": "not_entailment"},
         SCORED,
     ),
     "wnli": (
         WHOLE,
         table("index | sentence1 | sentence2 | label", "0 | A cat sat. It slept. | The cat slept. | 1"),
-        {"text": "A cat sat. It slept.", "pair": "The cat slept.", "label": "1"},
+        {"text": "A cat sat. It slept.", "text_pair": "The cat slept.", "label": "1"},
         SCORED,
     ),
     "swag": (
@@ -126,14 +126,14 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]
     "squad": (
         ("train-v1.1.json", "dev-v1.1.json"),
         squad({"answers": [{"text": "A cat", "answer_start": 0}]}, "1.1"),
-        {"question": "Who sat?", "context": "A cat sat.", "answers": (("A cat", 0, False),), "impossible": False},
-        {"metric": "f1", "impossible": False},
+        {"question": "Who sat?", "context": "A cat sat.", "answers": (("A cat", 0, False),), "is_impossible": False},
+        {"metric": "f1", "allow_no_answer": False},
     ),
     "squad_v2": (
         ("train-v2.0.json", "dev-v2.0.json"),
         squad({"answers": [], "is_impossible": True, "plausible_answers": []}, "v2.0"),
-        {"question": "Who sat?", "context": "A cat sat.", "answers": (), "impossible": True},
-        {"metric": "f1", "impossible": True},
+        {"question": "Who sat?", "context": "A cat sat.", "answers": (), "is_impossible": True},
+        {"metric": "f1", "allow_no_answer": True},
     ),
     "conll2003": (
         ("train.txt", "valid.txt", "test.txt"),
@@ -156,7 +156,7 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]
     "nsmc": (
         ("ratings_train.txt", "ratings_dev.txt", "ratings_test.txt"),
         table("id | document | label", '9976970 | "더빙.. 목소리 | 0'),
-        {"text": '"더빙.. 목소리', "pair": None, "label": "0"},
+        {"text": '"더빙.. 목소리', "text_pair": None, "label": "0"},
         SCORED,
     ),
 }
@@ -185,7 +185,7 @@ def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -
     ("made", "name"),
     [
         (lambda: TaskSettings("classification", train="train.tsv"), "train"),  # type: ignore[arg-type]
-        (lambda: Overrides(endings="abcd"), "endings"),  # type: ignore[arg-type]
+        (lambda: TaskOptions(endings="abcd"), "endings"),  # type: ignore[arg-type]
         (lambda: PredictSettings("model", texts="hey"), "texts"),  # type: ignore[arg-type]
         (lambda: PredictSettings("model", inputs="a.tsv", output=Path("b.tsv")), "inputs"),  # type: ignore[arg-type]
         (lambda: EvaluateSettings("model", "dev.tsv"), "inputs"),  # type: ignore[arg-type]

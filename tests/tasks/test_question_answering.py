@@ -18,23 +18,23 @@ from transformers import BertTokenizerFast
 
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
-from bertwright.tasks.prediction import predicted
+from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.question_answering import (
     Answer,
     Candidate,
     EncodedQuestions,
     QuestionAnswering,
-    most_context,
+    max_context_window,
 )
-from bertwright.tasks.squad import Gold, QaExample
-from bertwright.tasks.task import TASK_FILE, from_fields, take, write_task
+from bertwright.tasks.squad import GoldAnswer, QaExample
+from bertwright.tasks.task import TASK_FILE, collate, from_fields, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 LETTERS = "abcdefghij"
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)], lowercase=True)
-SMALL = QuestionAnswering(max_length=10, stride=2, max_question=3, max_answer=3, n_best=4)
+SMALL = QuestionAnswering(max_length=10, doc_stride=2, max_query_length=3, max_answer_length=3, n_best_size=4)
 
 WORDS = st.lists(st.text(LETTERS, min_size=1, max_size=3), max_size=14).map(" ".join)
 QUESTIONS = st.lists(
@@ -47,17 +47,17 @@ QUESTIONS = st.lists(
 TASKS = st.builds(
     QuestionAnswering,
     max_length=st.integers(7, 14),
-    stride=st.integers(1, 12),
-    max_question=st.integers(1, 3),
-    max_answer=st.integers(1, 20),
-    n_best=st.integers(1, 30),
+    doc_stride=st.integers(1, 12),
+    max_query_length=st.integers(1, 3),
+    max_answer_length=st.integers(1, 20),
+    n_best_size=st.integers(1, 30),
     impossible=st.booleans(),
     threshold=st.sampled_from([0.0, -1.5, 2.0]),
 )
 
 
 def asked(context: str, question: str = "a b", answer: str | None = None, **changes: Any) -> QaExample:
-    gold = () if answer is None else (Gold(answer, context.index(answer)),)
+    gold = () if answer is None else (GoldAnswer(answer, context.index(answer)),)
     return replace(QaExample("q", question, context, gold), **changes)
 
 
@@ -88,9 +88,9 @@ def test_windows_by_hand() -> None:
     assert encoded.token_type_ids[:10].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
     assert encoded.targets.tolist() == [[0, 0], [6, 7], [4, 5]]  # only half of "g h" is in the first window
     assert encoded.target_counts.tolist() == [1, 1, 1]
-    assert encoded.example_of.tolist() == [0, 0, 0]
+    assert encoded.example_ids.tolist() == [0, 0, 0]
     assert encoded.rows.tolist() == [*range(10), *range(10), *range(9)]
-    assert encoded.row_counts.tolist() == encoded.lengths.tolist()
+    assert encoded.position_counts.tolist() == encoded.lengths.tolist()
     assert (encoded.items, encoded.truncated) == (3, 0)
 
 
@@ -101,7 +101,7 @@ def test_a_long_question_is_cut_and_counted() -> None:
 
 
 def test_a_stride_longer_than_a_window_leaves_nothing_out() -> None:
-    encoded = replace(SMALL, stride=100).encode([asked("c d e f g h i j a b c")], TOKENIZER, labelled=False)
+    encoded = replace(SMALL, doc_stride=100).encode([asked("c d e f g h i j a b c")], TOKENIZER, labelled=False)
     assert [window.split("[SEP]")[1] for window in shown(encoded)] == [" c d e f g ", " h i j a b ", " c "]
 
 
@@ -119,15 +119,15 @@ def test_an_answer_takes_the_tokens_that_share_a_character_with_it() -> None:
 
 
 def test_what_cannot_be_learned_is_left_out_and_named() -> None:
-    lost = asked("c d", place="own.jsonl, line 2", answers=(Gold("x", None),))
-    examples = [asked("c d", answer="d"), lost, asked("e f", impossible=True)]
+    lost = asked("c d", place="own.jsonl, line 2", answers=(GoldAnswer("x", None),))
+    examples = [asked("c d", answer="d"), lost, asked("e f", is_impossible=True)]
     encoded = SMALL.encode(examples, TOKENIZER)
-    assert encoded.example_of.tolist() == [0, 2]
+    assert encoded.example_ids.tolist() == [0, 2]
     assert encoded.targets.tolist() == [[5, 5], [0, 0]]
     (note,) = SMALL.notes(examples)
     assert note.endswith("(own.jsonl, line 2)")
     assert SMALL.reported(examples) == {"answers": {"moved": (), "left_out": ("own.jsonl, line 2",)}}
-    assert SMALL.encode(examples, TOKENIZER, labelled=False).example_of.tolist() == [0, 1, 2]  # but it is answered
+    assert SMALL.encode(examples, TOKENIZER, labelled=False).example_ids.tolist() == [0, 1, 2]  # but it is answered
     assert SMALL.encode(examples, TOKENIZER, labelled=False).targets.shape == (0, 2)
     assert SMALL.fitted(examples) == SMALL
     with pytest.raises(ValueError, match=r"none of 1 questions has an answer .* the first is own\.jsonl, line 2"):
@@ -135,7 +135,9 @@ def test_what_cannot_be_learned_is_left_out_and_named() -> None:
 
 
 def test_what_is_scored_needs_answers_but_no_place_for_them() -> None:
-    SMALL.check([asked("c d", answers=(Gold("x", None),)), asked("e f", impossible=True), asked("c d", answer="d")])
+    SMALL.check(
+        [asked("c d", answers=(GoldAnswer("x", None),)), asked("e f", is_impossible=True), asked("c d", answer="d")]
+    )
     with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: its answers are not known"):
         SMALL.check([asked("c d", answer="d"), asked("e f", place="own.jsonl, line 3")])
 
@@ -161,7 +163,7 @@ def test_every_token_of_a_context_is_in_a_window(task: QuestionAnswering, exampl
     for number, example in enumerate(examples):
         tokens = TOKENIZER.encode(example.context).ids[1:-1].tolist()
         covered = np.zeros(len(tokens), dtype=bool)
-        own = np.flatnonzero(encoded.example_of == number)
+        own = np.flatnonzero(encoded.example_ids == number)
         for window in own:
             place = encoded.first[window] - encoded.first[own[0]]
             begin = encoded.starts[window] + encoded.context_at[window]
@@ -171,7 +173,7 @@ def test_every_token_of_a_context_is_in_a_window(task: QuestionAnswering, exampl
         assert covered.all()
 
 
-@pytest.mark.parametrize(("max_length", "stride"), [(384, 128), (96, 20)])
+@pytest.mark.parametrize(("max_length", "doc_stride"), [(384, 128), (96, 20)])
 def test_windows_and_targets_are_those_of_transformers(max_length: int, stride: int, tmp_path: Path) -> None:
     """As its run_qa.py prepares training, but that its `stride` is what two windows share."""
     sources = DATA / "vocab" / "bert-base-uncased-vocab.txt", DATA / "squad" / "dev-v1.1.json"
@@ -181,7 +183,7 @@ def test_windows_and_targets_are_those_of_transformers(max_length: int, stride: 
     vocab = tmp_path / "vocab.txt"
     vocab.write_bytes(sources[0].read_bytes())
     theirs, ours = BertTokenizerFast.from_pretrained(tmp_path), Tokenizer.load(vocab, lowercase=True)
-    task = QuestionAnswering(max_length=max_length, stride=stride)
+    task = QuestionAnswering(max_length=max_length, doc_stride=stride)
     examples = list(task.read(str(sources[1])))[:2_000:20]
     encoded = task.encode(examples, ours)
     window = 0
@@ -195,7 +197,7 @@ def test_windows_and_targets_are_those_of_transformers(max_length: int, stride: 
             example.context,
             truncation="only_second",
             max_length=max_length,
-            stride=room - stride,
+            doc_stride=room - stride,
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
@@ -239,8 +241,8 @@ def test_a_very_long_context_is_answered_from_any_place() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_is_that_of_each_window_alone(smoothing: float) -> None:
-    examples = [asked("c d e f g h i j", answer="g h"), asked("a", answer="a"), asked("b c", impossible=True)]
-    batch = take(SMALL.encode(examples, TOKENIZER), np.array([4, 0, 2, 3, 1]))
+    examples = [asked("c d e f g h i j", answer="g h"), asked("a", answer="a"), asked("b c", is_impossible=True)]
+    batch = collate(SMALL.encode(examples, TOKENIZER), np.array([4, 0, 2, 3, 1]))
     generator = torch.Generator().manual_seed(0)
     logits = (30 * torch.randn(batch.batch.num_tokens, 2, generator=generator)).requires_grad_()
     twin = logits.detach().clone().requires_grad_()
@@ -260,7 +262,7 @@ def test_the_loss_is_that_of_each_window_alone(smoothing: float) -> None:
 
 
 def test_the_loss_of_outputs_that_know_nothing() -> None:
-    batch = take(SMALL.encode([asked("c d", answer="d")], TOKENIZER), np.array([0]))
+    batch = collate(SMALL.encode([asked("c d", answer="d")], TOKENIZER), np.array([0]))
     assert SMALL.loss(torch.full((7, 2), 1e4), batch).item() == pytest.approx(np.log(7))
 
 
@@ -275,7 +277,7 @@ def test_a_model_learns_to_point() -> None:
     sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "max_positions": 16}
     config = BertConfig(vocab_size=TOKENIZER.vocab_size, hidden_dropout=0.0, attention_dropout=0.0, **sizes)
     model = BertForTask(config, task.head)
-    batch = take(encoded := task.encode(examples, TOKENIZER), np.arange(len(examples)))
+    batch = collate(encoded := task.encode(examples, TOKENIZER), np.arange(len(examples)))
     assert encoded.items == len(examples)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
@@ -283,7 +285,7 @@ def test_a_model_learns_to_point() -> None:
         loss = task.loss(model(batch.batch, batch.rows), batch) / batch.count
         loss.backward()
         optimizer.step()
-    answers = next(predicted(model, task, TOKENIZER, examples)).predictions
+    answers = next(predict_chunks(model, task, TOKENIZER, examples)).predictions
     assert task.score(examples, answers) == {"exact_match": 1.0, "f1": 1.0}
     assert min(answer.probability for answer in answers) > 0.5
 
@@ -305,12 +307,12 @@ def slow(task: QuestionAnswering, example: QaExample, windows: list[dict[str, An
                     rivals.append((min(left, right) + 0.01 * len(other["start"]), -rival))
             if -max(rivals)[1] != number:
                 continue
-            for j in range(i, min(i + task.max_answer, len(window["start"]))):
+            for j in range(i, min(i + task.max_answer_length, len(window["start"]))):
                 score = float(window["start"][i]) + float(window["end"][j])
                 scored.append((-score, token, window["first"] + j))
     offsets = TOKENIZER.encode(example.context).offsets[1:-1]
     candidates = []
-    for negative, i, j in sorted(scored)[: task.n_best]:
+    for negative, i, j in sorted(scored)[: task.n_best_size]:
         begin, end = int(offsets[i, 0]), int(offsets[j, 1])
         candidates.append(Candidate(example.context[begin:end], begin, end, 0.0, -negative))
     return candidates
@@ -320,8 +322,8 @@ def slow_answer(task: QuestionAnswering, example: QaExample, windows: list[dict[
     candidates = slow(task, example, windows)
     null = Candidate("", 0, 0, 0.0, min(window["null"] for window in windows))
     best = candidates[0] if candidates else null
-    speaks = bool(candidates) and not (task.impossible and best.score <= null.score + task.threshold)
-    if task.impossible or not candidates:
+    speaks = bool(candidates) and not (task.allow_no_answer and best.score <= null.score + task.threshold)
+    if task.allow_no_answer or not candidates:
         candidates = sorted([null, *candidates], key=lambda candidate: -candidate.score)
     total = sum(np.exp(candidate.score) for candidate in candidates)
     candidates = [candidate._replace(probability=np.exp(candidate.score) / total) for candidate in candidates]
@@ -338,11 +340,11 @@ def test_decoding_is_that_of_a_slow_twin(
     outputs = drawn(encoded, seed, levels)
     for number, (example, answer) in enumerate(zip(examples, task.decode(examples, encoded, outputs), strict=True)):
         windows: list[dict[str, Any]] = []
-        for window in np.flatnonzero(encoded.example_of == number):
+        for window in np.flatnonzero(encoded.example_ids == number):
             rows = outputs[encoded.starts[window] : encoded.starts[window + 1]]
-            asked_tokens = min(len(TOKENIZER.encode(example.question)) - 2, task.max_question)
+            asked_tokens = min(len(TOKENIZER.encode(example.question)) - 2, task.max_query_length)
             context = rows[asked_tokens + 2 : -1]
-            place = windows[-1]["first"] + min(task.stride, len(windows[-1]["start"])) if windows else 0
+            place = windows[-1]["first"] + min(task.doc_stride, len(windows[-1]["start"])) if windows else 0
             windows.append(
                 {"start": context[:, 0], "end": context[:, 1], "null": float(rows[0, 0]) + float(rows[0, 1])}
                 | {"first": place}
@@ -361,7 +363,7 @@ def test_a_token_counts_where_most_is_around_it() -> None:
     # window 0 (0-5)   shows      0 1 2 2 1 0
     # window 1 (2-7)                  0 1 2 2 1 0
     # window 2 (4-8)                      0 1 2 1 0     one token shorter: it loses what is even
-    assert most_context(np.array([0, 2, 4]), np.array([6, 6, 5])).tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2]
+    assert max_context_window(np.array([0, 2, 4]), np.array([6, 6, 5])).tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2]
 
 
 def test_an_answer_is_cut_from_the_text_as_it_stands() -> None:
@@ -376,7 +378,7 @@ def test_an_answer_is_cut_from_the_text_as_it_stands() -> None:
 
 def test_no_answer_wins_where_the_margin_is_not_above_the_threshold() -> None:
     example = asked("c d")
-    task = replace(SMALL, impossible=True)
+    task = replace(SMALL, allow_no_answer=True)
     encoded = task.encode([example], TOKENIZER, labelled=False)
     outputs = np.full((7, 2), -9, np.float32)
     outputs[0] = 1  # [CLS]: 2
@@ -402,7 +404,7 @@ def test_the_window_least_sure_of_no_answer_speaks_for_all() -> None:
 
 @pytest.mark.parametrize("impossible", [False, True])
 def test_a_context_without_tokens_has_no_answer(impossible: bool) -> None:
-    task = replace(SMALL, impossible=impossible, threshold=-9.0)
+    task = replace(SMALL, allow_no_answer=impossible, threshold=-9.0)
     examples = [asked(""), asked(" \x00 "), asked("c")]
     encoded = task.encode(examples, TOKENIZER, labelled=False)
     *empty, answer = task.decode(examples, encoded, drawn(encoded))
@@ -417,9 +419,9 @@ def test_a_context_without_tokens_has_no_answer(impossible: bool) -> None:
 
 def test_the_tuned_threshold_gives_the_best_f1() -> None:
     rng = np.random.default_rng(1)
-    examples = [asked(" ".join(rng.choice(list(LETTERS), 12)), impossible=bool(n % 2), id=str(n)) for n in range(30)]
-    examples = [e if e.impossible else replace(e, answers=(Gold(e.context[4:7], 4),)) for e in examples]
-    task = replace(SMALL, impossible=True)
+    examples = [asked(" ".join(rng.choice(list(LETTERS), 12)), is_impossible=bool(n % 2), id=str(n)) for n in range(30)]
+    examples = [e if e.is_impossible else replace(e, answers=(GoldAnswer(e.context[4:7], 4),)) for e in examples]
+    task = replace(SMALL, allow_no_answer=True)
     encoded = task.encode(examples, TOKENIZER, labelled=False)
     outputs = drawn(encoded)
 
@@ -431,7 +433,7 @@ def test_the_tuned_threshold_gives_the_best_f1() -> None:
     assert f1(tuned) > f1(task)
     assert f1(tuned) >= max(f1(replace(task, threshold=answer.margin)) for answer in answers)
     assert tuned.tuned(examples, tuned.decode(examples, encoded, outputs)) == tuned  # whatever τ they were decoded with
-    assert replace(task, impossible=False).tuned(examples, answers).threshold == 0
+    assert replace(task, allow_no_answer=False).tuned(examples, answers).threshold == 0
     assert tuned.score(examples, answers).keys() == {
         *("exact_match", "f1", "has_answer_exact_match", "has_answer_f1", "no_answer_accuracy")
     }
@@ -452,16 +454,16 @@ def test_records() -> None:
 def test_a_question_without_answer_needs_the_setting(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"question": "?", "context": "c", "answers": []}\n', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"own\.jsonl, line 1: it has no answer; .* --impossible"):
+    with pytest.raises(ValueError, match=r"own\.jsonl, line 1: it has no answer; .* --allow-no-answer"):
         list(QuestionAnswering().read(str(path)))
-    (example,) = QuestionAnswering(impossible=True).read(str(path))
-    assert example.impossible
+    (example,) = QuestionAnswering(allow_no_answer=True).read(str(path))
+    assert example.is_impossible
     (example,) = QuestionAnswering().read(str(path), labelled=False)
-    assert not example.impossible
+    assert not example.is_impossible
 
 
 def test_a_task_comes_back_from_its_folder(tmp_path: Path) -> None:
-    task = replace(SMALL, impossible=True, threshold=-1.25)
+    task = replace(SMALL, allow_no_answer=True, threshold=-1.25)
     write_task(tmp_path, task)
     values = json.loads((tmp_path / TASK_FILE).read_text())
     assert values.pop("kind") == "question-answering"
@@ -471,11 +473,11 @@ def test_a_task_comes_back_from_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"stride": 0}, "stride is 0; at least 1"),
-        ({"max_answer": 0}, "max_answer is 0"),
-        ({"n_best": -1}, "n_best is -1"),
-        ({"max_question": 0}, "max_question is 0"),
-        ({"max_length": 67}, "max_length is 67: max_question 64 .* at least 68 is needed"),
+        ({"doc_stride": 0}, "doc_stride is 0; at least 1"),
+        ({"max_answer_length": 0}, "max_answer_length is 0"),
+        ({"n_best_size": -1}, "n_best_size is -1"),
+        ({"max_query_length": 0}, "max_query_length is 0"),
+        ({"max_length": 67}, "max_length is 67: max_query_length 64 .* at least 68 is needed"),
         ({"metric": "accuracy"}, "metric = 'accuracy': known: exact_match, f1"),
         ({"threshold": float("nan")}, "threshold is nan; a finite number"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 import polars
 import pytest
 
-from bertwright.tasks.squad import Gold, QaExample, placement, read_questions
+from bertwright.tasks.squad import GoldAnswer, QaExample, placement, read_questions
 
 SQUAD = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "squad"
 
@@ -49,11 +49,14 @@ def test_squad_json_with_and_without_answers(tmp_path: Path) -> None:
     path = write(tmp_path, content)
     first, second, third = read_questions(path)
     assert first == QaExample(
-        "q1", "Where is Bob?", CONTEXT, (Gold("Oslo", 32),), False, f"{path}, article 1 (People), question q1"
+        "q1", "Where is Bob?", CONTEXT, (GoldAnswer("Oslo", 32),), False, f"{path}, article 1 (People), question q1"
     )
-    assert second.impossible
+    assert second.is_impossible
     assert second.answers == ()
-    assert third.answers == (Gold("Bob", 19), Gold("lives", 4))  # the second one is there twice: its start decides
+    assert third.answers == (
+        GoldAnswer("Bob", 19),
+        GoldAnswer("lives", 4),
+    )  # the second one is there twice: its start decides
     assert first.context is second.context
     assert [example.answers for example in read_questions(path, labelled=False)] == [(), (), ()]
 
@@ -70,8 +73,8 @@ def test_squad_json_with_and_without_answers(tmp_path: Path) -> None:
 def test_json_lines_spell_answers_in_several_ways(tmp_path: Path, answers: Any) -> None:
     path = write(tmp_path, json.dumps(line(answers=answers)) + "\r\n\n" + json.dumps(line(answers=[])), "own.jsonl")
     first, second = read_questions(path)
-    assert first == QaExample("1", "Where is Bob?", CONTEXT, (Gold("Oslo", 32),), False, f"{path}, line 1")
-    assert (second.id, second.impossible, second.place) == ("3", True, f"{path}, line 3")
+    assert first == QaExample("1", "Where is Bob?", CONTEXT, (GoldAnswer("Oslo", 32),), False, f"{path}, line 1")
+    assert (second.id, second.is_impossible, second.place) == ("3", True, f"{path}, line 3")
     assert first.context is second.context
 
 
@@ -92,7 +95,7 @@ def test_parquet_as_the_hub_has_it(tmp_path: Path) -> None:
         polars.DataFrame([row]).write_parquet(path)
         (example,) = read_questions(str(path))
         assert example.id == row["id"]
-        assert example.target == (Gold("Oslo", 32) if row["id"] == "a" else Gold("Rome", 13))
+        assert example.target == (GoldAnswer("Oslo", 32) if row["id"] == "a" else GoldAnswer("Rome", 13))
         assert example.place == f"{path}, row 1"
     polars.DataFrame([row]).drop("answers").write_parquet(path)
     (example,) = read_questions(str(path), labelled=False)
@@ -102,16 +105,16 @@ def test_parquet_as_the_hub_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "start", "gold"),
     [
-        ("Oslo", 32, Gold("Oslo", 32)),
-        ("Oslo", 31, Gold("Oslo", 32, moved=True)),
-        ("Oslo", -5, Gold("Oslo", 32, moved=True)),
-        ("Oslo", 99_999, Gold("Oslo", 32, moved=True)),
-        ("lives", 5, Gold("lives", None)),  # there twice, and at neither place
-        ("oslo", 32, Gold("oslo", None)),
-        ("Paris", 0, Gold("Paris", None)),
+        ("Oslo", 32, GoldAnswer("Oslo", 32)),
+        ("Oslo", 31, GoldAnswer("Oslo", 32, moved=True)),
+        ("Oslo", -5, GoldAnswer("Oslo", 32, moved=True)),
+        ("Oslo", 99_999, GoldAnswer("Oslo", 32, moved=True)),
+        ("lives", 5, GoldAnswer("lives", None)),  # there twice, and at neither place
+        ("oslo", 32, GoldAnswer("oslo", None)),
+        ("Paris", 0, GoldAnswer("Paris", None)),
     ],
 )
-def test_answers_that_do_not_stand_where_the_file_says(tmp_path: Path, text: str, start: int, gold: Gold) -> None:
+def test_answers_that_do_not_stand_where_the_file_says(tmp_path: Path, text: str, start: int, gold: GoldAnswer) -> None:
     (example,) = read_questions(write(tmp_path, tree(question(answers=[{"text": text, "answer_start": start}]))))
     assert example.answers == (gold,)  # an answer without a place still counts when answers are scored
     assert example.learnable == (gold.start is not None)
@@ -124,16 +127,18 @@ def test_answers_that_do_not_stand_where_the_file_says(tmp_path: Path, text: str
 def test_the_first_answer_with_a_place_is_learned(tmp_path: Path) -> None:
     answers = [{"text": "lives", "answer_start": 0}, {"text": "Rome", "answer_start": 13}]
     (example,) = read_questions(write(tmp_path, tree(question(answers=answers))))
-    assert example.target == Gold("Rome", 13)
+    assert example.target == GoldAnswer("Rome", 13)
     assert placement([example]) == ((), ())
 
 
 def test_notes_count_and_name() -> None:
-    def example(number: int, gold: Gold) -> QaExample:
+    def example(number: int, gold: GoldAnswer) -> QaExample:
         return QaExample(str(number), "?", "", (gold,), place=f"question {number}")
 
-    assert placement([example(1, Gold("x", 3))]).notes() == []
-    found = placement([example(0, Gold("x", 1, moved=True)), *(example(n, Gold("x", None)) for n in range(1, 8))])
+    assert placement([example(1, GoldAnswer("x", 3))]).notes() == []
+    found = placement(
+        [example(0, GoldAnswer("x", 1, moved=True)), *(example(n, GoldAnswer("x", None)) for n in range(1, 8))]
+    )
     moved, left_out = found.notes()
     assert moved.startswith("1 questions whose answer does not stand where the file says, but once elsewhere")
     assert moved.endswith("(question 0)")
@@ -231,6 +236,6 @@ def test_the_real_files(name: str, questions: int, impossible: int) -> None:
         pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")
     found = list(read_questions(str(path)))
     assert len(found) == questions
-    assert sum(example.impossible for example in found) == impossible
+    assert sum(example.is_impossible for example in found) == impossible
     assert placement(found) == ((), ())
     assert len({id(example.context) for example in found}) == len({example.context for example in found})

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.batching.batch import pack
-from bertwright.metrics.span_f1 import normalized
+from bertwright.metrics.span_f1 import to_canonical_scheme
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForTask
-from bertwright.tasks.conll import TagExample, surrounded
-from bertwright.tasks.prediction import outputs, predicted
-from bertwright.tasks.tagging import Entity, Tagged, Tagging
-from bertwright.tasks.task import from_fields, take, write_task
+from bertwright.tasks.conll import TagExample, with_document_context
+from bertwright.tasks.prediction import predict_chunks, predict_logits
+from bertwright.tasks.tagging import Entity, Tagging, TagPrediction
+from bertwright.tasks.task import collate, from_fields, write_task
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -58,13 +58,13 @@ def test_a_sentence_is_a_window_and_a_words_first_token_carries_its_tag():
     encoded = TASK.encode(examples, TOKENIZER)
     assert shown(encoded) == ["[CLS] <Anna> <a> ##b <[UNK]> <in> [SEP]", "[CLS] <a> [SEP]"]
     assert encoded.targets.tolist() == [2, 3, 0, 1, 0]
-    assert (encoded.example_of.tolist(), encoded.row_counts.tolist(), encoded.target_counts.tolist()) == (
+    assert (encoded.example_ids.tolist(), encoded.position_counts.tolist(), encoded.target_counts.tolist()) == (
         [0, 1],
         [4, 1],
         [4, 1],
     )
     assert encoded.token_type_ids.tolist() == [0] * 10
-    batch = take(encoded, np.array([1, 0]))
+    batch = collate(encoded, np.array([1, 0]))
     assert batch.rows.tolist() == [1, 4, 5, 7, 8]
     assert batch.targets.tolist() == [0, 2, 3, 0, 1]
     unlabelled = TASK.encode(examples, TOKENIZER, labelled=False)
@@ -78,7 +78,7 @@ def test_a_long_sentence_is_cut_between_words_and_its_pieces_overlap():
         "[CLS] f <g> <h> <.> <a> <b> <c> d [SEP]",
         "[CLS] f g h . a b c <d> [SEP]",
     ]
-    assert (encoded.example_of.tolist(), encoded.truncated) == ([0, 0, 0], 0)
+    assert (encoded.example_ids.tolist(), encoded.truncated) == ([0, 0, 0], 0)
 
 
 def test_a_word_longer_than_the_window_keeps_its_beginning_and_is_counted():
@@ -129,7 +129,7 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
     for words, new in sentences:
         document += new
         examples.append(TagExample(tuple(words), document=document))
-    given_examples = list(surrounded(examples, max_length - 2)) if context else examples
+    given_examples = list(with_document_context(examples, max_length - 2)) if context else examples
     encoded = replace(TASK, max_length=max_length).encode(given_examples, TOKENIZER, labelled=False)
 
     def word_tokens(words):
@@ -138,11 +138,11 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
     def flat(parts):
         return list(chain.from_iterable(parts))
 
-    assert encoded.row_counts.all()
+    assert encoded.position_counts.all()
     assert encoded.lengths.max(initial=0) <= max_length
-    assert (np.diff(encoded.example_of) >= 0).all()
+    assert (np.diff(encoded.example_ids) >= 0).all()
     read: list[list[int]] = [[] for _ in examples]
-    for number, owner in enumerate(encoded.example_of):
+    for number, owner in enumerate(encoded.example_ids):
         ids = encoded.input_ids[encoded.starts[number] : encoded.starts[number + 1]].tolist()
         rows = encoded.rows[encoded.row_starts[number] : encoded.row_starts[number + 1]].tolist()
         assert (ids[0], ids[-1]) == (TOKENIZER.cls_id, TOKENIZER.sep_id)
@@ -192,7 +192,7 @@ def model(task: Tagging) -> BertForTask:
 def test_predictions_are_those_of_each_sentence_alone(sentences):
     network = model(TASK).eval()
     examples = [TagExample(tuple(words)) for words in sentences]
-    predictions = [one for chunk in predicted(network, TASK, TOKENIZER, examples) for one in chunk.predictions]
+    predictions = [one for chunk in predict_chunks(network, TASK, TOKENIZER, examples) for one in chunk.predictions]
     assert len(predictions) == len(sentences)
     for words, prediction in zip(sentences, predictions, strict=True):
         ids, rows = [TOKENIZER.cls_id], []
@@ -213,7 +213,7 @@ def logits_for(tags: list[str], share: float = 0.5) -> np.ndarray:
     return np.log(np.array([[share if tag == label else rest for label in TASK.labels] for tag in tags], np.float32))
 
 
-def decoded(examples: list[TagExample], tags: list[str], task: Tagging = TASK) -> list[Tagged]:
+def decoded(examples: list[TagExample], tags: list[str], task: Tagging = TASK) -> list[TagPrediction]:
     return task.decode(examples, task.encode(examples, TOKENIZER, labelled=False), logits_for(tags))
 
 
@@ -229,7 +229,7 @@ def test_entities_have_their_places_in_words_and_in_raw_text():
         Entity("LOC", "Paris", 17, 22, pytest.approx(0.5)),
     )
     assert [(one.text, one.start, one.end) for one in from_text.entities] == [("Anna B", 2, 8), ("Paris", 18, 23)]
-    assert nothing == Tagged((), (), (), ())
+    assert nothing == TagPrediction((), (), (), ())
 
 
 def test_predicted_tags_that_are_ill_formed_are_read_as_they_are_scored():
@@ -273,7 +273,7 @@ def test_a_record_is_plain_and_has_the_same_columns_for_every_example():
 
 def test_the_loss_is_the_sum_over_words():
     examples = [TagExample(("Anna", "in"), ("B-PER", "O")), TagExample(("Paris",), ("B-LOC",))]
-    batch = take(TASK.encode(examples, TOKENIZER), np.array([1, 0]))
+    batch = collate(TASK.encode(examples, TOKENIZER), np.array([1, 0]))
     logits = torch.from_numpy(logits_for(["B-LOC", "O", "O"]))
     assert TASK.loss(logits, batch).item() == pytest.approx(-math.log(0.5) - math.log(0.5 / 3) - math.log(0.5))
     smoothed = F.cross_entropy(logits, batch.targets, label_smoothing=0.1).item()
@@ -313,13 +313,13 @@ def test_a_small_model_learns_tags_and_a_long_text_keeps_its_words():
     encoded = task.encode(examples, TOKENIZER)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
     for _ in range(60):
-        batch = take(encoded, np.arange(encoded.items))
+        batch = collate(encoded, np.arange(encoded.items))
         optimizer.zero_grad()
         (task.loss(network(batch.batch, batch.rows), batch) / batch.count).backward()
         optimizer.step()
-    assert task.score(examples, task.decode(examples, encoded, outputs(network, encoded)))["f1"] == 1.0
+    assert task.score(examples, task.decode(examples, encoded, predict_logits(network, encoded)))["f1"] == 1.0
     text = "Anna lives in Paris " * 30
-    (found,) = next(predicted(network, task, TOKENIZER, [TagExample.from_text(text)])).predictions
+    (found,) = next(predict_chunks(network, task, TOKENIZER, [TagExample.from_text(text)])).predictions
     assert list(found.words) == text.split()
     assert {one.text for one in found.entities if one.label == "LOC"} == {"Paris"}
 
@@ -353,7 +353,7 @@ def test_training_tells_scheme_labels_and_what_can_be_scored(task, sequences, sc
     assert fitted.label_names == labels
     assert fitted.fitted(examples) == fitted
     assert fitted.metric in fitted.score(
-        examples, [Tagged(one.words, normalized(one.tags, scheme), (), ()) for one in examples]
+        examples, [TagPrediction(one.words, to_canonical_scheme(one.tags, scheme), (), ()) for one in examples]
     )
 
 
@@ -410,10 +410,10 @@ def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
     logits = torch.randn(len(encoded.rows), len(TASK.labels))
     known = [number for number, target in enumerate(encoded.targets) if target >= 0]
     assert len(known) == 5
-    batch = take(encoded, np.arange(3))
+    batch = collate(encoded, np.arange(3))
     expected = torch.nn.functional.cross_entropy(logits[known], batch.targets[known], reduction="sum")
     torch.testing.assert_close(TASK.loss(logits, batch), expected)
-    found = [Tagged(one.words, tags, (1.0,) * 2, ()) for one, tags in
+    found = [TagPrediction(one.words, tags, (1.0,) * 2, ()) for one, tags in
              zip(sentences, [("B-LOC", "O"), ("O", "B-LOC"), ("B-PER", "O")], strict=True)]  # fmt: skip
     scores = TASK.score(sentences, found)
     assert (scores["precision"], scores["recall"], scores["accuracy"]) == (2 / 3, 2 / 3, 5 / 6)
@@ -466,5 +466,5 @@ def test_real_sentences_keep_every_word(context):
     encoded = task.encode(examples, Tokenizer.load(vocab, lowercase=False))
     assert task.labels == ("O", *(f"{prefix}-{name}" for prefix in "BI" for name in ("LOC", "MISC", "ORG", "PER")))
     assert (encoded.items, len(encoded.rows), len(encoded.targets), encoded.truncated) == (3_250, 51_362, 51_362, 0)
-    gold = [Tagged(one.words, one.tags or (), (), ()) for one in examples]
+    gold = [TagPrediction(one.words, one.tags or (), (), ()) for one in examples]
     assert task.score(examples, gold) == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "accuracy": 1.0}

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.cli import field_texts
+from bertwright.cli import field_docs
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask, Head
+from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.multiple_choice import MultipleChoice
-from bertwright.tasks.presets import Overrides
+from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import write_task
-from bertwright.tasks.task_io import KINDS, AnyTask, TaskModel, inferred, load_task, read_task, save_task_folder
+from bertwright.tasks.task_io import TASK_TYPES, AnyTask, TaskModel, inferred, load_task, read_task, save_task_folder
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
@@ -29,12 +29,12 @@ CONFIG = BertConfig(
 )
 TASKS = {
     "classification": Classification(
-        text="2", pair="3", header=False, quotes=True, metric="f1", positive="ja", labels=("ja", 'ne"in\n')
+        text="2", text_pair="3", header=False, quotes=True, metric="f1", pos_label="ja", labels=("ja", 'ne"in\n')
     ),
     "regression": Regression(text="sätze", max_length=7, metric="pearson"),
     "multiple-choice": MultipleChoice(prompt="sent1", start="sent2", endings=("a", "b"), first_label=1),
     "tagging": Tagging(words="form", tags="upos", scheme="none", metric="accuracy", labels=("NOUN", "VERB", "X")),
-    "question-answering": QuestionAnswering(impossible=True, threshold=-1.25, n_best=3, max_length=200),
+    "question-answering": QuestionAnswering(allow_no_answer=True, threshold=-1.25, n_best_size=3, max_length=200),
 }
 
 
@@ -44,8 +44,8 @@ def save(folder: Path, task: AnyTask) -> Path:
 
 
 def test_there_are_five():
-    assert set(KINDS) == set(TASKS)
-    assert all(type(task) is KINDS[name] and task.kind == name for name, task in TASKS.items())
+    assert set(TASK_TYPES) == set(TASKS)
+    assert all(type(task) is TASK_TYPES[name] and task.kind == name for name, task in TASKS.items())
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
@@ -59,20 +59,20 @@ def test_every_field_of_a_task_comes_back(tmp_path, task):
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        (HeadRecord(Head("sequence", 2), ("n", "p"), False), Classification(labels=("n", "p"), max_length=64)),
-        (HeadRecord(Head("sequence", 1), (), True), Regression(max_length=64)),
-        (HeadRecord(Head("choice", 1), (), False), MultipleChoice(max_length=64)),
-        (HeadRecord(Head("span", 2), (), False), QuestionAnswering(max_length=64, max_question=16)),
+        (HeadRecord(HeadSpec("sequence", 2), ("n", "p"), False), Classification(labels=("n", "p"), max_length=64)),
+        (HeadRecord(HeadSpec("sequence", 1), (), True), Regression(max_length=64)),
+        (HeadRecord(HeadSpec("choice", 1), (), False), MultipleChoice(max_length=64)),
+        (HeadRecord(HeadSpec("span", 2), (), False), QuestionAnswering(max_length=64, max_query_length=16)),
         (
-            HeadRecord(Head("token", 3), ("I-X", "O", "B-X"), False),
+            HeadRecord(HeadSpec("token", 3), ("I-X", "O", "B-X"), False),
             Tagging(labels=("I-X", "O", "B-X"), scheme="iob1", max_length=64),
         ),
         (
-            HeadRecord(Head("token", 5), ("O", "B-X", "I-X", "L-X", "U-X"), False),
+            HeadRecord(HeadSpec("token", 5), ("O", "B-X", "I-X", "L-X", "U-X"), False),
             Tagging(labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="bioes", max_length=64),
         ),
         (
-            HeadRecord(Head("token", 2), ("NN", "VB"), False),
+            HeadRecord(HeadSpec("token", 2), ("NN", "VB"), False),
             Tagging(labels=("NN", "VB"), scheme="none", metric="accuracy", max_length=64),
         ),
     ],
@@ -103,7 +103,7 @@ def test_a_tagger_of_transformers_that_calls_its_tags_bilou(tmp_path):
 
 
 def test_long_models_answer_in_the_windows_of_the_paper():
-    assert inferred(HeadRecord(Head("span", 2), (), False), max_positions=512) == QuestionAnswering()
+    assert inferred(HeadRecord(HeadSpec("span", 2), (), False), max_positions=512) == QuestionAnswering()
 
 
 def test_a_folder_without_a_task(tmp_path):
@@ -158,7 +158,7 @@ def test_a_task_of_another_model(tmp_path):
         write_task(folder, other)
         with pytest.raises(ValueError, match=rf"task\.json: {message}"):
             load_task(folder)
-    assert load_task_model(folder).head == Head("token", 3)
+    assert load_task_model(folder).head == HeadSpec("token", 3)
 
 
 def test_labels_are_written_for_other_software(tmp_path):
@@ -173,9 +173,9 @@ def test_labels_are_written_for_other_software(tmp_path):
 
 
 def test_the_help_tells_every_kinds_own_defaults() -> None:
-    told = field_texts(Overrides)
+    told = field_docs(TaskOptions)
     for name, text in told.items():
-        for kind in KINDS.values():
+        for kind in TASK_TYPES.values():
             default = {field.name: field.default for field in fields(kind)}.get(name)
             if default is not None:
                 shown = " ".join(default) if isinstance(default, tuple) else str(default)

@@ -231,7 +231,7 @@ def test_files_of_someone_else_are_left_alone(
 
 
 def test_two_builds_do_not_meet_in_one_folder(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
-    with files.folder_lock(tmp_path / "s"), pytest.raises(ValueError, match="another process is writing there"):
+    with files.lock_folder(tmp_path / "s"), pytest.raises(ValueError, match="another process is writing there"):
         build(tmp_path / "s", corpus, tokenizer)
 
 
@@ -259,7 +259,7 @@ def children(parent: int) -> list[int]:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:  # it has just ended
             continue
-        if int(fields[1]) == parent and "serve(" in (stat.parent / "cmdline").read_text():
+        if int(fields[1]) == parent and "worker_main(" in (stat.parent / "cmdline").read_text():
             found.append(int(stat.parent.name))
     return found
 
@@ -354,19 +354,19 @@ ORPHANED_WORKER = """
 import os, subprocess, sys
 from multiprocessing import Pipe
 from pathlib import Path
-from bertwright.corpus.documents import CorpusSettings, pieces
+from bertwright.corpus.documents import CorpusSettings, shard_corpus
 from bertwright.tokenstore.worker import PartTask
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 folder, corpus, vocabulary, wait = sys.argv[1:]
 ours, theirs = Pipe()
-late = f"import time; time.sleep({wait}); from bertwright.tokenstore.worker import serve; "
-code = late + f"serve({theirs.fileno()}, {os.getpid()})"
+late = f"import time; time.sleep({wait}); from bertwright.tokenstore.worker import worker_main; "
+code = late + f"worker_main({theirs.fileno()}, {os.getpid()})"
 worker = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 theirs.close()
 settings = CorpusSettings(inputs=(corpus,), sentences="line")
 ours.send(Tokenizer.load(vocabulary))
-ours.send(PartTask(Path(folder), 0, settings, pieces(settings, 3000)[0]))
+ours.send(PartTask(Path(folder), 0, settings, shard_corpus(settings, 3000)[0]))
 if float(wait):
     os._exit(0)  # as a kill ends it
 assert ours.recv() is None

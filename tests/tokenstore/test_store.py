@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.tokenstore.store import SAMPLE_BLOCKS, SAMPLE_BYTES, Documents, Origin, TokenStore, write_store
+from bertwright.tokenstore.store import SAMPLE_BLOCKS, SAMPLE_BYTES, DocumentBatch, Provenance, TokenStore, write_store
 
-ORIGIN = Origin(vocabulary="v", vocab_size=1000, lowercase=True, rules="rules/1")
+ORIGIN = Provenance(vocabulary="v", vocab_size=1000, lowercase=True, rules="rules/1")
 
 Text = list[list[list[int]]]  # documents, sentences, tokens
 
 
 def written(
-    folder: Path, text: Text, shard_tokens: int = 1 << 28, chunk: int = 2, origin: Origin = ORIGIN
+    folder: Path, text: Text, shard_tokens: int = 1 << 28, chunk: int = 2, origin: Provenance = ORIGIN
 ) -> TokenStore:
     """A store of the documents, handed over `chunk` documents at a time."""
     folder.mkdir(exist_ok=True)
@@ -25,10 +25,10 @@ def written(
     return TokenStore.open(folder)
 
 
-def columns(text: Text) -> Documents:
+def columns(text: Text) -> DocumentBatch:
     sentences = [sentence for document in text for sentence in document]
     lengths = [[len(sentence) for sentence in sentences], [len(document) for document in text]]
-    return Documents(np.concatenate(sentences), *(np.array(column) for column in lengths))
+    return DocumentBatch(np.concatenate(sentences), *(np.array(column) for column in lengths))
 
 
 TEXT = [[[1, 2], [3]], [[4, 5, 6, 7, 8]], [[9]], [[10, 11], [12], [13, 14]]]
@@ -56,7 +56,7 @@ def test_numpy_alone_opens_the_arrays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
 def test_ids_take_as_many_bytes_as_the_vocabulary_needs(tmp_path: Path, vocab_size: int, dtype: type) -> None:
-    store = written(tmp_path / "s", [[[vocab_size - 1]]], origin=Origin("v", vocab_size, True, "rules/1"))
+    store = written(tmp_path / "s", [[[vocab_size - 1]]], origin=Provenance("v", vocab_size, True, "rules/1"))
     assert store.tokens(0, 1).dtype == dtype
     assert store.tokens(0, 1).tolist() == [vocab_size - 1]
 

@@ -20,12 +20,12 @@ def write_model(folder: Path) -> None:
 
 
 def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint.latest(tmp_path) is None
     for step in (5, 100, 20):
         checkpoint.save(tmp_path, step, write_model, STATE, keep=2)
     (tmp_path / "step-00000999.copy").mkdir()  # a user's own, which is none of ours
-    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000020", "step-00000100"]
-    newest = checkpoint.newest(tmp_path)
+    assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["step-00000020", "step-00000100"]
+    newest = checkpoint.latest(tmp_path)
     assert newest is not None
     assert checkpoint.step_of(newest) == 100
     loaded = checkpoint.load_optimizer(newest)
@@ -53,11 +53,11 @@ def test_damage_is_named_with_a_way_out(tmp_path: Path, damage: object, message:
     path = checkpoint.save(tmp_path, 1, write_model, STATE, keep=2)
     damage(path / "model.safetensors")  # type: ignore[operator]
     with pytest.raises(ValueError, match=message):
-        checkpoint.newest(tmp_path)
+        checkpoint.latest(tmp_path)
     checkpoint.save(tmp_path, 0, write_model, STATE, keep=2)
     older = re.escape(f"delete {path} to go on from the one before it, or start anew")
     with pytest.raises(ValueError, match=message.replace("start anew", older)):
-        checkpoint.newest(tmp_path)
+        checkpoint.latest(tmp_path)
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         checkpoint.save(tmp_path, 2, full, STATE, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    assert checkpoint.newest(tmp_path) == tmp_path / "step-00000001"
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-00000001"
 
 
 def test_the_system_s_own_refusal_to_write_is_reported(tmp_path: Path) -> None:

@@ -15,18 +15,18 @@ from bertwright.batching.batch import pack
 from bertwright.kernels.attention import cuda_attention
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask, Head
+from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
 from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.objective import losses
+from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training.context import (
     CPU_TOKENS,
     GPU_TOKENS,
     DeviceSettings,
-    fitting_tokens,
-    gemm_ceiling,
-    multiplies_bfloat16,
-    placed,
-    tokens_a_pass,
+    default_micro_batch_tokens,
+    execution_context,
+    measure_peak_flops,
+    supports_bfloat16,
+    tokens_that_fit,
 )
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
@@ -34,14 +34,14 @@ from bertwright.training.optimizer import AdamW, OptimizerSettings
 def test_settings_become_a_place() -> None:
     before = torch.get_num_threads()
     try:
-        with placed(DeviceSettings(device="cpu", dtype="bfloat16", threads=1)) as place:
-            assert (place.device.type, place.dtype, place.threads, place.ranks) == ("cpu", torch.bfloat16, 1, 1)
-            assert place.leads
+        with execution_context(DeviceSettings(device="cpu", dtype="bfloat16", threads=1)) as place:
+            assert (place.device.type, place.dtype, place.threads, place.world_size) == ("cpu", torch.bfloat16, 1, 1)
+            assert place.is_main_process
             assert torch.get_num_threads() == 1
-        with placed(DeviceSettings(device="cpu")) as place:
-            fast = multiplies_bfloat16(torch.device("cpu"))
+        with execution_context(DeviceSettings(device="cpu")) as place:
+            fast = supports_bfloat16(torch.device("cpu"))
             assert place.dtype == (torch.bfloat16 if fast else torch.float32)
-            assert gemm_ceiling(place, hidden_size=128, seconds=0.01) > 1e8
+            assert measure_peak_flops(place, hidden_size=128, seconds=0.01) > 1e8
     finally:
         torch.set_num_threads(before)
 
@@ -49,7 +49,7 @@ def test_settings_become_a_place() -> None:
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises(ValueError, match="sees no GPU"), placed(DeviceSettings(device="cuda")):
+    with pytest.raises(ValueError, match="sees no GPU"), execution_context(DeviceSettings(device="cuda")):
         pass
 
 
@@ -59,14 +59,14 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from bertwright.training.context import DeviceSettings, placed
+from bertwright.training.context import DeviceSettings, execution_context
 
 
 def threads() -> list[str]:
     return [path.read_text() for path in Path("/proc/self/task").glob("*/comm") if "gloo" in path.read_text()]
 
 
-with placed(DeviceSettings(device="cpu", threads=1), joined=True) as place:
+with execution_context(DeviceSettings(device="cpu", threads=1), joined=True) as place:
     trained = DistributedDataParallel(torch.nn.Linear(3, 3))
     trained(torch.ones(2, 3)).sum().backward()
     assert threads()
@@ -90,18 +90,18 @@ def test_no_threads_are_refused() -> None:
         DeviceSettings(threads=0)
 
 
-TINY = BertConfig.named("tiny", vocab_size=100)
+TINY = BertConfig.from_size("tiny", vocab_size=100)
 
 
 def test_a_pass_takes_what_memory_holds() -> None:
-    base, large = (BertConfig.named(size, vocab_size=30_522) for size in ("base", "large"))
-    many = [fitting_tokens(memory * 10**9, torch.bfloat16, base) for memory in (1, 16, 40, 1000)]
+    base, large = (BertConfig.from_size(size, vocab_size=30_522) for size in ("base", "large"))
+    many = [tokens_that_fit(memory * 10**9, torch.bfloat16, base) for memory in (1, 16, 40, 1000)]
     assert many == sorted(many)
     assert (many[0], many[-1]) == (512, GPU_TOKENS)
-    assert fitting_tokens(40 * 10**9, torch.bfloat16, large) < many[2] / 2
-    assert fitting_tokens(40 * 10**9, torch.float32, base) == pytest.approx(many[2] / 2, abs=1)
-    with placed(DeviceSettings(device="cpu", threads=torch.get_num_threads())) as place:
-        assert tokens_a_pass(place, large) == CPU_TOKENS
+    assert tokens_that_fit(40 * 10**9, torch.bfloat16, large) < many[2] / 2
+    assert tokens_that_fit(40 * 10**9, torch.float32, base) == pytest.approx(many[2] / 2, abs=1)
+    with execution_context(DeviceSettings(device="cpu", threads=torch.get_num_threads())) as place:
+        assert default_micro_batch_tokens(place, large) == CPU_TOKENS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -115,14 +115,14 @@ def test_nothing_of_a_step_stays_on_the_cpu(dtype: torch.dtype, monkeypatch: pyt
     model = BertForPretraining(TINY).train().to("meta")
     model.encoder.compute_dtype = dtype
     optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
-    losses(model, batch).loss.backward()
+    pretraining_losses(model, batch).loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     optimizer.step(1e-3, norm=1.0)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("head", [Head("sequence", 3), Head("token", 5), Head("span", 2)])
-def test_nothing_of_a_tasks_step_stays_on_the_cpu(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("head", [HeadSpec("sequence", 3), HeadSpec("token", 5), HeadSpec("span", 2)])
+def test_nothing_of_a_tasks_step_stays_on_the_cpu(head: HeadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "attention", cuda_attention)
     packed = replace(pack([np.arange(3, 12), np.arange(4, 20)]), dropout_seed=3)
     model = BertForTask(TINY, head).train().to("meta")

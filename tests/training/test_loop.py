@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.training import loop
-from bertwright.training.loop import Computed, DivergedError, steps
+from bertwright.training.loop import DivergedError, LossOutput, train_steps
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
 SETTINGS = OptimizerSettings(learning_rate=0.1, bias_correction=True)
@@ -22,10 +22,10 @@ class Line(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([[0.5]]))
 
-    def forward(self, batch: tuple[Tensor, Tensor, int]) -> Computed:
+    def forward(self, batch: tuple[Tensor, Tensor, int]) -> LossOutput:
         x, y, count = batch
         total = ((x * self.weight[0, 0] - y) ** 2).sum()
-        return Computed(total / count, {"error": total, "seen": torch.tensor(float(len(x)))})
+        return LossOutput(total / count, {"error": total, "seen": torch.tensor(float(len(x)))})
 
 
 def test_micro_batches_change_neither_the_step_nor_its_report() -> None:
@@ -36,7 +36,7 @@ def test_micro_batches_change_neither_the_step_nor_its_report() -> None:
         line = Line()
         parts = [(x[i : i + size], y[i : i + size], 12) for i in range(0, 12, size)]
         optimizer = AdamW(dict(line.named_parameters()), SETTINGS)
-        reports = list(steps(line, [parts] * 5, optimizer, lambda step: 0.1 / (step + 1)))
+        reports = list(train_steps(line, [parts] * 5, optimizer, lambda step: 0.1 / (step + 1)))
         found.append((line.weight.item(), [report.sums["error"] for report in reports]))
         assert [report.step for report in reports] == [1, 2, 3, 4, 5]
         assert [report.sums["seen"] for report in reports] == [12.0] * 5
@@ -58,7 +58,7 @@ def test_a_step_s_time_holds_the_wait_for_data_and_nothing_of_the_caller(monkeyp
 
     line = Line()
     seconds = []
-    for report in steps(line, slow_data(), AdamW(dict(line.named_parameters()), SETTINGS), lambda _: 0.1):
+    for report in train_steps(line, slow_data(), AdamW(dict(line.named_parameters()), SETTINGS), lambda _: 0.1):
         seconds.append(report.seconds)
         clock[0] += 100  # an evaluation, a checkpoint
     assert seconds == [1, 1, 1]
@@ -69,7 +69,7 @@ def test_what_is_not_finite_stops_before_the_weights_move(bad: float) -> None:
     line = Line()
     good = (torch.ones(2), torch.ones(2), 2)
     optimizer = AdamW(dict(line.named_parameters()), SETTINGS)
-    running = steps(line, [[good], [(torch.tensor([bad]), torch.ones(1), 1)]], optimizer, lambda _: 0.1)
+    running = train_steps(line, [[good], [(torch.tensor([bad]), torch.ones(1), 1)]], optimizer, lambda _: 0.1)
     next(running)
     before = line.weight.item()
     with pytest.raises(DivergedError, match=r"step 2: not finite: error = (nan|inf).*learning-rate"):

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bertwright.training.metrics_log import Journal, plot_metrics, read_metrics
+from bertwright.training.metrics_log import MetricLogger, plot_metrics, read_metrics
 
 
 def test_a_resumed_run_forgets_what_lies_beyond_its_checkpoint(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0)
+    journal = MetricLogger(tmp_path, 0)
     for step in (10, 20, 30):
         journal.write("train", step, {"mlm_loss": 10.0 - step})
     journal.write("held_out", 20, {"mlm_loss": 9.0})
     journal.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')  # a kill in the middle of a line
-    resumed = Journal(tmp_path, 20)
+    resumed = MetricLogger(tmp_path, 20)
     assert resumed.evaluations == {20: {"kind": "held_out", "step": 20, "mlm_loss": 9.0}}
     resumed.write("train", 30, {"mlm_loss": -1.0})
     resumed.close()
@@ -34,7 +34,7 @@ def test_a_resumed_run_forgets_what_lies_beyond_its_checkpoint(tmp_path: Path) -
 
 def test_tensorboard_shows_every_step_once(tmp_path: Path) -> None:
     for first, steps in ((0, (10, 20, 30)), (20, (30, 40))):  # killed after step 30, gone on with after 20
-        journal = Journal(tmp_path, first)
+        journal = MetricLogger(tmp_path, first)
         for step in steps:
             journal.write("train", step, {"loss": step + first / 100})
         journal.close()
@@ -44,7 +44,7 @@ def test_tensorboard_shows_every_step_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "tensorboard"])
 def test_a_full_disk_is_named_with_the_file(tmp_path: Path, file: str, capfd: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(tmp_path, 0)
+    journal = MetricLogger(tmp_path, 0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     written = (tmp_path / "metrics.jsonl") if file == "metrics.jsonl" else next((tmp_path / "tensorboard").iterdir())
     resource.setrlimit(resource.RLIMIT_FSIZE, (written.stat().st_size, before[1]))  # as a full disk would be
@@ -68,7 +68,7 @@ def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path, line: bytes) ->
 def test_the_plot_is_a_png(tmp_path: Path, name: str) -> None:
     run = tmp_path / name
     run.mkdir()
-    journal = Journal(run, 0)
+    journal = MetricLogger(run, 0)
     journal.write("train", 1, {"mlm_loss": 2.0, "nsp_accuracy": 0.5})
     journal.write("held_out", 1, {"mlm_loss": 2.5, "nsp_accuracy": 0.5})
     journal.close()

@@ -12,7 +12,7 @@ from torch import nn
 from bertwright.kernels import native
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
-SETTINGS = OptimizerSettings(clip_norm=1e9, bias_correction=True, weight_decay=0.1, epsilon=1e-8)
+SETTINGS = OptimizerSettings(max_grad_norm=1e9, bias_correction=True, weight_decay=0.1, eps=1e-8)
 
 
 def parameters() -> dict[str, nn.Parameter]:
@@ -49,7 +49,7 @@ def test_equal_to_torch_with_bias_correction() -> None:
 def test_sparse_gradients_move_a_table_as_dense_ones_do_to_the_bit(decay: float, columns: int) -> None:
     """Rows come and go, one step is dense, and one optimizer goes on from the other's state."""
     start = torch.randn(40, columns)
-    settings = replace(SETTINGS, weight_decay=decay, clip_norm=1.0)
+    settings = replace(SETTINGS, weight_decay=decay, max_grad_norm=1.0)
     dense, sparse = (AdamW({"table": nn.Parameter(start.clone())}, settings) for _ in range(2))
     for step in range(12):
         rows = torch.randperm(40 if step != 5 else 1)[: 1 + step].sort().values
@@ -80,7 +80,7 @@ def test_sparse_gradients_move_a_table_as_dense_ones_do_to_the_bit(decay: float,
 def test_without_bias_correction_the_first_step_is_worked_out_by_hand() -> None:
     parameter = nn.Parameter(torch.tensor([[2.0]]))
     parameter.grad = torch.tensor([[0.5]])
-    optimizer = AdamW({"w": parameter}, replace(SETTINGS, bias_correction=False, epsilon=1e-6))
+    optimizer = AdamW({"w": parameter}, replace(SETTINGS, bias_correction=False, eps=1e-6))
     optimizer.step(0.01, 0.5)
     first, second = 0.1 * 0.5, 0.001 * 0.25
     assert parameter.item() == pytest.approx(2.0 - 0.01 * (first / (math.sqrt(second) + 1e-6) + 0.1 * 2.0), rel=1e-6)
@@ -91,7 +91,7 @@ def test_clipping_scales_all_gradients_by_the_global_norm() -> None:
     clipped, scaled = parameters(), parameters()
     give_gradients(clipped, 0)
     give_gradients(scaled, 0)
-    optimizer = AdamW(clipped, replace(SETTINGS, clip_norm=0.5))
+    optimizer = AdamW(clipped, replace(SETTINGS, max_grad_norm=0.5))
     norm = optimizer.gradient_norm()
     expected = math.sqrt(sum(float((p.grad**2).sum()) for p in clipped.values() if p.grad is not None))
     assert norm == pytest.approx(expected, rel=1e-6)
@@ -142,7 +142,7 @@ def test_state_comes_back_to_the_bit_and_another_model_s_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"learning_rate": 0.0}, {"warmup_share": 1.0}, {"beta2": 1.0}, {"clip_norm": 0.0}, {"weight_decay": -1.0}],
+    [{"learning_rate": 0.0}, {"warmup_ratio": 1.0}, {"beta2": 1.0}, {"max_grad_norm": 0.0}, {"weight_decay": -1.0}],
 )
 def test_impossible_settings_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):

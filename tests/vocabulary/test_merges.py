@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.kernels import native
-from bertwright.vocabulary.merges import Criterion, NativeLearner, PythonLearner, learner, spelled
+from bertwright.vocabulary.merges import (
+    Criterion,
+    NativeMergeTrainer,
+    PythonMergeTrainer,
+    initial_symbols,
+    make_trainer,
+)
 
 WORDS = st.dictionaries(st.text(alphabet="abc한", min_size=1, max_size=9), st.integers(1, 40), max_size=25)
 CRITERIA = st.builds(Criterion, st.booleans(), st.integers(1, 12))
@@ -18,7 +24,7 @@ CRITERIA = st.builds(Criterion, st.booleans(), st.integers(1, 12))
 
 def naive(words: dict[str, int], criterion: Criterion, wanted: int) -> list[str]:
     """The definition, read aloud: recount all, score all, merge the best."""
-    spelling = {word: spelled(word) for word in words}
+    spelling = {word: initial_symbols(word) for word in words}
     seen = {symbol for symbols in spelling.values() for symbol in symbols}
     learned: list[str] = []
     floor = None
@@ -58,9 +64,9 @@ def naive(words: dict[str, int], criterion: Criterion, wanted: int) -> list[str]
 
 
 def learners():
-    yield PythonLearner
+    yield PythonMergeTrainer
     if library := native.load_library("wordpiece"):
-        yield lambda words, criterion: NativeLearner(words, criterion, library)
+        yield lambda words, criterion: NativeMergeTrainer(words, criterion, library)
 
 
 @settings(max_examples=300)
@@ -112,5 +118,5 @@ def test_order_of_words_and_unknown_characters_change_nothing():
     words = {"abc": 4, "bcd": 5, "abd": 6, "xab": 100}
     alphabet = frozenset("abcd")
     expected = naive({"abc": 4, "bcd": 5, "abd": 6}, Criterion(True, 1), 9)
-    assert learner(words, alphabet, Criterion(True, 1)).advance(9) == expected
-    assert learner(dict(reversed(words.items())), alphabet, Criterion(True, 1)).advance(9) == expected
+    assert make_trainer(words, alphabet, Criterion(True, 1)).advance(9) == expected
+    assert make_trainer(dict(reversed(words.items())), alphabet, Criterion(True, 1)).advance(9) == expected

@@ -19,8 +19,8 @@ from bertwright.vocabulary.trainer import (
     alphabet,
     count_words,
     learn,
-    report,
-    usage,
+    token_counts,
+    vocabulary_stats,
     write_vocabulary,
 )
 from bertwright.vocabulary.word_counts import WordCounts
@@ -63,7 +63,7 @@ def test_unused_pieces_give_way_to_used_ones(counts, criterion):
         VocabularySettings(size=300, lowercase=False, min_frequency=2, criterion=criterion, drop_unused=drop)
         for drop in (False, True)
     )
-    before, after = report(learn(counts, kept), counts), report(learn(counts, dropped), counts)
+    before, after = vocabulary_stats(learn(counts, kept), counts), vocabulary_stats(learn(counts, dropped), counts)
     assert before.tokens == after.tokens == 300
     assert after.unused < before.unused
     assert after.fertility <= before.fertility
@@ -73,7 +73,7 @@ def test_unused_pieces_are_gone_where_nothing_is_left_to_learn(counts):
     tokens = learn(counts, VocabularySettings(size=5000, lowercase=False, min_frequency=50))
     assert len(tokens) < 5000
     pieces = [n for n, token in enumerate(tokens) if n >= 5 and len(token.removeprefix("##")) > 1]
-    assert (usage(tokens, counts)[pieces] > 0).all()
+    assert (token_counts(tokens, counts)[pieces] > 0).all()
 
 
 def test_the_result_is_a_function_of_the_counts(counts, monkeypatch):
@@ -117,19 +117,19 @@ def test_usage_is_what_the_tokenizer_does(counts):
     expected: Counter[int] = Counter()
     for text in corpus():
         expected.update(backend.ids([text]).ids.tolist())
-    assert usage(tokens, counts).tolist() == [expected[n] for n in range(len(tokens))]
+    assert token_counts(tokens, counts).tolist() == [expected[n] for n in range(len(tokens))]
 
 
 def test_figures_worked_by_hand():
     tokens = [*SPECIAL_TOKENS, "a", "b", "##b", "ab", "##c", "xyz"]
     counts = WordCounts(Counter({"ab": 6, "abb": 2, "a": 1, "é": 1}), too_long=2, pruned=3)
-    figures = report(tokens, counts, examples=2)
+    figures = vocabulary_stats(tokens, counts, examples=2)
     assert figures.tokens == 11
     assert figures.characters == 3  # a b c
     assert figures.character_coverage == pytest.approx((12 + 6 + 1) / (12 + 6 + 1 + 1))
     assert figures.fertility == pytest.approx((6 + 4 + 1 + 1) / 10)
     assert figures.unknown == pytest.approx((1 + 2) / 12)
-    assert figures.whole_words == pytest.approx(7 / 10)
+    assert figures.whole_word_mask == pytest.approx(7 / 10)
     assert figures.unused == 3  # b ##c xyz
     assert figures.pruned == pytest.approx(3 / 15)
     assert figures.longest == ("xyz", "ab")

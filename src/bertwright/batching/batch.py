@@ -81,13 +81,13 @@ def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.nda
     return Batch(
         input_ids=torch.from_numpy(input_ids.astype(np.int64, copy=False)),
         token_type_ids=torch.from_numpy(token_type_ids.astype(np.int64, copy=False)),
-        position_ids=torch.from_numpy(places(lengths)),
-        cu_seqlens=torch.from_numpy(starts(lengths).astype(np.int32)),
+        position_ids=torch.from_numpy(positions_from_lengths(lengths)),
+        cu_seqlens=torch.from_numpy(offsets_from_lengths(lengths).astype(np.int32)),
         lengths=lengths,
     )
 
 
-def starts(lengths: np.ndarray) -> np.ndarray:
+def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
     """Where runs of these lengths start when laid end to end, and where the last one ends.
 
     >>> starts(np.array([3, 2])).tolist()
@@ -98,12 +98,12 @@ def starts(lengths: np.ndarray) -> np.ndarray:
     return bounds
 
 
-def places(lengths: np.ndarray) -> np.ndarray:
+def positions_from_lengths(lengths: np.ndarray) -> np.ndarray:
     """Counting from zero within each of several runs laid end to end.
 
     >>> places(np.array([3, 0, 2])).tolist()
     [0, 1, 2, 0, 1]
     """
-    bounds = starts(lengths)
+    bounds = offsets_from_lengths(lengths)
     counting: np.ndarray = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
     return counting

@@ -9,7 +9,7 @@ import numpy as np
 ROUNDS = 8  # of the Feistel network; four already pass for random, eight keep tiny sizes well mixed too
 
 
-def hashed(places: np.ndarray, key: int | np.ndarray) -> np.ndarray:
+def splitmix64(places: np.ndarray, key: int | np.ndarray) -> np.ndarray:
     """64 random bits for each place under a key (the SplitMix64 output function), in any order, at any time."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     bits = (np.asarray(places).astype(np.uint64) + np.uint64(1)) * golden + np.asarray(key, dtype=np.uint64)
@@ -26,10 +26,10 @@ def uniform(places: np.ndarray, key: int | np.ndarray) -> np.ndarray:
     >>> bool(alone[0] == together[5]) and bool(0 <= alone[0] < 1)
     True
     """
-    return (hashed(places, key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (splitmix64(places, key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def permuted(indices: np.ndarray, size: int, key: int) -> np.ndarray:
+def permute(indices: np.ndarray, size: int, key: int) -> np.ndarray:
     """Where a random permutation of range(size) sends each index: int64, O(1) memory for every index.
 
     A Feistel network permutes the next power of two; what falls outside the range goes through it again until it
@@ -52,8 +52,8 @@ def permuted(indices: np.ndarray, size: int, key: int) -> np.ndarray:
     while outside.size:
         high, low = flat[outside] >> low_bits, flat[outside] & low_mask
         for number in range(0, ROUNDS, 2):
-            high ^= hashed(low, _round_key(key, number)) & high_mask
-            low ^= hashed(high, _round_key(key, number + 1)) & low_mask
+            high ^= splitmix64(low, _round_key(key, number)) & high_mask
+            low ^= splitmix64(high, _round_key(key, number + 1)) & low_mask
         flat[outside] = high << low_bits | low
         outside = outside[flat[outside] >= size]
     return walking.astype(np.int64)
@@ -63,7 +63,7 @@ def _round_key(key: int, number: int) -> int:
     return (key + number * 0xD1342543DE82EF95) % 2**64
 
 
-def longest_first(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
+def token_budget_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     """The numbers of sequences, or items, in groups of at most `budget` tokens, or of one; each number once.
 
     Longest first: memory runs out at once or never, and a backend that pads has little to pad.

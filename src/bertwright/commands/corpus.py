@@ -9,22 +9,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bertwright.commands.output_paths import new_file, refuse_existing, vocabulary_folder
-from bertwright.console import columns, counting, facts, heading, reading, remark, say
+from bertwright.commands.output_paths import check_absent, new_file, vocabulary_folder
+from bertwright.console import byte_progress, heading, item_progress, key_value_table, make_table, notice, say
 from bertwright.corpus.documents import read
-from bertwright.corpus.survey import Survey, UnreadableError, render, render_unreadable, warnings
+from bertwright.corpus.survey import Survey, UnreadableCorpusError, diagnose, render, render_unreadable
 from bertwright.corpus.survey import survey as take_survey
-from bertwright.files import whole_folder, write_json
-from bertwright.io.sources import CorpusSettings, checked_inputs, open_inputs
+from bertwright.files import atomic_folder, write_json
+from bertwright.io.sources import CorpusSettings, check_inputs, open_inputs
 from bertwright.settings import write_settings
-from bertwright.tokenstore.build import Built, PrepareSettings, Progress, build
+from bertwright.tokenstore.build import BuildResult, PrepareSettings, Progress, build
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.trainer import (
     VocabularyReport,
     VocabularySettings,
     count_words,
     learn,
-    report,
+    vocabulary_stats,
     write_vocabulary,
 )
 
@@ -75,9 +75,11 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
 
 def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Survey:
     try:
-        with reading(console, "surveying", sum(file.size for file in checked_inputs(settings.corpus)[0])) as advance:
+        with byte_progress(
+            console, "surveying", sum(file.size for file in check_inputs(settings.corpus)[0])
+        ) as advance:
             found = take_survey(settings.corpus, advance)
-    except UnreadableError as error:
+    except UnreadableCorpusError as error:
         if len(error.unreadable) > 1:  # of one, the message says it all
             console.print(render_unreadable(error.unreadable))
         raise
@@ -86,9 +88,9 @@ def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Su
     console.print(render(found))
     if found.unreadable:
         console.print(render_unreadable(found.unreadable))
-    told = warnings(found)
+    told = diagnose(found)
     for warning in told:
-        remark(console, warning)
+        notice(console, warning)
     if not told:
         say(console, "Nothing here will hurt pre-training.", "green")
     if file is not None:
@@ -103,18 +105,18 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
     Raises ValueError when the folder is there already, and for text that cannot be read or learned from.
     """
     console = console or Console()
-    refuse_existing(settings.output)
-    with whole_folder(settings.output) as folder:  # made first: a place without room or right is found at once
-        with reading(console, "counting words", _size(settings.corpus, unpacked=True)) as advance:
+    check_absent(settings.output)
+    with atomic_folder(settings.output) as folder:  # made first: a place without room or right is found at once
+        with byte_progress(console, "counting words", _size(settings.corpus, unpacked=True)) as advance:
             counts = count_words((document.text for document in read(settings.corpus)), settings.vocabulary, advance)
-        with counting(console, "learning tokens", settings.vocabulary.size) as advance:
+        with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
             tokens = learn(counts, settings.vocabulary, advance)
         tokenizer = write_vocabulary(folder, tokens, settings.vocabulary)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: the settings in force")
     heading(console, f"Vocabulary {settings.output}")
-    console.print(facts(_figures(report(tokens, counts))))
+    console.print(key_value_table(_figures(vocabulary_stats(tokens, counts))))
     if len(tokens) < settings.vocabulary.size:
-        remark(
+        notice(
             console,
             f"{len(tokens):,} tokens in place of {settings.vocabulary.size:,}: no other pair of pieces meets "
             f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
@@ -122,7 +124,7 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
     return tokenizer
 
 
-def prepare(settings: StoreSettings, console: Console | None = None) -> Built:
+def prepare(settings: StoreSettings, console: Console | None = None) -> BuildResult:
     """Build the token store, or go on building it; see `tokenstore.build.build`.
 
     Ctrl-C (KeyboardInterrupt) loses the parts in hand only: the same call goes on from the finished ones.
@@ -131,14 +133,14 @@ def prepare(settings: StoreSettings, console: Console | None = None) -> Built:
     tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
     noted: set[str] = set()
-    with reading(console, "preparing", _size(settings.corpus)) as advance:
+    with byte_progress(console, "preparing", _size(settings.corpus)) as advance:
         last = 0
 
         def told(progress: Progress) -> None:
             nonlocal last
             if progress.note and progress.note not in noted:
                 noted.add(progress.note)
-                remark(console, progress.note)
+                notice(console, progress.note)
             advance(progress.bytes_done - last)
             last = progress.bytes_done
 
@@ -165,7 +167,7 @@ def _figures(found: VocabularyReport) -> dict[str, str]:
         "tokens": f"{found.tokens:,}",
         "characters with a token": f"{found.characters:,}, {found.character_coverage:.3%} of the text",
         "tokens per word (fertility)": f"{found.fertility:.3f}",
-        "words that are one token": f"{found.whole_words:.1%}",
+        "words that are one token": f"{found.whole_word_mask:.1%}",
         "words that are [UNK]": f"{found.unknown:.3%}",
         "tokens the text never uses": f"{found.unused:,}",
     }
@@ -174,18 +176,18 @@ def _figures(found: VocabularyReport) -> dict[str, str]:
     return rows | {"longest": " ".join(found.longest), "learned last": " ".join(found.last)}
 
 
-def _show_store(console: Console, built: Built) -> None:
-    table = columns("", "documents", "sentences", "tokens")
+def _show_store(console: Console, built: BuildResult) -> None:
+    table = make_table("", "documents", "sentences", "tokens")
     for side, header in (("train", built.train), ("held out", built.held_out)):
         if header is not None:
             counts = (header.num_documents, header.num_sentences, header.num_tokens)
             table.add_row(side, *(f"{count:,}" for count in counts))
     console.print(table)
     if built.empty_documents:
-        remark(console, f"{built.empty_documents:,} documents without a token left out")
+        notice(console, f"{built.empty_documents:,} documents without a token left out")
     if built.empty_sentences:
-        remark(console, f"{built.empty_sentences:,} sentences without a token left out")
+        notice(console, f"{built.empty_sentences:,} sentences without a token left out")
     if built.unknown_tokens:
-        remark(console, f"{built.unknown_tokens:,} tokens are [UNK]: characters that the vocabulary lacks")
+        notice(console, f"{built.unknown_tokens:,} tokens are [UNK]: characters that the vocabulary lacks")
     if built.held_out_in_train:
-        remark(console, f"{built.held_out_in_train:,} held-out documents stand in train too")
+        notice(console, f"{built.held_out_in_train:,} held-out documents stand in train too")

@@ -14,16 +14,16 @@ from tyro.conf import Positional
 from bertwright.commands.finetune.run import score_table
 from bertwright.commands.finetune.setup import within_positions
 from bertwright.commands.output_paths import new_file
-from bertwright.console import counting, filled, heading, remark, say
+from bertwright.console import filled_table, heading, item_progress, notice, say
 from bertwright.inference.model import Bert, load
 from bertwright.interop.model_files import model_folder
-from bertwright.io.sources import refuse_twice
+from bertwright.io.sources import check_unique
 from bertwright.models.heads import BertForTask
-from bertwright.settings import refuse_one_text
-from bertwright.tasks.prediction import cut_notes, scored
-from bertwright.tasks.presets import Overrides
+from bertwright.settings import check_not_str
+from bertwright.tasks.prediction import evaluate_examples, truncation_warnings
+from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.task_io import AnyTask
-from bertwright.training.context import DeviceSettings, placed
+from bertwright.training.context import DeviceSettings, execution_context
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class EvaluateSettings:
     """Labelled files, in the form of the training files."""
     output: Path | None = None
     """Write the scores to this new JSON file, too."""
-    overrides: Overrides = field(default_factory=Overrides)
+    overrides: TaskOptions = field(default_factory=TaskOptions)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        refuse_one_text(self, "inputs")
+        check_not_str(self, "inputs")
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
 
@@ -51,31 +51,34 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     Raises ValueError for a model without a task, and for examples that are not as they should be.
     """
     console = console or Console()
-    refuse_twice(settings.inputs)
-    with new_file(settings.output) if settings.output else nullcontext() as part, placed(settings.device) as place:
-        model, task, network = opened(settings.model, settings.overrides, place)
+    check_unique(settings.inputs)
+    with (
+        new_file(settings.output) if settings.output else nullcontext() as part,
+        execution_context(settings.device) as place,
+    ):
+        model, task, network = load_for_task(settings.model, settings.overrides, place)
         examples = [example for path in settings.inputs for example in task.read(path)]
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
         task.check(examples)
         encoded = task.encode(examples, model.tokenizer, labelled=False)
-        with counting(console, "evaluating", encoded.items) as advance:
-            found = scored(network, task, examples, encoded, advance=advance)
+        with item_progress(console, "evaluating", encoded.items) as advance:
+            found = evaluate_examples(network, task, examples, encoded, advance=advance)
         if part is not None:
             part.write_text(json.dumps(found.scores, indent=2) + "\n", encoding="utf-8")
     heading(console, f"{settings.model} on {len(examples):,} examples")
     notes = [note for path in settings.inputs for note in task.left_out(path)] + task.score_notes(examples)
-    for note in notes + cut_notes(task, len(examples), encoded.truncated, model.config.max_positions):
-        remark(console, note)
+    for note in notes + truncation_warnings(task, len(examples), encoded.truncated, model.config.max_positions):
+        notice(console, note)
     console.print(score_table({"score": found.scores}, task.metric))
     for one in task.details(examples, found.predictions):
-        console.print(filled(one.columns, one.rows))
+        console.print(filled_table(one.columns, one.rows))
     if settings.output is not None:
         say(console, f"{settings.output}: scores written")
     return found.scores
 
 
-def opened(name: str, overrides: Overrides, place: Any) -> tuple[Bert, AnyTask, BertForTask]:
+def load_for_task(name: str, overrides: TaskOptions, place: Any) -> tuple[Bert, AnyTask, BertForTask]:
     """A fine-tuned model, its task as the user wants it read, and its network. ValueError for one without a task."""
     folder = model_folder(name)
     model = load(folder, place.device, place.dtype)

@@ -17,24 +17,24 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from tyro.conf import Positional
 
-from bertwright.commands.output_paths import new_file, refuse_existing
-from bertwright.console import columns, counting, heading, remark, say
+from bertwright.commands.output_paths import check_absent, new_file
+from bertwright.console import heading, item_progress, make_table, notice, say
 from bertwright.inference.model import load
 from bertwright.interop.model_files import model_folder
-from bertwright.io.tables import Columns, read_rows
+from bertwright.io.tables import TableSchema, read_rows
 from bertwright.models.heads import BertForTask
-from bertwright.settings import nearest
+from bertwright.settings import did_you_mean
 from bertwright.tasks.classification import Classification, Regression, listed
-from bertwright.tasks.prediction import predicted
+from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE
 from bertwright.tasks.task_io import AnyTask, read_task
-from bertwright.training.context import DeviceSettings, Place, placed
+from bertwright.training.context import DeviceSettings, ExecutionContext, execution_context
 from bertwright.training.loop import DivergedError
 
 
 @dataclass(frozen=True)
-class Sheet:
+class SubmissionFile:
     """One file of a submission: NAME.tsv."""
 
     name: str
@@ -64,17 +64,25 @@ STRINGS, QUESTIONS = ("#1 String", "#2 String"), ("question1", "question2")
 MATCHED, MISMATCHED = ("MNLI/test_matched.tsv",), ("MNLI/test_mismatched.tsv",)
 DIAGNOSTIC = ("diagnostic/diagnostic.tsv", "diagnostic/AX.tsv", "AX/AX.tsv", "AX.tsv")
 SHEETS = (
-    Sheet("CoLA", "cola", ("CoLA/test.tsv",), 1_063, ("sentence",), YES_NO, "1", names=("unacceptable", "acceptable")),
-    Sheet("SST-2", "sst2", ("SST-2/test.tsv",), 1_821, ("sentence",), YES_NO, "1", names=("negative", "positive")),
-    Sheet("MRPC", "mrpc", ("MRPC/test.tsv",), 1_725, STRINGS, YES_NO, "1", names=("not_equivalent", "equivalent")),
-    Sheet("STS-B", "stsb", ("STS-B/test.tsv",), 1_379, PAIR, (), "2.500"),
-    Sheet("QQP", "qqp", ("QQP/test.tsv",), 390_965, QUESTIONS, YES_NO, "0", "id", ("not_duplicate", "duplicate")),
-    Sheet("MNLI-m", "mnli", MATCHED, 9_796, PAIR, THREE_WAY, "contradiction"),
-    Sheet("MNLI-mm", "mnli", MISMATCHED, 9_847, PAIR, THREE_WAY, "contradiction"),
-    Sheet("QNLI", "qnli", ("QNLI/test.tsv",), 5_463, ("question", "sentence"), TWO_WAY, "entailment"),
-    Sheet("RTE", "rte", ("RTE/test.tsv",), 3_000, PAIR, TWO_WAY, "entailment"),
-    Sheet("WNLI", "wnli", ("WNLI/test.tsv",), 146, PAIR, YES_NO, "0", names=("not_entailment", "entailment")),
-    Sheet("AX", "mnli", DIAGNOSTIC, 1_104, PAIR, THREE_WAY, "contradiction"),
+    SubmissionFile(
+        "CoLA", "cola", ("CoLA/test.tsv",), 1_063, ("sentence",), YES_NO, "1", names=("unacceptable", "acceptable")
+    ),
+    SubmissionFile(
+        "SST-2", "sst2", ("SST-2/test.tsv",), 1_821, ("sentence",), YES_NO, "1", names=("negative", "pos_label")
+    ),
+    SubmissionFile(
+        "MRPC", "mrpc", ("MRPC/test.tsv",), 1_725, STRINGS, YES_NO, "1", names=("not_equivalent", "equivalent")
+    ),
+    SubmissionFile("STS-B", "stsb", ("STS-B/test.tsv",), 1_379, PAIR, (), "2.500"),
+    SubmissionFile(
+        "QQP", "qqp", ("QQP/test.tsv",), 390_965, QUESTIONS, YES_NO, "0", "id", ("not_duplicate", "duplicate")
+    ),
+    SubmissionFile("MNLI-m", "mnli", MATCHED, 9_796, PAIR, THREE_WAY, "contradiction"),
+    SubmissionFile("MNLI-mm", "mnli", MISMATCHED, 9_847, PAIR, THREE_WAY, "contradiction"),
+    SubmissionFile("QNLI", "qnli", ("QNLI/test.tsv",), 5_463, ("question", "sentence"), TWO_WAY, "entailment"),
+    SubmissionFile("RTE", "rte", ("RTE/test.tsv",), 3_000, PAIR, TWO_WAY, "entailment"),
+    SubmissionFile("WNLI", "wnli", ("WNLI/test.tsv",), 146, PAIR, YES_NO, "0", names=("not_entailment", "entailment")),
+    SubmissionFile("AX", "mnli", DIAGNOSTIC, 1_104, PAIR, THREE_WAY, "contradiction"),
 )
 
 
@@ -93,7 +101,7 @@ class SubmissionSettings:
     fill_missing: bool = False
     """Give the tasks without a model the most frequent answer of their training set: GLUE takes whole submissions only
     (of WNLI, where nothing is learned, the paper submits just that: B.1)."""
-    any_count: bool = False
+    ignore_row_count: bool = False
     """Take test files that have not as many rows as GLUE's."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
@@ -108,7 +116,7 @@ class SubmissionSettings:
             if not (equals and model):
                 raise ValueError(f"{pair!r}: TASK=MODEL expected, such as cola=runs/cola")
             if name not in tasks:
-                raise ValueError(f'no task "{name}" in GLUE; {nearest(name, tasks)}')
+                raise ValueError(f'no task "{name}" in GLUE; {did_you_mean(name, tasks)}')
         if len(self.by_task) < len(self.models):
             raise ValueError("a task is named twice; give each one model")
 
@@ -121,7 +129,7 @@ class SubmissionSettings:
 class SheetQuestions(NamedTuple):
     """What a sheet answers, found and checked."""
 
-    sheet: Sheet
+    sheet: SubmissionFile
     path: Path
     task: AnyTask
     """The model's own, made to read that file."""
@@ -136,15 +144,15 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     place. Raises ValueError for what GLUE would not take, and when the zip is there already.
     """
     console = console or Console()
-    refuse_existing(settings.output)
+    check_absent(settings.output)
     asked = [found for name, model in settings.by_task.items() for found in _questions(settings, name, model)]
     for name, model in settings.by_task.items():
         if other := _trained_like(model_folder(model), name):
-            remark(
+            notice(
                 console, f"{name}={model}: trained on columns as {other} has them, not {name}; is it the right model?"
             )
     answers: dict[str, list[str]] = {}
-    with new_file(settings.output) as part, placed(settings.device) as place:
+    with new_file(settings.output) as part, execution_context(settings.device) as place:
         for name, model in settings.by_task.items():
             answers |= _answered(model, [one for one in asked if one.sheet.task == name], place, console)
         missing = [sheet for sheet in SHEETS if sheet.name not in answers]
@@ -175,14 +183,14 @@ def _questions(settings: SubmissionSettings, name: str, model: str) -> list[Shee
         path = next((settings.data / file for file in sheet.files if (settings.data / file).is_file()), None)
         if path is None:
             raise ValueError(f"{settings.data}: no {sheet.files[0]}; name the folder with GLUE's files as published")
-        rows = _checked_rows(sheet, path, settings.any_count)
+        rows = _checked_rows(sheet, path, settings.ignore_row_count)
         first, *second = sheet.texts
-        reading = replace(task, text=first, pair=second[0] if second else None, header=True, quotes=False)
+        reading = replace(task, text=first, text_pair=second[0] if second else None, header=True, quotes=False)
         found.append(SheetQuestions(sheet, path, reading, rows))
     return found
 
 
-def _fitting(sheet: Sheet, folder: Path) -> Classification | Regression:
+def _fitting(sheet: SubmissionFile, folder: Path) -> Classification | Regression:
     """A model's task. Raises ValueError where it gives other answers than GLUE knows, or reads not as many texts."""
     task = read_task(folder)
     kind = Classification if sheet.labels else Regression
@@ -194,8 +202,8 @@ def _fitting(sheet: Sheet, folder: Path) -> Classification | Regression:
         having = f" with {listed(labels)}" if labels else ""
         raise ValueError(f"{folder}: {sheet.task} asks for {expected}; {found}{having}")
     told = (folder / TASK_FILE).is_file()  # a folder of transformers does not say how many texts it reads
-    if told and (task.pair is None) != (len(sheet.texts) == 1):
-        read = "single texts" if task.pair is None else "pairs of texts"
+    if told and (task.text_pair is None) != (len(sheet.texts) == 1):
+        read = "single texts" if task.text_pair is None else "pairs of texts"
         raise ValueError(f"{folder}: fine-tuned on {read}, which {sheet.task} is not; fine-tune it on {sheet.task}")
     return task
 
@@ -207,7 +215,7 @@ def _trained_like(folder: Path, name: str) -> str | None:
     """
 
     def columns(task: Any) -> tuple[str, str | None, str]:
-        return task.text, task.pair, task.label
+        return task.text, task.text_pair, task.label
 
     found = read_task(folder) if (folder / TASK_FILE).is_file() else None
     if found is None or columns(found) == columns(PRESETS[name].task):
@@ -216,22 +224,24 @@ def _trained_like(folder: Path, name: str) -> str | None:
     return next((other for other in alike if columns(PRESETS[other].task) == columns(found)), None)
 
 
-def _checked_rows(sheet: Sheet, path: Path, any_count: bool) -> int:
+def _checked_rows(sheet: SubmissionFile, path: Path, ignore_row_count: bool) -> int:
     """How many questions there are. Raises ValueError unless they are numbered from 0 on, and as many as GLUE asks."""
     rows = 0
-    columns = Columns((sheet.index, *sheet.texts), quotes=False, way_out="is this GLUE's own file?")
+    columns = TableSchema((sheet.index, *sheet.texts), quotes=False, hint="is this GLUE's own file?")
     for place, (index, *_) in read_rows(str(path), columns):
         if index != str(rows):
             raise ValueError(f"{place}: {sheet.index} {rows} expected, {index!r} found; is this GLUE's own file?")
         rows += 1
-    if rows != sheet.rows and not any_count:
+    if rows != sheet.rows and not ignore_row_count:
         raise ValueError(
-            f"{path}: {rows:,} rows, {sheet.rows:,} expected; is this GLUE's own file? --any-count takes it as it is"
+            f"{path}: {rows:,} rows, {sheet.rows:,} expected; is this GLUE's own file? --ignore-row-count takes it as it is"
         )
     return rows
 
 
-def _answered(model: str, asked: Sequence[SheetQuestions], place: Place, console: Console) -> dict[str, list[str]]:
+def _answered(
+    model: str, asked: Sequence[SheetQuestions], place: ExecutionContext, console: Console
+) -> dict[str, list[str]]:
     """One model's answers, sheet by sheet, as GLUE writes them."""
     bert = load(model, place.device, place.dtype)
     assert isinstance(bert.model, BertForTask)
@@ -239,9 +249,9 @@ def _answered(model: str, asked: Sequence[SheetQuestions], place: Place, console
     for sheet, path, task, rows in asked:
         given = answers[sheet.name] = []
         truncated = 0
-        with counting(console, sheet.name, rows) as advance:
+        with item_progress(console, sheet.name, rows) as advance:
             try:
-                for chunk in predicted(bert.model, task, bert.tokenizer, task.read(str(path), labelled=False)):
+                for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labelled=False)):
                     given += [_written(one, sheet) for one in chunk.predictions]
                     truncated += chunk.truncated
                     advance(len(chunk.examples))
@@ -249,11 +259,11 @@ def _answered(model: str, asked: Sequence[SheetQuestions], place: Place, console
                 raise ValueError(f"{model}: {error}") from None
         if truncated:
             share = f"{truncated:,} of {rows:,} examples"
-            remark(console, f"{sheet.name}: {share} lose tokens; {model} reads {task.max_length} of each")
+            notice(console, f"{sheet.name}: {share} lose tokens; {model} reads {task.max_length} of each")
     return answers
 
 
-def _written(prediction: Any, sheet: Sheet) -> str:
+def _written(prediction: Any, sheet: SubmissionFile) -> str:
     """A prediction in GLUE's words; a number within the scale of STS-B.
 
     >>> [_written(number, SHEETS[3]) for number in (5.2, -0.0004, 3.14159)]
@@ -268,14 +278,14 @@ def _written(prediction: Any, sheet: Sheet) -> str:
 
 def _show(settings: SubmissionSettings, answers: Mapping[str, list[str]], missing: list[str], console: Console) -> None:
     heading(console, f"{settings.output}: {len(answers)} of {len(SHEETS)} files")
-    table = columns("file", "rows", "answers")
+    table = make_table("file", "rows", "answers")
     for name, given in answers.items():
         table.add_row(f"{name}.tsv", f"{len(given):,}", _told(given))
     console.print(table)
     if missing and settings.fill_missing:
-        remark(console, f"no model, so the most frequent answer throughout: {', '.join(missing)}")
+        notice(console, f"no model, so the most frequent answer throughout: {', '.join(missing)}")
     elif missing:
-        remark(console, f"missing: {', '.join(missing)}; GLUE takes all files only: give models, or --fill-missing")
+        notice(console, f"missing: {', '.join(missing)}; GLUE takes all files only: give models, or --fill-missing")
     say(console, "upload it    https://gluebenchmark.com/submit")
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertwright.files import whole_file
+from bertwright.files import atomic_file
 from bertwright.interop.model_files import is_run, model_folder
-from bertwright.io.decoding import PIPED
+from bertwright.io.decoding import STDIN
 
 
 def vocabulary_folder(name: str) -> Path:
@@ -17,7 +17,7 @@ def vocabulary_folder(name: str) -> Path:
     return Path(name) if Path(name).exists() and not is_run(Path(name)) else model_folder(name)
 
 
-def refuse_existing(path: Path) -> None:
+def check_absent(path: Path) -> None:
     """Raise ValueError where a result would take the place of something; before the work, not after it."""
     if os.path.lexists(path):
         raise ValueError(f"{path}: is there already; name another, or delete it")
@@ -29,10 +29,10 @@ def new_file(path: Path) -> Iterator[Path]:
 
     Raises OSError for that, and ValueError where something is there already, or for the sign of standard output.
     """
-    if path == Path(PIPED):
-        raise ValueError(f"{PIPED}: a file is written here, not standard output; name it")
-    refuse_existing(path)
-    with whole_file(path) as part:
+    if path == Path(STDIN):
+        raise ValueError(f"{STDIN}: a file is written here, not standard output; name it")
+    check_absent(path)
+    with atomic_file(path) as part:
         part.touch()
         yield part
         if os.path.lexists(path):  # somebody was quicker; what either has made stays

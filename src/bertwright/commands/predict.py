@@ -22,22 +22,22 @@ from typing import Any, TextIO
 from rich.console import Console
 from tyro.conf import Positional
 
-from bertwright.commands.evaluate import opened
-from bertwright.commands.output_paths import new_file, refuse_existing
-from bertwright.console import Advance, counting, filled, heading, remark, say
+from bertwright.commands.evaluate import load_for_task
+from bertwright.commands.output_paths import check_absent, new_file
+from bertwright.console import ProgressCallback, filled_table, heading, item_progress, notice, say
 from bertwright.inference.model import Bert
-from bertwright.io.decoding import PIPED, STANDARD_INPUT, Findings, refuse_beside_piped, standard_input
+from bertwright.io.decoding import STDIN, STDIN_NAME, ReadStats, check_stdin_alone, read_stdin
 from bertwright.io.tables import lines, read_rows
 from bertwright.models.heads import BertForTask
-from bertwright.settings import refuse_one_text
-from bertwright.tasks.prediction import cut_notes, predicted
-from bertwright.tasks.presets import Overrides
-from bertwright.tasks.task import Shown
-from bertwright.tasks.task_io import KINDS, AnyTask
-from bertwright.training.context import DeviceSettings, placed
+from bertwright.settings import check_not_str
+from bertwright.tasks.prediction import predict_chunks, truncation_warnings
+from bertwright.tasks.presets import TaskOptions
+from bertwright.tasks.task import DisplayTable
+from bertwright.tasks.task_io import TASK_TYPES, AnyTask
+from bertwright.training.context import DeviceSettings, execution_context
 
-STANDARD_OUTPUT = Path(PIPED)
-OWN = {cls.form: cls.kind for cls in KINDS.values() if cls.form}  # forms that are for one kind of task alone
+STANDARD_OUTPUT = Path(STDIN)
+OWN = {cls.form: cls.kind for cls in TASK_TYPES.values() if cls.form}  # forms that are for one kind of task alone
 OUTPUTS = (".jsonl", ".tsv", ".csv", *OWN)
 BREAK = re.compile("\r\n|[\t\r\n]")  # what a field without quotes cannot hold
 
@@ -57,28 +57,30 @@ class PredictSettings:
     output: Path | None = None
     """New file for the predictions, one record an example, in order: .jsonl, .tsv (without quotes) or .csv; .conll for
     tags; .json for the official form of SQuAD answers. -: standard output, as .jsonl."""
-    keep: tuple[str, ...] = ()
+    keep_columns: tuple[str, ...] = ()
     """Columns of the inputs that go to the output, too, before the prediction: an id, the text. For tables."""
-    overrides: Overrides = field(default_factory=Overrides)
+    overrides: TaskOptions = field(default_factory=TaskOptions)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        refuse_one_text(self, "texts", "inputs", "keep")
+        check_not_str(self, "texts", "inputs", "keep_columns")
         if bool(self.texts) == bool(self.inputs):
-            raise ValueError(f"give either texts, or files with --inputs; {PIPED} stands for standard input")
-        refuse_beside_piped(self.inputs)
+            raise ValueError(f"give either texts, or files with --inputs; {STDIN} stands for standard input")
+        check_stdin_alone(self.inputs)
         if self.inputs and self.output is None:
             raise ValueError(
-                f"predictions of files need a place: --output predictions.jsonl, or {PIPED} for standard output"
+                f"predictions of files need a place: --output predictions.jsonl, or {STDIN} for standard output"
             )
         if self.output is not None and self.texts:
             raise ValueError("--output is for --inputs; predictions of texts are shown")
         if self.output is not None and self.form not in OUTPUTS:
             raise ValueError(f"{self.output}: predictions are written as {', '.join(OUTPUTS)}")
-        if self.keep and (self.inputs in ((), (PIPED,)) or self.form in OWN):
-            raise ValueError("--keep is for columns of tables, and for .jsonl, .tsv and .csv, which take them over")
-        if twice := [name for name in self.keep if self.keep.count(name) > 1]:
-            raise ValueError(f"--keep names {twice[0]!r} twice")
+        if self.keep_columns and (self.inputs in ((), (STDIN,)) or self.form in OWN):
+            raise ValueError(
+                "--keep-columns is for columns of tables, and for .jsonl, .tsv and .csv, which take them over"
+            )
+        if twice := [name for name in self.keep_columns if self.keep_columns.count(name) > 1]:
+            raise ValueError(f"--keep-columns names {twice[0]!r} twice")
 
     @property
     def form(self) -> str:
@@ -95,34 +97,34 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     piped_out = settings.output == STANDARD_OUTPUT
     console = console or Console(stderr=piped_out)
     if settings.output is not None and not piped_out:
-        refuse_existing(settings.output)
+        check_absent(settings.output)
     tally = _Tally()
-    with placed(settings.device) as place:
-        model, task, _ = opened(settings.model, settings.overrides, place)
+    with execution_context(settings.device) as place:
+        model, task, _ = load_for_task(settings.model, settings.overrides, place)
         if settings.output is None:
-            typed = list(_piped(task)) if settings.texts == (PIPED,) else task.typed(settings.texts, "what was typed")
-            with counting(console, "predicting", len(typed)) as advance:
+            typed = list(_piped(task)) if settings.texts == (STDIN,) else task.typed(settings.texts, "what was typed")
+            with item_progress(console, "predicting", len(typed)) as advance:
                 shown = list(_predictions(model, task, typed, tally, advance))
             _show(console, task.shown(shown))
         else:
             _check_form(settings, task)
-            if settings.keep:
+            if settings.keep_columns:
                 _check_names(settings, model, task)
-            number = None if settings.inputs == (PIPED,) else _read_through(settings, task)
+            number = None if settings.inputs == (STDIN,) else _read_through(settings, task)
             started = time.perf_counter()
-            with counting(console, "predicting", number) as advance, _output(settings.output) as file:
+            with item_progress(console, "predicting", number) as advance, _output(settings.output) as file:
                 pairs = _predictions(model, task, _examples(settings.inputs, task), tally, advance)
-                found = zip(pairs, _kept(settings, task), strict=bool(settings.keep))
+                found = zip(pairs, _kept(settings, task), strict=bool(settings.keep_columns))
                 _write(file, settings.form, task, found, tally)
             rate = tally.examples / (time.perf_counter() - started)
             name = "standard output" if piped_out else settings.output
             say(console, f"{name}: {tally.examples:,} predictions, {rate:,.0f} a second")
-    for note in cut_notes(task, tally.examples, tally.truncated, model.config.max_positions):
-        remark(console, note)
+    for note in truncation_warnings(task, tally.examples, tally.truncated, model.config.max_positions):
+        notice(console, note)
     if tally.spaced:
-        remark(console, f"{tally.spaced:,} fields held tabs or line breaks, now spaces; .jsonl and .csv keep them")
+        notice(console, f"{tally.spaced:,} fields held tabs or line breaks, now spaces; .jsonl and .csv keep them")
     for text in filter(os.path.isfile, settings.texts):  # which, unlike Path, takes a text of any length
-        remark(console, f"{text} is a file, but was read as a text; to label what it holds: --inputs {text}")
+        notice(console, f"{text} is a file, but was read as a text; to label what it holds: --inputs {text}")
 
 
 @dataclass
@@ -137,11 +139,11 @@ class _Tally:
 
 
 def _predictions(
-    model: Bert, task: AnyTask, examples: Iterable[Any], tally: _Tally, advance: Advance
+    model: Bert, task: AnyTask, examples: Iterable[Any], tally: _Tally, advance: ProgressCallback
 ) -> Iterator[tuple[Any, Any]]:
     """Examples with their predictions, in order; `tally` and `advance` are told of each chunk of them."""
     assert isinstance(model.model, BertForTask)
-    for chunk in predicted(model.model, task, model.tokenizer, examples):
+    for chunk in predict_chunks(model.model, task, model.tokenizer, examples):
         yield from zip(chunk.examples, chunk.predictions, strict=True)
         tally.examples += len(chunk.examples)
         tally.truncated += chunk.truncated
@@ -157,17 +159,21 @@ def _check_form(settings: PredictSettings, task: AnyTask) -> None:
         raise ValueError(
             f"{settings.output}: {settings.form} is the form of {kind}; for {task.kind} name a .jsonl or .tsv file"
         )
-    if settings.keep and task.beside(settings.keep, "") is None:
-        raise ValueError(f"--keep is for tables of texts; records of {task.kind} say themselves what they are about")
+    if settings.keep_columns and task.beside(settings.keep_columns, "") is None:
+        raise ValueError(
+            f"--keep-columns is for tables of texts; records of {task.kind} say themselves what they are about"
+        )
 
 
 def _check_names(settings: PredictSettings, model: Bert, task: AnyTask) -> None:
     """Raise ValueError where a column to keep is called as a field of the predictions; the first one tells of all."""
     assert isinstance(model.model, BertForTask)
-    for chunk in predicted(model.model, task, model.tokenizer, islice(_examples(settings.inputs, task), 1)):
+    for chunk in predict_chunks(model.model, task, model.tokenizer, islice(_examples(settings.inputs, task), 1)):
         record = task.record(chunk.examples[0], chunk.predictions[0])
-        if clash := [name for name in settings.keep if name in record]:
-            raise ValueError(f"--keep {clash[0]}: that is what a field of the prediction is called; rename the column")
+        if clash := [name for name in settings.keep_columns if name in record]:
+            raise ValueError(
+                f"--keep-columns {clash[0]}: that is what a field of the prediction is called; rename the column"
+            )
 
 
 @contextmanager
@@ -189,29 +195,29 @@ def _output(path: Path) -> Iterator[TextIO]:
 def _piped(task: AnyTask) -> Iterator[Any]:
     """The lines of standard input as a task's examples, blank ones, too: one prediction belongs to each."""
     if not task.of_one_text:
-        raise ValueError(f"{STANDARD_INPUT} is read one text a line, and this task takes more than one; name a file")
+        raise ValueError(f"{STDIN_NAME} is read one text a line, and this task takes more than one; name a file")
     number = 0
-    for number, line in lines(STANDARD_INPUT, standard_input("mend", Findings())):
-        yield from task.typed([line.removesuffix("\r")], f"{STANDARD_INPUT}, line {number}")
+    for number, line in lines(STDIN_NAME, read_stdin("mend", ReadStats())):
+        yield from task.typed([line.removesuffix("\r")], f"{STDIN_NAME}, line {number}")
     if not number:
-        raise ValueError(f"no text in {STANDARD_INPUT}; pipe texts in, one a line")
+        raise ValueError(f"no text in {STDIN_NAME}; pipe texts in, one a line")
 
 
 def _examples(inputs: Sequence[str], task: AnyTask) -> Iterator[Any]:
     """Those of all files, in order; labels are not looked at."""
-    if inputs == (PIPED,):
+    if inputs == (STDIN,):
         return _piped(task)
     return chain.from_iterable(task.read(path, labelled=False) for path in inputs)
 
 
 def _kept(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
     """What is kept of each example: its row has the same place in the files. Without columns to keep, nothing."""
-    wanted = task.beside(settings.keep, "choose columns with --keep") if settings.keep else None
+    wanted = task.beside(settings.keep_columns, "choose columns with --keep-columns") if settings.keep_columns else None
     if wanted is None:
         return repeat({})
     found = chain.from_iterable(read_rows(path, wanted) for path in settings.inputs)
     return (
-        {name: _taken(value, name, place) for name, value in zip(settings.keep, values, strict=True)}
+        {name: _taken(value, name, place) for name, value in zip(settings.keep_columns, values, strict=True)}
         for place, values in found
     )
 
@@ -230,7 +236,7 @@ def _taken(value: Any, name: str, place: str) -> Any:
         json.dumps(value)
     except TypeError as error:
         raise ValueError(
-            f"{place}: --keep {name}: {type(value).__name__} values cannot be written; leave it out"
+            f"{place}: --keep-columns {name}: {type(value).__name__} values cannot be written; leave it out"
         ) from error
     return value
 
@@ -241,7 +247,7 @@ def _read_through(settings: PredictSettings, task: AnyTask) -> int:
     Raises ValueError as `task.read` and `task.predictable` do.
     """
     examples = task.predictable(_examples(settings.inputs, task), settings.form)
-    number = sum(1 for _ in zip(examples, _kept(settings, task), strict=bool(settings.keep)))
+    number = sum(1 for _ in zip(examples, _kept(settings, task), strict=bool(settings.keep_columns)))
     if not number:
         raise ValueError(f"{settings.inputs[0]}: no examples in it")
     return number
@@ -291,12 +297,12 @@ def _cell(value: Any) -> Any:
 # --- the screen
 
 
-def _show(console: Console, tables: Sequence[Shown]) -> None:
+def _show(console: Console, tables: Sequence[DisplayTable]) -> None:
     """Texts given on the command line with their predictions, as their kind of task shows them."""
     for one in tables:
         if one.heading:
             heading(console, one.heading)
         if one.rows:
-            console.print(filled(one.columns, one.rows))
+            console.print(filled_table(one.columns, one.rows))
         else:
             say(console, one.nothing)

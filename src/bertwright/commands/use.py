@@ -16,28 +16,28 @@ from rich.text import Text
 from torch import nn
 from tyro.conf import Positional
 
-from bertwright.commands.output_paths import new_file, refuse_existing
-from bertwright.console import columns, facts, heading, reading, remark, say
-from bertwright.corpus.documents import Findings, read
+from bertwright.commands.output_paths import check_absent, new_file
+from bertwright.console import byte_progress, heading, key_value_table, make_table, notice, say
+from bertwright.corpus.documents import ReadStats, read
 from bertwright.files import read_json
-from bertwright.inference.feature_cache import BLOCKS, kept_states
-from bertwright.inference.fill_mask import Filled
+from bertwright.inference.feature_cache import BLOCKS, cache_info
+from bertwright.inference.fill_mask import MaskPrediction
 from bertwright.inference.model import Bert, load
 from bertwright.interop import google
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.interop.model_files import is_run, model_folder
-from bertwright.io.decoding import PIPED, STANDARD_INPUT, OnBadBytes, refuse_beside_piped, standard_input
+from bertwright.io.decoding import STDIN, STDIN_NAME, OnBadBytes, check_stdin_alone, read_stdin
 from bertwright.io.sources import CorpusSettings, open_inputs
 from bertwright.io.tables import lines
 from bertwright.models.config import BertConfig
-from bertwright.settings import read_toml, refuse_one_text
+from bertwright.settings import check_not_str, read_toml
 from bertwright.tasks.prediction import chunks
-from bertwright.tasks.presets import PARTS
+from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task_io import AnyTask, load_task, read_task, save_task_folder
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
-from bertwright.training.context import DeviceSettings, placed
-from bertwright.training.metrics_log import METRICS, read_metrics
+from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.metrics_log import METRICS_FILE, read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 MASK_WIDTH = 26  # terminal columns of one [MASK] and its candidates
@@ -63,7 +63,7 @@ class FillMaskSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        refuse_one_text(self, "texts")
+        check_not_str(self, "texts")
         if not self.texts:
             raise ValueError('no text given; for example: bertwright fill-mask MODEL "Paris is the [MASK] of France."')
 
@@ -82,7 +82,7 @@ class EmbedSettings:
     compressed. - alone: standard input, one text a line."""
     column: str = "text"
     """The field or column that holds the text in table inputs."""
-    on_bad_bytes: Literal["error", "replace"] = "error"
+    encoding_errors: Literal["error", "replace"] = "error"
     """What to do about bytes in files and standard input that are not UTF-8: stop and say where they are, or read each
     as U+FFFD."""
     output: Path | None = None
@@ -96,13 +96,13 @@ class EmbedSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        refuse_one_text(self, "texts", "inputs")
+        check_not_str(self, "texts", "inputs")
         if bool(self.texts) == bool(self.inputs):
             raise ValueError("give either texts, or files with --inputs")
         if self.inputs and self.output is None:
             raise ValueError("vectors of files need a place: --output vectors.npy")
-        refuse_beside_piped(self.inputs)
-        if self.texts != (PIPED,):
+        check_stdin_alone(self.inputs)
+        if self.texts != (STDIN,):
             self.refuse_one(len(self.texts))
         if blank := [number for number, text in enumerate(self.texts, 1) if not text.strip()]:
             raise ValueError(f"text {blank[0]} of {len(self.texts)} is empty")
@@ -136,11 +136,11 @@ class ConvertSettings:
     they say."""
 
 
-def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> list[Filled]:
+def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> list[MaskPrediction]:
     """Print each text, filled, with the candidates for each [MASK]. Raises ValueError for a text without one."""
     console = console or Console()
     texts = _given(settings.texts, "mend")
-    with placed(settings.device) as place:
+    with execution_context(settings.device) as place:
         model = load(model_folder(settings.model), place.device, place.dtype)
         answers = model.fill_mask(texts, settings.top_k)
     for filled in answers:
@@ -154,15 +154,15 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
     """Write the vectors of texts or files to a file, in constant memory, or show how alike some texts are."""
     console = console or Console()
     if settings.output is not None:
-        refuse_existing(settings.output)
+        check_absent(settings.output)
         if settings.output.suffix not in ("", ".npy"):
             raise ValueError(
                 f"{settings.output}: vectors are written as .npy, not as {settings.output.suffix}; name it "
                 f"{settings.output.with_suffix('.npy')} (numpy.load reads it, numpy.savetxt makes text of it)"
             )
-    given = _given(settings.texts, settings.on_bad_bytes) if settings.texts else []
+    given = _given(settings.texts, settings.encoding_errors) if settings.texts else []
     settings.refuse_one(len(given))
-    with placed(settings.device) as place:
+    with execution_context(settings.device) as place:
         model = load(model_folder(settings.model), place.device, place.dtype)
         if settings.output is None:
             _show_cosines(console, given, _vectors(model, given, settings))
@@ -180,13 +180,13 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
     if not folder.is_dir():
         raise ValueError(f"{folder}: {'a file; name its folder' if folder.exists() else 'no such folder'}")
     digests = True  # are there any, for --verify?
-    if parts := [part for part in PARTS if (folder / part / BLOCKS).is_file()]:
+    if parts := [part for part in SPLITS if (folder / part / BLOCKS).is_file()]:
         what, rows, digests = "states of a frozen encoder", _features_facts(folder, parts), False
     elif (folder / "train" / "header.json").is_file():
         what, rows = "token store", _store_facts(folder, settings.verify)
     elif is_run(folder):
         what, rows = _run_facts(folder, settings.verify)
-        digests = bool(checkpoint.checkpoints(folder / "checkpoints"))
+        digests = bool(checkpoint.list_checkpoints(folder / "checkpoints"))
     elif (folder / "settings.toml").is_file() and (series := _series(folder)) is not None:
         (what, rows), digests = _series_facts(folder, *series), False
     elif (folder / "config.json").is_file():
@@ -201,7 +201,7 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
     if settings.verify and not digests:
         raise ValueError(f"{folder}: --verify is for token stores and for runs that have checkpoints; leave it out")
     heading(console, f"{folder}: {what}")
-    console.print(facts(rows))
+    console.print(key_value_table(rows))
 
 
 def convert(settings: ConvertSettings, console: Console | None = None) -> None:
@@ -211,7 +211,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     that is not a whole BERT.
     """
     console = console or Console()
-    refuse_existing(settings.output)
+    check_absent(settings.output)
     source = Path(settings.source)
     from_google = (source / google.CONFIG).is_file()
     folder = source if from_google else model_folder(settings.source)
@@ -224,16 +224,16 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     save_model(settings.output, loaded.model, tokenizer)
     say(console, f"{settings.output}: written, {_parameters(loaded.model):,} parameters")
     for head in loaded.missing_heads:
-        remark(console, f"the source has no {head} head: its weights here are random")
-    if loaded.ignored:
-        remark(console, f"left out, as no part of pre-training: {', '.join(loaded.ignored)}")
+        notice(console, f"the source has no {head} head: its weights here are random")
+    if loaded.unexpected_keys:
+        notice(console, f"left out, as no part of pre-training: {', '.join(loaded.unexpected_keys)}")
 
 
-def _candidates(filled: Filled, side_by_side: int) -> Iterator[Table]:
+def _candidates(filled: MaskPrediction, side_by_side: int) -> Iterator[Table]:
     """One column of candidates for each [MASK]; as many masks in one table as fit."""
     for first in range(0, len(filled.masks), side_by_side):
         shown = filled.masks[first : first + side_by_side]
-        table = columns()
+        table = make_table()
         for number in range(first + 1, first + len(shown) + 1):
             table.add_column(Text(f"[MASK] {number}" if len(filled.masks) > 1 else "[MASK]"))
             table.add_column("probability", justify="right")
@@ -242,41 +242,41 @@ def _candidates(filled: Filled, side_by_side: int) -> Iterator[Table]:
         yield table
 
 
-def _given(texts: Sequence[str], on_bad_bytes: OnBadBytes) -> list[str]:
+def _given(texts: Sequence[str], encoding_errors: OnBadBytes) -> list[str]:
     """Texts as they were typed, those of standard input in place of "-"."""
-    return [one for text in texts for one in (_piped(on_bad_bytes) if text == PIPED else [text])]
+    return [one for text in texts for one in (_piped(encoding_errors) if text == STDIN else [text])]
 
 
-def _piped(on_bad_bytes: OnBadBytes) -> Iterator[str]:
+def _piped(encoding_errors: OnBadBytes) -> Iterator[str]:
     """The lines of standard input, tidy, as those of a .txt file. Raises ValueError where there are none but blanks."""
     found = False
-    for _, line in lines(STANDARD_INPUT, standard_input(on_bad_bytes, Findings())):
+    for _, line in lines(STDIN_NAME, read_stdin(encoding_errors, ReadStats())):
         if text := line.strip():
             found = True
             yield text
     if not found:
-        raise ValueError(f"no text in {STANDARD_INPUT}; pipe texts in, one a line")
+        raise ValueError(f"no text in {STDIN_NAME}; pipe texts in, one a line")
 
 
 def _texts_of_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
     """The texts of all files, with a live line of what has been read; what had no text is told at the end."""
-    if settings.inputs == (PIPED,):
-        yield from _piped(settings.on_bad_bytes)
+    if settings.inputs == (STDIN,):
+        yield from _piped(settings.encoding_errors)
         return
     corpus = CorpusSettings(
-        settings.inputs, documents="line", column=settings.column, on_bad_bytes=settings.on_bad_bytes
+        settings.inputs, documents="line", column=settings.column, encoding_errors=settings.encoding_errors
     )
-    findings, last = Findings(), 0
+    findings, last = ReadStats(), 0
     files = open_inputs(corpus)
     unpacked = not any(file.compression or file.format == ".parquet" for file in files)
-    with reading(console, "embedding", sum(file.size for file in files) if unpacked else None) as advance:
+    with byte_progress(console, "embedding", sum(file.size for file in files) if unpacked else None) as advance:
         for document in read(corpus, files, findings):
             yield document.text
             if findings.bytes_read > last:
                 advance(findings.bytes_read - last)
                 last = findings.bytes_read
     if left_out := findings.null_values + findings.empty_documents:
-        remark(console, f"{left_out:,} rows without a text have no vector: row numbers differ from there on")
+        notice(console, f"{left_out:,} rows without a text have no vector: row numbers differ from there on")
 
 
 def _vectors(model: Bert, texts: Sequence[str], settings: EmbedSettings) -> Any:
@@ -307,13 +307,13 @@ def _show_cosines(console: Console, texts: Sequence[str], vectors: Any) -> None:
     cosines = (vectors / lengths) @ (vectors / lengths).T
     shown = min(len(texts), max(2, (console.width - TEXT_WIDTH) // COSINE_WIDTH))
     heading(console, f"Cosines of {len(texts)} texts, vectors of {vectors.shape[1]} numbers")
-    table = columns("", "", *(str(number + 1) for number in range(shown)))
+    table = make_table("", "", *(str(number + 1) for number in range(shown)))
     table.columns[1].justify, table.columns[1].overflow = "left", "fold"
     for number, text in enumerate(texts):
         table.add_row(str(number + 1), Text(text), *(f"{cosine:.3f}" for cosine in cosines[number, :shown]))
     console.print(table)
     if shown < len(texts):
-        remark(console, f"only {shown} of {len(texts)} columns fit here; --output vectors.npy keeps all vectors")
+        notice(console, f"only {shown} of {len(texts)} columns fit here; --output vectors.npy keeps all vectors")
 
 
 def _shape(config: BertConfig) -> str:
@@ -374,7 +374,7 @@ def _store_facts(folder: Path, verify: bool) -> dict[str, str]:
 def _features_facts(folder: Path, parts: Sequence[str]) -> dict[str, str]:
     rows = {}
     for part in parts:
-        header, (states, size) = kept_states(folder / part)
+        header, (states, size) = cache_info(folder / part)
         layers = ", ".join(map(str, header.layers))
         rows[part] = f"{states:,} states of {size} numbers, of layer {layers}"
     return rows | {"checked": "sizes (a probe that reads them compares every byte)"}
@@ -382,7 +382,7 @@ def _features_facts(folder: Path, parts: Sequence[str]) -> dict[str, str]:
 
 def _run_facts(folder: Path, verify: bool) -> tuple[str, dict[str, str]]:
     """What sort of run a folder holds, and what there is to say of it."""
-    kept = checkpoint.checkpoints(folder / "checkpoints")
+    kept = checkpoint.list_checkpoints(folder / "checkpoints")
     if verify and kept:
         checkpoint.verify(kept[-1])
     finished, fine_tuning = (folder / "model").is_dir(), "task" in read_toml(folder / "settings.toml")
@@ -397,7 +397,7 @@ def _run_facts(folder: Path, verify: bool) -> tuple[str, dict[str, str]]:
         _ = load_task(folder / "model") if task else load_model(folder / "model", heads="optional")
     if task is not None:
         rows |= _task_facts(task)
-    with _as_written(folder / METRICS):
+    with _as_written(folder / METRICS_FILE):
         for record in [record for record in read_metrics(folder) if record["kind"] == "held_out"][-1:]:
             rows["held out"] = f"masked-LM loss {record['mlm_loss']:.3f} after step {record['step']:,}"
         if task is not None:

@@ -6,35 +6,37 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from bertwright.corpus.readers import Document, Span, read_file
-from bertwright.io.decoding import BLOCK, Findings
+from bertwright.corpus.readers import ByteRange, Document, read_file
+from bertwright.io.decoding import BLOCK, ReadStats
 from bertwright.io.sources import CorpusSettings, DocumentRule, InputFile, open_inputs
 
 __all__ = [
     "CorpusSettings",
+    "CorpusShard",
     "Document",
     "DocumentRule",
-    "Findings",
     "InputFile",
-    "Piece",
+    "ReadStats",
     "nothing_read",
     "open_inputs",
-    "pieces",
     "read",
-    "read_piece",
+    "read_shard",
+    "shard_corpus",
 ]
 
 # The readers call more things a blank line (Unicode's white space): a piece may end at fewer places than a document.
 BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*+\n")
 LINE_END = re.compile(rb"\n")
-PIECE_FILES = 1_000  # in one piece: to open a file takes longer than to read a small one, and workers share the opening
+FILES_PER_SHARD = (
+    1_000  # in one piece: to open a file takes longer than to read a small one, and workers share the opening
+)
 
 
-class Piece(NamedTuple):
+class CorpusShard(NamedTuple):
     """A share of the corpus for one worker: whole files, or a span of one. Small, picklable, the same in every run."""
 
     files: tuple[InputFile, ...]
-    span: Span  # of the only file; the default where there are several
+    span: ByteRange  # of the only file; the default where there are several
 
     @property
     def size(self) -> int:
@@ -45,24 +47,24 @@ class Piece(NamedTuple):
 
 
 def read(
-    settings: CorpusSettings, inputs: Sequence[InputFile] | None = None, findings: Findings | None = None
+    settings: CorpusSettings, inputs: Sequence[InputFile] | None = None, findings: ReadStats | None = None
 ) -> Iterator[Document]:
     """Give all documents in order, in constant memory (that of the longest document or line).
 
     Rows without a text (null, or nothing but white space) are left out and counted in `findings`.
     Raises ValueError where the text is not what the settings say, and at the end if there was no document at all.
     """
-    findings = findings or Findings()
+    findings = findings or ReadStats()
     count = 0
     for file in open_inputs(settings) if inputs is None else inputs:
-        for document in read_file(file, settings, findings, Span()):
+        for document in read_file(file, settings, findings, ByteRange()):
             count += 1
             yield document
     if not count:
         raise ValueError(nothing_read(settings, findings))
 
 
-def nothing_read(settings: CorpusSettings, findings: Findings) -> str:
+def nothing_read(settings: CorpusSettings, findings: ReadStats) -> str:
     """What to say when all pieces together hold no document."""
     return (
         f"no documents in {', '.join(settings.inputs)}: {findings.bytes_read:,} bytes, {findings.null_values:,} null "
@@ -70,54 +72,56 @@ def nothing_read(settings: CorpusSettings, findings: Findings) -> str:
     )
 
 
-def read_piece(settings: CorpusSettings, piece: Piece, findings: Findings | None = None) -> Iterator[Document]:
+def read_shard(settings: CorpusSettings, piece: CorpusShard, findings: ReadStats | None = None) -> Iterator[Document]:
     """Give the documents of one piece; all pieces one after the other give what `read` gives."""
-    findings = findings or Findings()
+    findings = findings or ReadStats()
     for file in piece.files:
         yield from read_file(file, settings, findings, piece.span)
 
 
-def pieces(settings: CorpusSettings, target_bytes: int, inputs: Sequence[InputFile] | None = None) -> list[Piece]:
-    """Share the corpus out in pieces of about `target_bytes` on disk and `PIECE_FILES` files at most, in order.
+def shard_corpus(
+    settings: CorpusSettings, target_bytes: int, inputs: Sequence[InputFile] | None = None
+) -> list[CorpusShard]:
+    """Share the corpus out in pieces of about `target_bytes` on disk and `FILES_PER_SHARD` files at most, in order.
 
     Large plain .txt and .jsonl files are cut between documents; neighbouring small files go together; a compressed
     file, a table and a document stay whole however large they are.
     """
     if target_bytes < 1:
         raise ValueError(f"target_bytes is {target_bytes}, and must be at least 1")
-    shares: list[Piece] = []
+    shares: list[CorpusShard] = []
     group: list[InputFile] = []
     size = 0  # of the group; added up anew for every file, it would take minutes for many
     for file in open_inputs(settings) if inputs is None else inputs:
         spans = _spans(file, target_bytes)
-        if len(spans) == 1 and size + file.size <= target_bytes and len(group) < PIECE_FILES:
+        if len(spans) == 1 and size + file.size <= target_bytes and len(group) < FILES_PER_SHARD:
             group.append(file)
             size += file.size
             continue
         if group:
-            shares.append(Piece(tuple(group), Span()))
+            shares.append(CorpusShard(tuple(group), ByteRange()))
         group, size = ([file], file.size) if len(spans) == 1 else ([], 0)
         if len(spans) > 1:
-            shares.extend(Piece((file,), span) for span in spans)
+            shares.extend(CorpusShard((file,), span) for span in spans)
     if group:
-        shares.append(Piece(tuple(group), Span()))
+        shares.append(CorpusShard(tuple(group), ByteRange()))
     return shares
 
 
-def _spans(file: InputFile, target_bytes: int) -> list[Span]:
+def _spans(file: InputFile, target_bytes: int) -> list[ByteRange]:
     boundary = LINE_END if file.format == ".jsonl" or file.documents == "line" else BLANK_LINE
     whole = file.format not in (".txt", ".jsonl") or (file.format == ".txt" and file.documents == "file")
     if whole or file.compression or file.size <= target_bytes:
-        return [Span()]
-    spans: list[Span] = []
+        return [ByteRange()]
+    spans: list[ByteRange] = []
     start, line = 0, 1
     with file.local().open("rb") as stream:
         while start < file.size:
             end = _next_boundary(stream, start + target_bytes, file.size, boundary)
-            spans.append(Span(start, end, line))
+            spans.append(ByteRange(start, end, line))
             line += _count_lines(stream, start, end)
             start = end
-    return spans if len(spans) > 1 else [Span()]
+    return spans if len(spans) > 1 else [ByteRange()]
 
 
 def _next_boundary(stream: BinaryIO, start: int, size: int, boundary: re.Pattern[bytes]) -> int:

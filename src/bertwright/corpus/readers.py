@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bertwright.io.decoding import Findings, decoded
+from bertwright.io.decoding import ReadStats, decode_blocks
 from bertwright.io.sources import CorpusSettings, InputFile
-from bertwright.io.tables import LIMIT, Columns, Span, lines, rows, runs
+from bertwright.io.tables import LIMIT, ByteRange, TableSchema, iter_rows, lines, split_at
 
-__all__ = ["Document", "Span", "read_file"]
+__all__ = ["ByteRange", "Document", "read_file"]
 
 BLANK_LINE = re.compile(r"\n\s*\n")
 
@@ -22,11 +22,11 @@ class Document(NamedTuple):
     source: str  # file:line (file:row in a Parquet file), for messages
 
 
-def read_file(file: InputFile, settings: CorpusSettings, findings: Findings, span: Span) -> Iterator[Document]:
+def read_file(file: InputFile, settings: CorpusSettings, findings: ReadStats, span: ByteRange) -> Iterator[Document]:
     """Give the documents of one file, or of a span of it that starts and ends between documents."""
     if file.format != ".txt":
         return _kept(file, findings, _rows(file, settings, findings, span))
-    blocks = decoded(file, settings.on_bad_bytes, findings, span.start, span.end)
+    blocks = decode_blocks(file, settings.encoding_errors, findings, span.start, span.end)
     if file.documents == "line":
         return _kept(file, findings, lines(file.path, blocks, span.line))
     if file.documents == "file":
@@ -34,7 +34,7 @@ def read_file(file: InputFile, settings: CorpusSettings, findings: Findings, spa
     return _kept(file, findings, _paragraphs(file, blocks, span.line))
 
 
-def _kept(file: InputFile, findings: Findings, numbered: Iterable[tuple[int, str]]) -> Iterator[Document]:
+def _kept(file: InputFile, findings: ReadStats, numbered: Iterable[tuple[int, str]]) -> Iterator[Document]:
     """Tidy documents: line ends made \\n, white space at the ends and empty documents left out."""
     for line, text in numbered:
         tidy = text.strip()
@@ -44,10 +44,10 @@ def _kept(file: InputFile, findings: Findings, numbered: Iterable[tuple[int, str
             findings.empty_documents += 1
 
 
-def _rows(file: InputFile, settings: CorpusSettings, findings: Findings, span: Span) -> Iterator[tuple[int, str]]:
+def _rows(file: InputFile, settings: CorpusSettings, findings: ReadStats, span: ByteRange) -> Iterator[tuple[int, str]]:
     """One text a row, in the column that the settings name; nulls are left out and counted."""
-    columns = Columns((settings.column,), way_out="choose one with --column")
-    for number, (value,) in rows(file, columns, settings.on_bad_bytes, findings, span):
+    columns = TableSchema((settings.column,), hint="choose one with --column")
+    for number, (value,) in iter_rows(file, columns, settings.encoding_errors, findings, span):
         if value is None:
             findings.null_values += 1
         else:
@@ -55,8 +55,8 @@ def _rows(file: InputFile, settings: CorpusSettings, findings: Findings, span: S
 
 
 def _paragraphs(file: InputFile, blocks: Iterable[str], line: int) -> Iterator[tuple[int, str]]:
-    way_out = "nothing but single line ends? Try --documents line, or put blank lines between documents"
-    for run in runs(blocks, _paragraph_end, LIMIT, _too_long(file, "paragraph", way_out)):
+    hint = "nothing but single line ends? Try --documents line, or put blank lines between documents"
+    for run in split_at(blocks, _paragraph_end, LIMIT, _too_long(file, "paragraph", hint)):
         start = 0
         for end in (*(match.end() for match in BLANK_LINE.finditer(run)), len(run)):
             text = run[start:end]
@@ -74,8 +74,8 @@ def _paragraph_end(block: str) -> int:
 
 def _whole(file: InputFile, blocks: Iterable[str]) -> Iterator[tuple[int, str]]:
     too_long = _too_long(file, "file", "split it, or read it with --documents blank-line or line")
-    yield from ((1, text) for text in runs(blocks, lambda block: 0, LIMIT, too_long))
+    yield from ((1, text) for text in split_at(blocks, lambda block: 0, LIMIT, too_long))
 
 
-def _too_long(file: InputFile, unit: str, way_out: str) -> str:
-    return f"{file.path}: a {unit} of more than {LIMIT:,} characters; {way_out}"
+def _too_long(file: InputFile, unit: str, hint: str) -> str:
+    return f"{file.path}: a {unit} of more than {LIMIT:,} characters; {hint}"

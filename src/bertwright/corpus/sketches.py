@@ -18,7 +18,7 @@ BUFFER = 1 << 20  # characters counted at a time
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthSummary:
     """How a length is distributed; above 1,000 the quantiles are right to three digits."""
 
     mean: float
@@ -31,7 +31,7 @@ class Lengths:
 
 
 @dataclass
-class Sizes:
+class LengthHistogram:
     """A histogram of bounded size: lengths beyond 1,000 are rounded to three digits."""
 
     counts: Counter[int] = field(default_factory=Counter)
@@ -46,7 +46,7 @@ class Sizes:
                 size -= size % step
             self.counts[size] += 1
 
-    def lengths(self) -> Lengths:
+    def lengths(self) -> LengthSummary:
         ordered, number = sorted(self.counts), self.counts.total()
         marks, passed, quantiles = [0.1, 0.5, 0.9, 0.99], 0, []
         for size in ordered:
@@ -55,11 +55,11 @@ class Sizes:
                 quantiles.append(size)
                 marks.pop(0)
         p10, median, p90, p99 = quantiles
-        return Lengths(self.total / number, ordered[0], p10, median, p90, p99, self.largest)
+        return LengthSummary(self.total / number, ordered[0], p10, median, p90, p99, self.largest)
 
 
 @dataclass
-class Distinct:
+class DistinctCounter:
     """How many of many strings are different, in bounded memory: of too many, one in 2, 4, 8 … hashes is kept."""
 
     limit: int = HASHES
@@ -83,7 +83,7 @@ class Distinct:
 
 
 @dataclass
-class Frequent:
+class LossyCounter:
     """The most frequent lines, by lossy counting: when there are too many candidates, the rarest are forgotten."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -100,7 +100,7 @@ class Frequent:
 
 
 @dataclass
-class Characters:
+class CharacterCounter:
     """How often each character occurs."""
 
     waiting: list[str] = field(default_factory=list)

@@ -14,10 +14,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bertwright.corpus.documents import CorpusSettings, Findings, InputFile, nothing_read, pieces, read_piece
+from bertwright.corpus.documents import CorpusSettings, InputFile, ReadStats, nothing_read, read_shard, shard_corpus
 from bertwright.corpus.sentences import sentence_splitter
-from bertwright.corpus.sketches import Characters, Distinct, Frequent, Lengths, Sizes, is_deleted, scripts
-from bertwright.io.sources import checked_inputs
+from bertwright.corpus.sketches import (
+    CharacterCounter,
+    DistinctCounter,
+    LengthHistogram,
+    LengthSummary,
+    LossyCounter,
+    is_deleted,
+    scripts,
+)
+from bertwright.io.sources import check_inputs
 
 PIECE = 1 << 22  # bytes between two reports of progress
 SMALL = 1_000_000  # words
@@ -34,22 +42,22 @@ class Unreadable:
     """A file that cannot be read, at all or from some place on."""
 
     path: str
-    reason: str
+    message: str
     """Its name, what is wrong, where, and the way out."""
     documents: int
     """So many stand before that place, and count."""
 
     @property
-    def reason_alone(self) -> str:
+    def reason(self) -> str:
         """The same without its name.
 
-        >>> Unreadable("a.csv", "a.csv, line 3: 2 columns expected", 1).reason_alone
+        >>> Unreadable("a.csv", "a.csv, line 3: 2 columns expected", 1).reason
         'line 3: 2 columns expected'
         """
-        return self.reason.removeprefix(self.path).lstrip(",: ")
+        return self.message.removeprefix(self.path).lstrip(",: ")
 
 
-class UnreadableError(ValueError):
+class UnreadableCorpusError(ValueError):
     """No file of the corpus can be read; `unreadable` has them all."""
 
     def __init__(self, message: str, unreadable: tuple[Unreadable, ...]) -> None:
@@ -70,9 +78,9 @@ class Survey:
     sentences: int
     words: int
     characters: int
-    document_lengths: Lengths
-    sentence_lengths: Lengths
-    sentences_per_document: Lengths
+    document_lengths: LengthSummary
+    sentence_lengths: LengthSummary
+    sentences_per_document: LengthSummary
     one_sentence_documents: float
     scripts: dict[str, float]
     upper_case: float
@@ -98,13 +106,13 @@ class _Totals:
     """All that one pass adds up."""
 
     split: Callable[[str], list[str]]
-    documents: Sizes = field(default_factory=Sizes)
-    sentences: Sizes = field(default_factory=Sizes)
-    per_document: Sizes = field(default_factory=Sizes)
-    lines: Distinct = field(default_factory=Distinct)
-    texts: Distinct = field(default_factory=Distinct)
-    frequent: Frequent = field(default_factory=Frequent)
-    characters: Characters = field(default_factory=Characters)
+    documents: LengthHistogram = field(default_factory=LengthHistogram)
+    sentences: LengthHistogram = field(default_factory=LengthHistogram)
+    per_document: LengthHistogram = field(default_factory=LengthHistogram)
+    lines: DistinctCounter = field(default_factory=DistinctCounter)
+    texts: DistinctCounter = field(default_factory=DistinctCounter)
+    frequent: LossyCounter = field(default_factory=LossyCounter)
+    characters: CharacterCounter = field(default_factory=CharacterCounter)
     oddities: Counter[str] = field(default_factory=Counter)
 
     def add(self, text: str) -> None:
@@ -135,17 +143,17 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
     bytes on disk have been read. Raises ValueError for inputs that name nothing, or a file twice, and where there is no
     document at all: UnreadableError if that is since files cannot be read.
     """
-    lenient = replace(settings, on_bad_bytes="replace")
-    inputs, refused = checked_inputs(settings)
+    lenient = replace(settings, encoding_errors="replace")
+    inputs, refused = check_inputs(settings)
     unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in refused.items()]
-    findings = Findings()
+    findings = ReadStats()
     totals = _Totals(sentence_splitter(settings.sentences))
     read: list[InputFile] = []
     for file in inputs:
         before, done = totals.texts.total, 0
         try:
-            for piece in pieces(settings, PIECE, [file]):
-                for document in read_piece(lenient, piece, findings):
+            for piece in shard_corpus(settings, PIECE, [file]):
+                for document in read_shard(lenient, piece, findings):
                     totals.add(document.text)
                 done += piece.size
                 if progress:
@@ -181,7 +189,7 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
         duplicate_lines=totals.lines.duplicates(),
         duplicate_documents=totals.texts.duplicates(),
         frequent_lines=totals.frequent.top(),
-        bad_bytes=findings.bad_sequences,
+        bad_bytes=findings.invalid_sequences,
         first_bad_bytes=findings.first_bad,
         null_values=findings.null_values,
         empty_documents=findings.empty_documents,
@@ -204,16 +212,16 @@ def _reason(path: str, error: ValueError | OSError) -> str:
     return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
-def _nothing(settings: CorpusSettings, findings: Findings, unreadable: list[Unreadable]) -> ValueError:
+def _nothing(settings: CorpusSettings, findings: ReadStats, unreadable: list[Unreadable]) -> ValueError:
     if not unreadable:
         return ValueError(nothing_read(settings, findings))
-    reason = unreadable[0].reason
+    reason = unreadable[0].message
     if len(unreadable) > 1:
         reason = f"not one document: {len(unreadable):,} files cannot be read, the first is {reason}"
-    return UnreadableError(reason, tuple(unreadable))
+    return UnreadableCorpusError(reason, tuple(unreadable))
 
 
-def warnings(survey: Survey) -> list[str]:
+def diagnose(survey: Survey) -> list[str]:
     """What will hurt pre-training, each with its figure and the way out; empty when nothing will."""
     return [
         *_file_warnings(survey),
@@ -277,7 +285,7 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
     if survey.bad_bytes:
         yield (
             f"{survey.bad_bytes:,} byte sequences are not UTF-8 (first: {survey.first_bad_bytes}). Convert the file, "
-            "or read them as U+FFFD with --on-bad-bytes replace; without either, every later stage stops there."
+            "or read them as U+FFFD with --encoding-errors replace; without either, every later stage stops there."
         )
     if survey.replacement_characters > survey.bad_bytes:
         number = survey.replacement_characters - survey.bad_bytes
@@ -305,7 +313,7 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
 
 
 def render(survey: Survey) -> RenderableType:
-    """The figures as tables for the terminal, readable on 80 columns; what they mean is said by `warnings`."""
+    """The figures as tables for the terminal, readable on 80 columns; what they mean is said by `diagnose`."""
     figures = Table(box=None, show_header=False, padding=(0, 2))
     cells = list(_figures(survey))
     half = (len(cells) + 1) // 2
@@ -326,7 +334,7 @@ def render_unreadable(unreadable: Sequence[Unreadable]) -> RenderableType:
     """Files that cannot be read, those with the same reason together; of many only some, and the number of the rest."""
     alike: dict[str, list[Unreadable]] = {}
     for file in unreadable:
-        alike.setdefault(file.reason_alone, []).append(file)
+        alike.setdefault(file.reason, []).append(file)
     lines: list[RenderableType] = [Text("Files that cannot be read", "bold")]
     left, shown = len(unreadable), 0
     for reason, files in alike.items():

@@ -26,11 +26,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bertwright.batching.batch import Batch, starts
-from bertwright.files import digest_bytes, folder_lock, naming, read_json, remove_folder, sweep_parts, sync, write_json
+from bertwright.batching.batch import Batch, offsets_from_lengths
+from bertwright.files import (
+    attach_filename,
+    digest_bytes,
+    lock_folder,
+    read_json,
+    remove_folder,
+    remove_stale_parts,
+    sync,
+    write_json,
+)
 from bertwright.models.encoder import Encoder
-from bertwright.models.heads import BertForTask, Head
-from bertwright.tasks.prediction import outputs
+from bertwright.models.heads import BertForTask, HeadSpec
+from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, Ints
 from bertwright.training.loop import DivergedError
 
@@ -40,8 +49,8 @@ BLOCK_ROWS = 8_192  # computed between two writes: bounds memory, and what a kil
 HEADER, BLOCKS = "header.json", "blocks.json"
 
 
-class States(nn.Module):
-    """An encoder that gives the states of some of its layers, side by side: what `outputs` takes for a task's model."""
+class LayerStates(nn.Module):
+    """An encoder that gives the states of some of its layers, side by side: what `predict_logits` takes for a task's model."""
 
     def __init__(self, encoder: Encoder, layers: Sequence[int]) -> None:
         """`layers`: K of them, ascending. Raises ValueError for one that the encoder does not have."""
@@ -51,11 +60,11 @@ class States(nn.Module):
             raise ValueError(f"layers {[*layers]}: ascending numbers from 0 (embeddings) to {last} are needed")
         self.encoder = encoder
         self.layers = tuple(layers)
-        self.head = Head("token", len(layers) * encoder.config.hidden_size)
+        self.head = HeadSpec("token", len(layers) * encoder.config.hidden_size)
         self.train(encoder.training)  # and so it is left: a new module would say that it is being trained
 
     def forward(self, batch: Batch, rows: Tensor) -> Tensor:
-        """R × K·H float32, of the tokens at `rows` (R int64). What stands above the highest layer is not computed."""
+        """R × K·H float32, of the tokens at `iter_rows` (R int64). What stands above the highest layer is not computed."""
         hidden, highest = self.encoder.embed(batch), self.layers[-1]
         found = [hidden[rows]] if 0 in self.layers else []
         for number, layer in enumerate(self.encoder.layers[:highest], 1):
@@ -71,15 +80,15 @@ def word_features(encoder: Encoder, encoded: Encoded, examples: int, layers: Seq
     `examples`: how many there are; one without words has no sequence that would tell.
     """
     shape = (-1, len(layers), encoder.config.hidden_size)
-    found = outputs(cast(BertForTask, States(encoder, layers)), encoded).reshape(shape)
+    found = predict_logits(cast(BertForTask, LayerStates(encoder, layers)), encoded).reshape(shape)
     return np.split(found, example_rows(encoded, examples)[1:-1])
 
 
 def example_rows(encoded: Encoded, examples: int) -> Ints:
     """Examples + 1, where each one's rows start: those of all its sequences, end to end."""
     counts = np.zeros(examples, dtype=np.int64)
-    np.add.at(counts, encoded.example_of, encoded.row_counts)
-    return starts(counts)
+    np.add.at(counts, encoded.example_ids, encoded.position_counts)
+    return offsets_from_lengths(counts)
 
 
 @dataclass(frozen=True)
@@ -120,11 +129,11 @@ def cached_features(
     below what other seeds of a head change. `advance` is told of items done. Raises ValueError where the
     folder holds another model's or other data's features, for damaged ones, and for a layer that is not there.
     """
-    header = Header(encoder_digest(encoder), rows_digest(encoded), States(encoder, layers).layers)
+    header = Header(encoder_digest(encoder), rows_digest(encoded), LayerStates(encoder, layers).layers)
     shape = len(encoded.rows), encoder.config.hidden_size
-    with folder_lock(folder.parent):
-        sweep_parts(folder.parent)
-        if (kept := refuse_others(folder, header.model, header.data)) is not None:
+    with lock_folder(folder.parent):
+        remove_stale_parts(folder.parent)
+        if (kept := check_cache_key(folder, header.model, header.data)) is not None:
             if {*layers} <= {*kept.layers}:
                 return _open(folder, kept, shape, encoded)
             header = replace(header, layers=tuple(sorted({*kept.layers, *layers})))
@@ -137,7 +146,7 @@ def cached_features(
     return Features(header, _files(folder, header, shape, "r"))
 
 
-def kept_states(folder: Path) -> tuple[Header, tuple[int, int]]:
+def cache_info(folder: Path) -> tuple[Header, tuple[int, int]]:
     """What a cache says that it holds, and (R, H); its numbers are not compared with their digests.
 
     Raises ValueError for a folder that is no cache, and for files that are not as the header has them.
@@ -152,7 +161,7 @@ def kept_states(folder: Path) -> tuple[Header, tuple[int, int]]:
     return header, (rows, size)
 
 
-def refuse_others(folder: Path, model: str, data: str) -> Header | None:
+def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
     """The header of what `folder` holds, None where it is not there.
 
     Raises ValueError where that is another model's or of other data, going by their digests.
@@ -179,7 +188,7 @@ def encoder_digest(encoder: Encoder) -> str:
 
 def rows_digest(encoded: Encoded) -> str:
     """Digest of the tokens that an encoder is given and of the rows asked for."""
-    given = (encoded.input_ids, encoded.token_type_ids, encoded.lengths, encoded.rows, encoded.row_counts)
+    given = (encoded.input_ids, encoded.token_type_ids, encoded.lengths, encoded.rows, encoded.position_counts)
     return digest_bytes(*(_digest(array).encode() for array in given))
 
 
@@ -196,17 +205,19 @@ def _compute(
     advance: Callable[[int], None],
 ) -> None:
     """All layers of the header into `folder`, block by block; what a killed process left whole is gone on with."""
-    digests = _left_whole(folder, header, shape, encoded)
+    digests = _completed_blocks(folder, header, shape, encoded)
     if not digests:
         _begin(folder, header, shape)
     files = _files(folder, header, shape, "r+")
-    states = cast(BertForTask, States(encoder, header.layers))  # `outputs` asks no more of a model than it has
+    states = cast(
+        BertForTask, LayerStates(encoder, header.layers)
+    )  # `predict_logits` asks no more of a model than it has
     bounds = _blocks(encoded)
     advance(bounds[len(digests)])
     for first, last in pairwise(bounds[len(digests) :]):
         part = _part(encoded, first * encoded.width, last * encoded.width)
         try:
-            found = outputs(states, part, advance).reshape(len(part.rows), len(files), -1)
+            found = predict_logits(states, part, advance).reshape(len(part.rows), len(files), -1)
             if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:
                 raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
         except (DivergedError, ValueError):  # which nobody could go on with
@@ -220,7 +231,7 @@ def _compute(
         write_json(folder / BLOCKS, digests)
 
 
-def _left_whole(folder: Path, header: Header, shape: tuple[int, int], encoded: Encoded) -> list[str]:
+def _completed_blocks(folder: Path, header: Header, shape: tuple[int, int], encoded: Encoded) -> list[str]:
     """Digests of the first blocks, as far as a killed computation of the same has written them whole."""
     try:
         kept = read_json(folder / BLOCKS)
@@ -240,7 +251,7 @@ def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
     try:
         for layer in header.layers:
             path = _layer_file(folder, layer)
-            with naming(path), path.open("wb") as file:
+            with attach_filename(path), path.open("wb") as file:
                 file.write(head)
                 file.truncate(size)
                 if hasattr(os, "posix_fallocate"):  # else a full disk kills the process that writes to the mapping
@@ -293,9 +304,9 @@ def _part(encoded: Encoded, first: int, last: int) -> Encoded:
         input_ids=encoded.input_ids[tokens],
         token_type_ids=encoded.token_type_ids[tokens],
         lengths=encoded.lengths[sequences],
-        example_of=encoded.example_of[sequences],
+        example_ids=encoded.example_ids[sequences],
         rows=encoded.rows[rows],
-        row_counts=encoded.row_counts[sequences],
+        position_counts=encoded.position_counts[sequences],
         targets=encoded.targets[:0],
         target_counts=np.zeros((last - first) // encoded.width, dtype=np.int64),
     )

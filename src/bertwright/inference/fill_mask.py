@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertwright.batching.batch import Batch, pack, starts
+from bertwright.batching.batch import Batch, offsets_from_lengths, pack
 from bertwright.vocabulary.tokenizer import Encoding, Ids
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
 
-AT_ONCE = 8_192  # tokens: bounds memory, and changes no answer
+MAX_BATCH_TOKENS = 8_192  # tokens: bounds memory, and changes no answer
 
 
 class TokenCandidate(NamedTuple):
@@ -21,7 +21,7 @@ class TokenCandidate(NamedTuple):
     probability: float
 
 
-class Filled(NamedTuple):
+class MaskPrediction(NamedTuple):
     """A text's [MASK]s, answered."""
 
     text: str
@@ -37,7 +37,7 @@ class Window(NamedTuple):
     masks: list[int]  # places of the [MASK]s to answer
 
 
-class Questions(NamedTuple):
+class MaskBatch(NamedTuple):
     """What the model is asked: a batch, and where its [MASK]s are."""
 
     batch: Batch
@@ -59,12 +59,12 @@ def windows(encoding: Encoding, masks: Sequence[int], max_positions: int) -> Ite
         yield Window(ids, [place - first + 1])
 
 
-def questions(read: Iterable[Window]) -> Iterator[Questions]:
+def batch_windows(read: Iterable[Window]) -> Iterator[MaskBatch]:
     """Windows in batches, in order, of at most AT_ONCE tokens or of one window."""
     held: list[Window] = []
     size = 0
     for window in read:
-        if held and size + len(window.ids) > AT_ONCE:
+        if held and size + len(window.ids) > MAX_BATCH_TOKENS:
             yield _asked(held)
             held, size = [], 0
         held.append(window)
@@ -73,13 +73,13 @@ def questions(read: Iterable[Window]) -> Iterator[Questions]:
         yield _asked(held)
 
 
-def _asked(held: Sequence[Window]) -> Questions:
-    begins = starts(np.array([len(window.ids) for window in held]))
+def _asked(held: Sequence[Window]) -> MaskBatch:
+    begins = offsets_from_lengths(np.array([len(window.ids) for window in held]))
     positions = [int(begin) + place for begin, window in zip(begins, held, strict=False) for place in window.masks]
-    return Questions(pack([window.ids for window in held]), positions)
+    return MaskBatch(pack([window.ids for window in held]), positions)
 
 
-def bare(text: str, first: int, last: int) -> tuple[int, int]:
+def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
     """A [MASK]'s span without the spaces around, which belong to it where a folder's tokenizer says lstrip or rstrip.
 
     >>> bare("a [MASK] b", 1, 9)
@@ -89,7 +89,7 @@ def bare(text: str, first: int, last: int) -> tuple[int, int]:
     return last - len(span.lstrip()), first + len(span.rstrip())
 
 
-def fill(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> str:
+def replace_spans(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> str:
     """Put tokens in place of character spans; a continuation joins the word before it.
 
     >>> fill("He [MASK] the play [MASK].", [(3, 9), (19, 25)], ["saw", "##ers"])

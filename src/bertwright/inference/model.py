@@ -15,7 +15,7 @@ import torch
 from bertwright.inference import fill_mask as masks
 from bertwright.inference import pooling as text_pooling
 from bertwright.inference.feature_cache import word_features
-from bertwright.inference.fill_mask import Filled, TokenCandidate
+from bertwright.inference.fill_mask import MaskPrediction, TokenCandidate
 from bertwright.inference.pooling import Pooling, Vectors
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
@@ -23,14 +23,14 @@ from bertwright.io.tables import SURROGATE
 from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample
-from bertwright.tasks.multiple_choice import ChoiceExample, Chosen, MultipleChoice
-from bertwright.tasks.prediction import chunks, cut_notes, predicted
+from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
+from bertwright.tasks.prediction import chunks, predict_chunks, truncation_warnings
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.squad import QaExample
-from bertwright.tasks.tagging import Tagged, Tagging
+from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import Task
 from bertwright.tasks.task_io import AnyTask, TaskModel, load_task, save_task_folder
-from bertwright.training.loop import refuse_infinite
+from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 E = TypeVar("E")
@@ -90,11 +90,11 @@ class Bert:
         return self.model.encoder.embeddings.word.weight.device
 
     @overload
-    def fill_mask(self, texts: str, top_k: int = 5) -> Filled: ...  # type: ignore[overload-overlap]
+    def fill_mask(self, texts: str, top_k: int = 5) -> MaskPrediction: ...  # type: ignore[overload-overlap]
     @overload
-    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[Filled]: ...
+    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[MaskPrediction]: ...
     @torch.inference_mode()
-    def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> Filled | list[Filled]:
+    def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> MaskPrediction | list[MaskPrediction]:
         """What the model reads into each [MASK] of a text: the `top_k` likeliest tokens, with their probabilities.
 
         Several [MASK]s are answered at once, each on its own. In a text longer than the model's positions, each [MASK]
@@ -124,9 +124,9 @@ class Bert:
         answers: list[tuple[TokenCandidate, ...]] = []  # of all [MASK]s, in order
         longest = self.config.max_positions
         read = (masks.windows(encoding, found, longest) for encoding, found in zip(encodings, places, strict=True))
-        for asked in masks.questions(chain.from_iterable(read)):
+        for asked in masks.batch_windows(chain.from_iterable(read)):
             predicted = model(asked.batch.to(self.device), torch.tensor(asked.positions, device=self.device))
-            refuse_infinite(bool(predicted.tokens.isfinite().all()))
+            check_finite_outputs(bool(predicted.tokens.isfinite().all()))
             # A model may have more rows than tokens (rounded up for speed); those mean nothing.
             best = predicted.tokens[:, : self.tokenizer.vocab_size].softmax(-1).topk(top_k)
             answers += [
@@ -137,8 +137,8 @@ class Bert:
         in_turn = iter(answers)
         for text, encoding, found in zip(texts, encodings, places, strict=True):
             own = tuple(islice(in_turn, len(found)))
-            spans = [masks.bare(text, *offsets) for offsets in encoding.offsets[found].tolist()]
-            filled.append(Filled(masks.fill(text, spans, [answer[0].token for answer in own]), own))
+            spans = [masks.trim_span(text, *offsets) for offsets in encoding.offsets[found].tolist()]
+            filled.append(MaskPrediction(masks.replace_spans(text, spans, [answer[0].token for answer in own]), own))
         return filled
 
     @torch.inference_mode()
@@ -170,13 +170,13 @@ class Bert:
         texts = _texts(texts)
         if not texts:
             return np.empty((0, self.config.hidden_size), dtype=np.float32)
-        rows = self.tokenizer.ids_with_specials(texts)
+        rows = self.tokenizer.encode_ids(texts)
         cut = text_pooling.windows(rows, longest)
         pooled = np.empty((len(cut.first), self.config.hidden_size), dtype=np.float32)
         for chosen, batch in text_pooling.batches(rows.ids, cut, batch_tokens):
             batch = batch.to(self.device)
             found = text_pooling.pool(self.model.encoder(batch), batch, pooling)
-            refuse_infinite(bool(found.isfinite().all()))
+            check_finite_outputs(bool(found.isfinite().all()))
             pooled[chosen] = found.cpu().numpy()
         joined = text_pooling.join(pooled, cut, pooling)
         return text_pooling.normalized(joined) if normalize else joined
@@ -186,31 +186,31 @@ class Bert:
     @overload
     def classify(self, texts: Sequence[Text]) -> list[Any]: ...
     def classify(self, texts: Text | Sequence[Text]) -> Any:
-        """The label of each text, or of each pair `(a, b)`: `Classified`, and of a regression a float.
+        """The label of each text, or of each pair `(a, b)`: `LabelPrediction`, and of a regression a float.
 
         What is longer than the task's `max_length` is cut at the end, of a pair the longer text first. Raises
         ValueError for a model of another kind of task, and for pairs where it reads single texts, or the reverse.
         """
         if isinstance(texts, str | tuple):
-            (found,) = self.classified([texts])
+            (found,) = self.iter_classify([texts])
             return found
-        return list(self.classified(texts))
+        return list(self.iter_classify(texts))
 
-    def classified(self, texts: Sequence[Text]) -> Iterator[Any]:
+    def iter_classify(self, texts: Sequence[Text]) -> Iterator[Any]:
         """What `classify` gives, one after another, without holding it all; warnings come at the end."""
         task: AnyTask = self._task_of("classify", Classification, Regression)
         examples = [_text_example(given, f"text {number}") for number, given in enumerate(_rows(texts, "texts"))]
-        if self.inferred and any(example.pair is not None for example in examples):
-            task = replace(task, pair="pair")  # type: ignore[type-var]
+        if self.inferred and any(example.text_pair is not None for example in examples):
+            task = replace(task, text_pair="pair")  # type: ignore[type-var]
         return self._predictions(task, examples)
 
     @overload
-    def choose(self, prompt: str, endings: Sequence[str]) -> Chosen: ...  # type: ignore[overload-overlap]
+    def choose(self, prompt: str, endings: Sequence[str]) -> ChoicePrediction: ...  # type: ignore[overload-overlap]
     @overload
-    def choose(self, prompt: Sequence[str], endings: Sequence[Sequence[str]]) -> list[Chosen]: ...
+    def choose(self, prompt: Sequence[str], endings: Sequence[Sequence[str]]) -> list[ChoicePrediction]: ...
     def choose(
         self, prompt: str | Sequence[str], endings: Sequence[str] | Sequence[Sequence[str]]
-    ) -> Chosen | list[Chosen]:
+    ) -> ChoicePrediction | list[ChoicePrediction]:
         """Which of several endings follows a prompt; or of each of two equally long lists, of as many endings each.
 
         A text that begins every ending (`--start`, SWAG's sent2) belongs to the endings: each is given whole. Raises
@@ -227,10 +227,10 @@ class Bert:
         return list(self._predictions(task, [_choice_example(*pair, f"choice {number}") for number, pair in pairs]))
 
     @overload
-    def tag(self, texts: str | tuple[str, ...]) -> Tagged: ...  # type: ignore[overload-overlap]
+    def tag(self, texts: str | tuple[str, ...]) -> TagPrediction: ...  # type: ignore[overload-overlap]
     @overload
-    def tag(self, texts: Sequence[Words], document: bool = False) -> list[Tagged]: ...
-    def tag(self, texts: Words | Sequence[Words], document: bool = False) -> Tagged | list[Tagged]:
+    def tag(self, texts: Sequence[Words], document: bool = False) -> list[TagPrediction]: ...
+    def tag(self, texts: Words | Sequence[Words], document: bool = False) -> TagPrediction | list[TagPrediction]:
         """The tag of each word of a text, or of words given as a tuple; or of each of a list of texts and words.
 
         A text of any length is read in windows, and no word is left out. `document`: the list holds the sentences of
@@ -328,10 +328,10 @@ class Bert:
         """One prediction an example; warns, at the end, of examples that are longer than the task reads."""
         assert isinstance(self.model, BertForTask)
         truncated = 0
-        for chunk in predicted(self.model, task, self.tokenizer, examples):
+        for chunk in predict_chunks(self.model, task, self.tokenizer, examples):
             yield from chunk.predictions
             truncated += chunk.truncated
-        for note in cut_notes(task, len(examples), truncated, self.config.max_positions):
+        for note in truncation_warnings(task, len(examples), truncated, self.config.max_positions):
             warnings.warn(note, stacklevel=3)  # where the call was made that gives a list of these
 
 
@@ -340,8 +340,8 @@ def _rows(values: Any, name: str) -> list[Any]:
     if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
         raise ValueError(f"{name}: one {type(values).__name__}; a list, an array or a column is expected")
     if isinstance(values, UNLISTED) or hasattr(values, "columns"):
-        way_out = "give one of its columns" if hasattr(values, "columns") else "give its values as a list"
-        raise ValueError(f"{name}: a {type(values).__name__}; {way_out}")
+        hint = "give one of its columns" if hasattr(values, "columns") else "give its values as a list"
+        raise ValueError(f"{name}: a {type(values).__name__}; {hint}")
     return list(values)
 
 

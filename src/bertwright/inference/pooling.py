@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertwright.batching.batch import Batch, from_flat, places, starts
-from bertwright.batching.permutation import longest_first
+from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths, positions_from_lengths
+from bertwright.batching.permutation import token_budget_batches
 from bertwright.vocabulary.tokenizer import Ragged
 
 Pooling = Literal["mean", "cls", "max"]
@@ -37,23 +37,23 @@ def windows(rows: Ragged, max_length: int) -> Windows:
     """Cut rows `[CLS] content [SEP]` into windows of at most `max_length` tokens, [CLS] and [SEP] included."""
     content = np.diff(rows.offsets) - SPECIALS
     number = np.maximum(-(-content // (max_length - SPECIALS)), 1)  # an empty text is one window of no content
-    within = places(number)
+    within = positions_from_lengths(number)
     share, left_over = np.repeat(content // number, number), np.repeat(content % number, number)
     first = np.repeat(rows.offsets[:-1] + 1, number) + within * share + np.minimum(within, left_over)
-    return Windows(first, share + (within < left_over), starts(number)[:-1])
+    return Windows(first, share + (within < left_over), offsets_from_lengths(number)[:-1])
 
 
 def batches(ids: npt.NDArray[np.uint32], cut: Windows, batch_tokens: int) -> Iterator[tuple[Ints, Batch]]:
     """The windows in packed batches of at most `batch_tokens` tokens, or of one window; which, and the batch."""
     lengths = cut.content + SPECIALS
-    for chosen in longest_first(lengths, batch_tokens):
+    for chosen in token_budget_batches(lengths, batch_tokens):
         yield chosen, window_batch(ids, cut.first[chosen], lengths[chosen])
 
 
 def window_batch(ids: npt.NDArray[np.uint32], first: Ints, lengths: Ints) -> Batch:
     """Windows as a batch, each with its own [CLS] and [SEP]: those with which the flat ids begin and end."""
-    flat = ids[np.repeat(first - 1, lengths) + places(lengths)].astype(np.int64)
-    bounds = starts(lengths)
+    flat = ids[np.repeat(first - 1, lengths) + positions_from_lengths(lengths)].astype(np.int64)
+    bounds = offsets_from_lengths(lengths)
     flat[bounds[:-1]], flat[bounds[1:] - 1] = ids[0], ids[-1]
     return from_flat(flat, np.zeros_like(flat), lengths)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertwright.files import read_json
-from bertwright.interop.huggingface import Loaded, assemble, config_from
+from bertwright.interop.huggingface import LoadResult, build_model, config_from
 from bertwright.interop.tf_checkpoint import read_bundle
 
 CONFIG = "bert_config.json"
@@ -28,7 +28,7 @@ ENDINGS = (
 )
 
 
-def load_checkpoint(folder: Path) -> Loaded:
+def load_checkpoint(folder: Path) -> LoadResult:
     """Read a folder of Google's release; the result is as of `huggingface.load_model` with optional heads.
 
     The tokenizer is the folder's vocab.txt, which does not say whether it is cased: the folder's name does.
@@ -39,7 +39,7 @@ def load_checkpoint(folder: Path) -> Loaded:
         raise ValueError(f"{folder}: {CONFIG} and one *.ckpt.index expected, as in Google's release")
     config = config_from(read_json(folder / CONFIG), folder / CONFIG)
     variables = read_bundle(indexes[0], wanted=lambda name: not NOT_OF_THE_MODEL.fullmatch(name))
-    return assemble(config, dict(renamed(name, torch.from_numpy(array)) for name, array in variables), indexes[0])
+    return build_model(config, dict(renamed(name, torch.from_numpy(array)) for name, array in variables), indexes[0])
 
 
 def renamed(name: str, tensor: Tensor) -> tuple[str, Tensor]:

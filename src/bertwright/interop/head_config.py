@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.interop.weights import few
-from bertwright.models.heads import Head
+from bertwright.interop.weights import summarize
+from bertwright.models.heads import HeadSpec
 
 
 class Architecture(NamedTuple):
@@ -30,7 +30,7 @@ MOST_LABELS = 1_000_000  # more is a slip, and names for them would take the mem
 class HeadRecord(NamedTuple):
     """What `config.json` says of a task's head."""
 
-    head: Head
+    head: HeadSpec
     labels: tuple[str, ...]
     """Name of each output; empty where outputs have none: a regression, a choice, a span."""
     regression: bool
@@ -47,7 +47,7 @@ def head_from(fields: dict[str, Any], path: Path) -> HeadRecord | None:
     if kind is None:
         return None
     if kind not in LABELLED:
-        return HeadRecord(Head(kind, 1 if kind == "choice" else 2), (), regression=False)
+        return HeadRecord(HeadSpec(kind, 1 if kind == "choice" else 2), (), regression=False)
     labels = _labels(fields, path)
     problem = fields.get("problem_type")
     regression = kind == "sequence" and problem in ("regression", None) and len(labels) == 1
@@ -56,7 +56,7 @@ def head_from(fields: dict[str, Any], path: Path) -> HeadRecord | None:
             f"{path}: problem_type = {problem!r} with {len(labels)} outputs is not computed here, only one of several "
             "labels, or one number"
         )
-    return HeadRecord(Head(kind, len(labels)), () if regression else labels, regression)
+    return HeadRecord(HeadSpec(kind, len(labels)), () if regression else labels, regression)
 
 
 def head_fields(record: HeadRecord, folder: Path) -> dict[str, Any]:
@@ -67,7 +67,9 @@ def head_fields(record: HeadRecord, folder: Path) -> dict[str, Any]:
         return fields
     names = ("LABEL_0",) if regression else labels  # theirs for outputs without a name
     if len(names) != head.outputs or len(set(names)) < len(names):
-        raise ValueError(f"{folder}: the head has {head.outputs} outputs, which these labels do not name: {few(names)}")
+        raise ValueError(
+            f"{folder}: the head has {head.outputs} outputs, which these labels do not name: {summarize(names)}"
+        )
     fields["id2label"] = {str(number): label for number, label in enumerate(names)}
     fields["label2id"] = {label: number for number, label in enumerate(names)}
     if head.kind == "sequence":

@@ -18,11 +18,11 @@ from torch import Tensor
 from bertwright.files import read_json, write_json
 from bertwright.interop.head_config import ARCHITECTURES, HeadRecord, head_fields, head_from
 from bertwright.interop.model_files import CONFIG, WEIGHTS, new_folder
-from bertwright.interop.weight_names import canonical, foreign_names, is_of_a_head
-from bertwright.interop.weights import check_shapes, few, read_weights, report, write_weights
+from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
+from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import initialize
-from bertwright.models.heads import BertForPretraining, BertForTask, Head
+from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Model = BertForPretraining | BertForTask
@@ -67,30 +67,30 @@ REFUSED: tuple[tuple[str, tuple[Any, ...]], ...] = (
 )
 
 
-class Loaded(NamedTuple):
+class LoadResult(NamedTuple):
     """A model read from elsewhere, and what was not there."""
 
     model: BertForPretraining
     missing_heads: tuple[str, ...]
     """Those of `HEADS` that the folder lacks; they hold fresh random numbers."""
-    ignored: tuple[str, ...]
+    unexpected_keys: tuple[str, ...]
     """Foreign parameters of heads that are no part of pre-training, such as a classifier."""
 
 
-class Started(NamedTuple):
+class TaskModelInit(NamedTuple):
     """A task's model before its first step."""
 
     model: BertForTask
-    fresh: tuple[str, ...]
+    newly_initialized: tuple[str, ...]
     """What the folder did not give and holds random numbers: the classifier, and the pooler where it had none."""
 
 
-class Unmatched(NamedTuple):
+class IncompatibleKeys(NamedTuple):
     """What a folder did not give to a model, and what the model did not take."""
 
-    fresh: tuple[str, ...]
+    newly_initialized: tuple[str, ...]
     """Modules that hold random numbers."""
-    ignored: tuple[str, ...]
+    unexpected_keys: tuple[str, ...]
     """Foreign parameters of other heads."""
 
 
@@ -133,7 +133,7 @@ def config_fields(config: BertConfig) -> dict[str, Any]:
     return fields
 
 
-def load_model(folder: Path, heads: Literal["required", "optional"] = "required", **changes: Any) -> Loaded:
+def load_model(folder: Path, heads: Literal["required", "optional"] = "required", **changes: Any) -> LoadResult:
     """Read a folder's model in float32, ready for inference (dropout off).
 
     `heads="optional"` also takes a bare encoder, or one with other heads; what was missing or left is in the result.
@@ -144,31 +144,31 @@ def load_model(folder: Path, heads: Literal["required", "optional"] = "required"
     path, tensors = read_weights(folder)
     if read_json(folder / CONFIG).get(TIED) is False and HEADS_OWN in tensors and DECODER not in tensors:
         raise ValueError(f"{path}: no {DECODER}, though {CONFIG} says that it is not the word embeddings ({TIED})")
-    loaded = assemble(config, tensors, path)
-    if heads == "required" and (loaded.missing_heads or loaded.ignored):
+    loaded = build_model(config, tensors, path)
+    if heads == "required" and (loaded.missing_heads or loaded.unexpected_keys):
         lacking = f"lacks {', '.join(loaded.missing_heads)}" if loaded.missing_heads else ""
-        beyond = f"has {few(loaded.ignored)} beyond it" if loaded.ignored else ""
+        beyond = f"has {summarize(loaded.unexpected_keys)} beyond it" if loaded.unexpected_keys else ""
         raise ValueError(f"{path}: not a whole pre-training model: it {' and '.join(filter(None, (lacking, beyond)))}")
     return loaded
 
 
-def assemble(config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> Loaded:
+def build_model(config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> LoadResult:
     """The pre-training model of `config` with the numbers of foreign tensors; `path` is where they come from."""
-    model = unfilled(BertForPretraining, config, foreign, path)
-    filled = fill(model, foreign, path, optional=HEADS)
-    return Loaded(model.eval(), filled.fresh, filled.ignored)
+    model = meta_model(BertForPretraining, config, foreign, path)
+    filled = load_weights(model, foreign, path, optional=HEADS)
+    return LoadResult(model.eval(), filled.newly_initialized, filled.unexpected_keys)
 
 
-def start_task_model(folder: Path, head: Head, seed: int, **changes: Any) -> Started:
+def start_task_model(folder: Path, head: HeadSpec, seed: int, **changes: Any) -> TaskModelInit:
     """A task's model before training: encoder and pooler from any BERT folder, the classifier random from `seed`.
 
     `changes`: fields of the configuration by name, such as `hidden_dropout`. Raises ValueError as `load_model` does.
     """
     config = replace(load_config(folder), **changes)
     path, tensors = read_weights(folder)
-    model = unfilled(partial(BertForTask, head=head), config, tensors, path)
-    filled = fill(model, tensors, path, optional=("pooler",), drawn=("classifier",), seed=seed)
-    return Started(model, filled.fresh)
+    model = meta_model(partial(BertForTask, head=head), config, tensors, path)
+    filled = load_weights(model, tensors, path, optional=("pooler",), drawn=("classifier",), seed=seed)
+    return TaskModelInit(model, filled.newly_initialized)
 
 
 def load_task_model(folder: Path) -> BertForTask:
@@ -187,8 +187,8 @@ def load_task_model(folder: Path) -> BertForTask:
     bias = tensors.get(f"{ARCHITECTURES[head.kind].classifier}.bias")
     if bias is not None and len(bias) != head.outputs:
         raise ValueError(f"{folder / CONFIG}: tells of {head.outputs} outputs (id2label), {path} has {len(bias)}")
-    model = unfilled(partial(BertForTask, head=head), config, tensors, path)
-    fill(model, tensors, path)
+    model = meta_model(partial(BertForTask, head=head), config, tensors, path)
+    load_weights(model, tensors, path)
     return model.eval()
 
 
@@ -198,13 +198,13 @@ def load_head(folder: Path) -> HeadRecord | None:
     return head_from(read_json(folder / CONFIG), folder / CONFIG)
 
 
-def unfilled(make: Callable[[BertConfig], M], config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> M:
+def meta_model(make: Callable[[BertConfig], M], config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> M:
     """A model on the meta device, without numbers, of the size that the foreign tensors at `path` have.
 
     Raises ValueError, naming the field, where the configuration gives another: what it gives may be too much to build.
     """
-    given, asked = canonical(foreign), config_fields(config)
-    report(path, "missing", sorted({name for _, name, _ in SIZES} - given.keys()))
+    given, asked = normalize_names(foreign), config_fields(config)
+    raise_if_any(path, "missing", sorted({name for _, name, _ in SIZES} - given.keys()))
     sizes = {field: (*given[name].shape, 0)[dimension] for field, name, dimension in SIZES}
     sizes["num_hidden_layers"] = len({name.split(".")[3] for name in given if name.startswith("bert.encoder.layer.")})
     for field, size in sizes.items():
@@ -214,20 +214,20 @@ def unfilled(make: Callable[[BertConfig], M], config: BertConfig, foreign: Mappi
         return make(config)
 
 
-def fill(
+def load_weights(
     model: Model,
     foreign: Mapping[str, Tensor],
     path: Path,
     optional: tuple[str, ...] = (),
     drawn: tuple[str, ...] = (),
     seed: int = 0,
-) -> Unmatched:
+) -> IncompatibleKeys:
     """Give a model on the meta device the numbers of foreign tensors, which come from `path`.
 
     `drawn`: modules that get random numbers of `seed` whatever is given; `optional`: those that do where nothing is.
     Raises ValueError for other parameters that are missing, for unexpected ones, and for those of another shape.
     """
-    given = canonical(foreign)
+    given = normalize_names(foreign)
     check_tied(given, path)
     parameters = dict(model.named_parameters())
     theirs = all_names(model)
@@ -237,8 +237,8 @@ def fill(
 
     unknown = sorted(given.keys() - {name for names in wanted.values() for name in names})
     ignored = tuple(filter(is_of_a_head, unknown))
-    report(path, "missing", [name for names in wanted.values() for name in names if name not in given])
-    report(path, "unexpected", [name for name in unknown if name not in ignored])
+    raise_if_any(path, "missing", [name for names in wanted.values() for name in names if name not in given])
+    raise_if_any(path, "unexpected", [name for name in unknown if name not in ignored])
     check_shapes({t: (given[t], parameters[name], len(names)) for name, names in wanted.items() for t in names}, path)
 
     state = {name: joined([given[t] for t in names]) for name, names in wanted.items()}
@@ -246,13 +246,13 @@ def fill(
     for module in fresh:
         model.get_submodule(module).to_empty(device="cpu")
     initialize(model, model.config.initializer_range, seed, only=fresh)
-    return Unmatched(fresh, ignored)
+    return IncompatibleKeys(fresh, ignored)
 
 
 def all_names(model: Model) -> dict[str, tuple[str, ...]]:
     """For each of our parameters, in order, what `transformers` calls it."""
     classifier = ARCHITECTURES[model.head.kind].classifier if isinstance(model, BertForTask) else ""
-    return {name: foreign_names(name, classifier) for name, _ in model.named_parameters()}
+    return {name: hf_names(name, classifier) for name, _ in model.named_parameters()}
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -272,7 +272,7 @@ def check_tied(given: dict[str, Tensor], path: Path) -> None:
         raise ValueError(f"{path}: {DECODER} differs from the word embeddings; here the two are one (tied)")
 
 
-def to_foreign(model: Model) -> dict[str, Tensor]:
+def to_hf_weights(model: Model) -> dict[str, Tensor]:
     """All parameters under the names of `transformers`, float32 on the CPU; the tied decoder is not repeated."""
     foreign: dict[str, Tensor] = {}
     parameters = dict(model.named_parameters())
@@ -310,7 +310,7 @@ def _write(folder: Path, model: Model, tokenizer: Tokenizer, fields: dict[str, A
     check_vocabulary(tokenizer, model.config, folder)
     write_json(folder / CONFIG, fields)
     tokenizer.save(folder, max_length=model.config.max_positions)
-    write_weights(folder / WEIGHTS, to_foreign(model))
+    write_weights(folder / WEIGHTS, to_hf_weights(model))
 
 
 def save_model(folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:

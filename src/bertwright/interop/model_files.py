@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertwright.files import whole_folder
+from bertwright.files import atomic_folder
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -56,7 +56,7 @@ def model_folder(name: str | Path) -> Path:
 def _of_run(run: Path) -> Path:
     from bertwright.training import checkpoint
 
-    newest = checkpoint.newest(run / "checkpoints")
+    newest = checkpoint.latest(run / "checkpoints")
     if newest is None:
         raise ValueError(f"{run}: a run without a checkpoint yet")
     return newest
@@ -82,5 +82,5 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """A path to write to that becomes `folder`, whole or not at all. ValueError when something is there already."""
     if folder.exists():
         raise ValueError(f"{folder}: is there already; name a new folder")
-    with whole_folder(folder) as part:
+    with atomic_folder(folder) as part:
         yield part

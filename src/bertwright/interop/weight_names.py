@@ -33,7 +33,7 @@ HEAD_NAMES: Names = (
 )
 
 
-def foreign_names(name: str, classifier: str = "classifier") -> tuple[str, ...]:
+def hf_names(name: str, classifier: str = "classifier") -> tuple[str, ...]:
     """What `transformers` calls one of our parameters; several names stand for a concatenation.
 
     >>> foreign_names("encoder.layers.3.qkv.bias")[1:]
@@ -57,7 +57,7 @@ def is_of_a_head(foreign: str) -> bool:
     return not foreign.startswith(("bert.", "cls.")) or any(module in theirs for _, theirs in HEAD_NAMES)
 
 
-def canonical(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def normalize_names(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Foreign tensors under the names of the `BertFor…` classes, whichever architecture or year wrote them."""
     prefixed = any(name.startswith("bert.") for name in foreign)
     given: dict[str, Tensor] = {}

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.files import read_json, whole_file
+from bertwright.files import atomic_file, read_json
 from bertwright.interop.model_files import SHARDS, WEIGHTS
 
 
@@ -45,7 +45,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write tensors as one safetensors file, whole or absent."""
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         try:
             save_file(tensors, part, metadata={"format": "pt"})
         except SafetensorError as error:  # what the library makes of a full disk
@@ -53,25 +53,25 @@ def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def check_shapes(pieces: Mapping[str, tuple[Tensor, Tensor, int]], path: Path) -> None:
-    """`pieces`: for each foreign name its tensor, our parameter, and how many pieces that one is made of."""
+    """`shard_corpus`: for each foreign name its tensor, our parameter, and how many pieces that one is made of."""
     misshapen = []
     for name, (tensor, parameter, parts) in pieces.items():
         shape = (parameter.shape[0] // parts, *parameter.shape[1:])
         if tuple(tensor.shape) != shape:
             misshapen.append(f"{name} {tuple(tensor.shape)} instead of {shape}")
-    report(path, "not of the shape that the configuration asks for", misshapen)
+    raise_if_any(path, "not of the shape that the configuration asks for", misshapen)
     quantized = [f"{name} {tensor.dtype}" for name, (tensor, _, _) in pieces.items() if not tensor.is_floating_point()]
-    report(path, "not floating-point numbers", quantized)
+    raise_if_any(path, "not floating-point numbers", quantized)
 
 
-def report(path: Path, what: str, names: list[str]) -> None:
+def raise_if_any(path: Path, what: str, names: list[str]) -> None:
     """Raise ValueError for parameters that are wrong in one way, if there are any."""
     if names:
         count = "1 parameter is" if len(names) == 1 else f"{len(names)} parameters are"
-        raise ValueError(f"{path}: {count} {what}: {few(names)}")
+        raise ValueError(f"{path}: {count} {what}: {summarize(names)}")
 
 
-def few(names: Iterable[str]) -> str:
+def summarize(names: Iterable[str]) -> str:
     """The first names of a list that may be long.
 
     >>> few("abcde")

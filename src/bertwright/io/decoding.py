@@ -15,13 +15,13 @@ from typing import Literal
 
 import zstandard
 
-from bertwright.io.sources import HUB, PIPE, InputFile, suffixes
+from bertwright.io.sources import HF_SCHEME, NOT_SEEKABLE, InputFile, suffixes
 
 BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of the work vanishes
 ZSTD_WINDOW = 1 << 31  # bytes, as `zstd --long=31` of many public dumps has them; a small window takes less
 ZSTD_BLOCK = 1 << 14  # compressed bytes at a time: a block may grow a thousandfold, and must still fit into memory
-STANDARD_INPUT = "standard input"  # as messages show it
-PIPED = "-"  # in place of a text or a file: read what is piped in, as other commands have it
+STDIN_NAME = "standard input"  # as messages show it
+STDIN = "-"  # in place of a text or a file: read what is piped in, as other commands have it
 BINARY_HEAD = 1 << 13  # a NUL this early means that the file was never text
 
 MAGIC = {  # what plain text never starts with: every one of these would be a puzzling UTF-8 error further on
@@ -44,35 +44,35 @@ MEND = "mend the file, it must be UTF-8 throughout"
 
 
 @dataclass
-class Findings:
+class ReadStats:
     """What was met on the way and did not stop the reading, to be reported."""
 
     bytes_read: int = 0  # after decompression
-    bad_sequences: int = 0  # read as U+FFFD
+    invalid_sequences: int = 0  # read as U+FFFD
     first_bad: str = ""  # where the first of them stands
     null_values: int = 0  # rows without a text, left out
     empty_documents: int = 0  # rows or lines of nothing but white space, left out
-    short_rows: int = 0  # rows with too few columns, left out
+    max_short_rows: int = 0  # rows with too few columns, left out
     first_short: str = ""  # where the first of them stands
 
 
-def text_of(path: str) -> Iterator[str]:
+def read_text(path: str) -> Iterator[str]:
     """The text of one file of any suffix, here or at hf://…, in blocks; .gz, .zst and .bz2 are unpacked.
 
     Raises ValueError where there is no such file, and for anything but UTF-8.
     """
-    if not path.startswith(HUB) and not Path(path).is_file():
+    if not path.startswith(HF_SCHEME) and not Path(path).is_file():
         if Path(path).is_dir():
             raise ValueError(f"{path}: a folder; name a file in it")
-        raise ValueError(f"{path}: {PIPE if Path(path).exists() else 'no such file'}")
+        raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else 'no such file'}")
     file = InputFile(path, 0, *suffixes(path), "file")
-    return decoded(replace(file, size=file.local().stat().st_size), "mend", Findings())
+    return decode_blocks(replace(file, size=file.local().stat().st_size), "mend", ReadStats())
 
 
-def decoded(
+def decode_blocks(
     file: InputFile,
-    on_bad_bytes: OnBadBytes,
-    findings: Findings,
+    encoding_errors: OnBadBytes,
+    findings: ReadStats,
     start: int = 0,
     end: int | None = None,
 ) -> Iterator[str]:
@@ -81,25 +81,25 @@ def decoded(
     Raises ValueError with the byte's place and the way out for anything but UTF-8; `replace` reads such bytes as
     U+FFFD and counts them.
     """
-    return _texts(file.path, _blocks(file, start, end), on_bad_bytes, findings, start)
+    return _texts(file.path, _blocks(file, start, end), encoding_errors, findings, start)
 
 
-def refuse_beside_piped(inputs: Sequence[str]) -> None:
+def check_stdin_alone(inputs: Sequence[str]) -> None:
     """Raise ValueError where standard input is named beside files."""
-    if PIPED in inputs and len(inputs) > 1:
-        raise ValueError(f"{PIPED} stands for standard input, which is read alone; name the files, or pipe them in")
+    if STDIN in inputs and len(inputs) > 1:
+        raise ValueError(f"{STDIN} stands for standard input, which is read alone; name the files, or pipe them in")
 
 
-def standard_input(on_bad_bytes: OnBadBytes, findings: Findings) -> Iterator[str]:
+def read_stdin(encoding_errors: OnBadBytes, findings: ReadStats) -> Iterator[str]:
     """Give the text that is piped in, in blocks as they come; the same errors as from a file, and for no input."""
     if sys.stdin is None:
         raise ValueError("standard input is closed; pipe text into the command, or name a file")
     stream = sys.stdin.buffer
-    return _texts(STANDARD_INPUT, iter(lambda: stream.read(BLOCK), b""), on_bad_bytes, findings, 0)
+    return _texts(STDIN_NAME, iter(lambda: stream.read(BLOCK), b""), encoding_errors, findings, 0)
 
 
 def _texts(
-    path: str, blocks: Iterable[bytes], on_bad_bytes: OnBadBytes, findings: Findings, offset: int
+    path: str, blocks: Iterable[bytes], encoding_errors: OnBadBytes, findings: ReadStats, offset: int
 ) -> Iterator[str]:
     """Blocks of bytes, the first of which stands at `offset`, as text."""
     held = b""
@@ -110,11 +110,11 @@ def _texts(
             block = block[offset:]
         findings.bytes_read += len(block)
         data = held + block
-        text, used = _decode(path, data, offset, on_bad_bytes, findings, final=False)
+        text, used = _decode(path, data, offset, encoding_errors, findings, final=False)
         offset, held = offset + used, data[used:]
         yield text
     if held:
-        yield _decode(path, held, offset, on_bad_bytes, findings, final=True)[0]
+        yield _decode(path, held, offset, encoding_errors, findings, final=True)[0]
 
 
 def _checked_head(path: str, block: bytes) -> bytes:
@@ -127,7 +127,7 @@ def _checked_head(path: str, block: bytes) -> bytes:
 
 
 def _decode(
-    path: str, data: bytes, offset: int, policy: OnBadBytes, findings: Findings, *, final: bool
+    path: str, data: bytes, offset: int, policy: OnBadBytes, findings: ReadStats, *, final: bool
 ) -> tuple[str, int]:
     try:
         text, used = codecs.utf_8_decode(data, "strict", final)
@@ -139,11 +139,11 @@ def _decode(
         place, bad = offset + error.start, data[error.start : error.end]
     where = f"{path}, byte {place}: {bad.hex(' ')} is not UTF-8 text"
     if policy != "replace":
-        flag = "convert the file, or read such bytes as U+FFFD with --on-bad-bytes replace"
+        flag = "convert the file, or read such bytes as U+FFFD with --encoding-errors replace"
         raise ValueError(f"{where}; {MEND if policy == 'mend' else flag}")
     text, used = codecs.utf_8_decode(data, "replace", final)
     text = text.replace("\0", "\ufffd")
-    findings.bad_sequences += text.count("\ufffd") - data[:used].count(b"\xef\xbf\xbd")
+    findings.invalid_sequences += text.count("\ufffd") - data[:used].count(b"\xef\xbf\xbd")
     findings.first_bad = findings.first_bad or where
     return text, used
 

@@ -12,14 +12,14 @@ from typing import Any, Literal, cast, get_args
 
 from tyro.conf import Positional
 
-from bertwright.settings import refuse_one_text
+from bertwright.settings import check_not_str
 
 DocumentRule = Literal["blank-line", "file", "line"]
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".zst", ".bz2")
-HUB = "hf://"
-PIPE = "a pipe or a device, which cannot be read twice; write it to a file first"
+HF_SCHEME = "hf://"
+NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a file first"
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class CorpusSettings:
     """How a document falls into sentences: by punctuation rules for English, Korean, Chinese and Japanese, or one
     sentence a line, for text that was split before."""
 
-    on_bad_bytes: Literal["error", "replace"] = "error"
+    encoding_errors: Literal["error", "replace"] = "error"
     """What to do about bytes that are not UTF-8: stop and say where they are, or read each as U+FFFD."""
 
     def __post_init__(self) -> None:
-        refuse_one_text(self, "inputs")
+        check_not_str(self, "inputs")
         if not self.inputs:
             raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
         if not self.column:
@@ -66,7 +66,7 @@ class InputFile:
 
     def local(self) -> Path:
         """Where the bytes lie on this machine; a file of the hub is fetched into its cache, once for all passes."""
-        return _fetched(self.path) if self.path.startswith(HUB) else Path(self.path)
+        return _fetched(self.path) if self.path.startswith(HF_SCHEME) else Path(self.path)
 
 
 def suffixes(path: str) -> tuple[str, str]:
@@ -87,13 +87,13 @@ def open_inputs(settings: CorpusSettings) -> list[InputFile]:
     and a file that is named twice (its documents would silently count double); OSError for a folder that cannot be
     searched.
     """
-    found, refused = checked_inputs(settings)
+    found, refused = check_inputs(settings)
     for error in refused.values():
         raise error
     return found
 
 
-def checked_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
+def check_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
     """The files of the corpus as `open_inputs` gives them, and the others, each with what is wrong with it.
 
     Raises what `open_inputs` does for inputs that are wrong themselves: that name nothing, or a file twice.
@@ -103,8 +103,8 @@ def checked_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str,
     named: dict[str, str] = {}
     for given in settings.inputs:
         rule, place = _override(given, settings.documents)
-        for path in _hub_files(place) if place.startswith(HUB) else local_files(place):
-            real = path if path.startswith(HUB) else os.path.realpath(path)
+        for path in _hub_files(place) if place.startswith(HF_SCHEME) else expand_files(place):
+            real = path if path.startswith(HF_SCHEME) else os.path.realpath(path)
             if real in named:
                 raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
             named[real] = given
@@ -138,33 +138,33 @@ def _checked(path: str, rule: DocumentRule) -> InputFile:
 
 
 def _size(path: str) -> int:
-    if not path.startswith(HUB):
+    if not path.startswith(HF_SCHEME):
         return Path(path).stat().st_size
     with _reached(path):
-        return int(_hub().info(path.removeprefix(HUB))["size"])
+        return int(_hub().info(path.removeprefix(HF_SCHEME))["size"])
 
 
-def refuse_twice(places: Iterable[str], how: str = "") -> None:
+def check_unique(places: Iterable[str], how: str = "") -> None:
     """Raise ValueError where two places stand for the same file; `how` tells by what. What is not there passes."""
     named: set[str] = set()
     for place in places:
-        for real in real_files(place):
+        for real in resolve_files(place):
             if real in named:
                 raise ValueError(f"{place}: named twice{how}; its examples would count double")
             named.add(real)
 
 
-def real_files(place: str) -> list[str]:
+def resolve_files(place: str) -> list[str]:
     """The files that a place stands for, however it is spelled; of the hub, the place itself."""
-    if place.startswith(HUB):
+    if place.startswith(HF_SCHEME):
         return [place]
     try:
-        return [os.path.realpath(path) for path in local_files(place)]
+        return [os.path.realpath(path) for path in expand_files(place)]
     except ValueError:  # whoever reads it will say so
         return []
 
 
-def local_files(place: str) -> Iterator[str]:
+def expand_files(place: str) -> Iterator[str]:
     """The files that a file, folder or glob of this machine stands for. Raises ValueError where there are none."""
     if not place:  # an unset variable in a script; Path would take it for the current folder
         raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
@@ -179,7 +179,7 @@ def local_files(place: str) -> Iterator[str]:
     else:
         raise ValueError(f"{place}: no such file or folder")
     if path.exists() and not (path.is_dir() or path.is_file()):
-        raise ValueError(f"{place}: {PIPE}")
+        raise ValueError(f"{place}: {NOT_SEEKABLE}")
     if not files:
         raise ValueError(f"{place}: no files there" if path.is_dir() else f"{place}: no file matches")
     yield from map(str, files)
@@ -209,7 +209,7 @@ def _hub() -> Any:
 
 
 def _hub_files(place: str) -> Iterator[str]:
-    hub, pattern = _hub(), place.removeprefix(HUB)
+    hub, pattern = _hub(), place.removeprefix(HF_SCHEME)
     with _reached(place):
         if glob.has_magic(pattern):
             names = hub.glob(pattern)
@@ -222,7 +222,7 @@ def _hub_files(place: str) -> Iterator[str]:
     files = shown if glob.has_magic(pattern) or names == [pattern] else [name for name in shown if _is_data(name)]
     if not files:
         raise ValueError(f"{place}: no file with a known suffix ({', '.join(FORMATS)}) there")
-    yield from (HUB + name for name in files)
+    yield from (HF_SCHEME + name for name in files)
 
 
 def _is_data(name: str) -> bool:
@@ -233,7 +233,7 @@ def _fetched(path: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     with _reached(path):
-        place = _hub().resolve_path(path.removeprefix(HUB))
+        place = _hub().resolve_path(path.removeprefix(HF_SCHEME))
         kind, revision = place.repo_type, place.revision
         return Path(hf_hub_download(place.repo_id, place.path_in_repo, repo_type=kind, revision=revision))
 

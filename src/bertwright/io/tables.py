@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from bertwright.io.decoding import MEND, Findings, OnBadBytes, decoded
+from bertwright.io.decoding import MEND, OnBadBytes, ReadStats, decode_blocks
 from bertwright.io.sources import CorpusSettings, InputFile, open_inputs
-from bertwright.settings import nearest
+from bertwright.settings import did_you_mean
 
 LIMIT = 1 << 28  # characters in one line or field; beyond it the file is hardly what it is taken for
 TABLE_ROWS = 1024  # rows of a Parquet file held at a time
@@ -29,7 +29,7 @@ Row = tuple[int, tuple[Any, ...]]  # the line (of a Parquet file the row, from 1
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableSchema:
     """Which columns of a table are read, and how it is written."""
 
     texts: tuple[str, ...]
@@ -43,14 +43,14 @@ class Columns:
     quotes: bool | None = None
     """May fields stand in quotes, with tabs, commas and line ends inside? None: in .csv yes; in .tsv and .txt no, there
     a quote is a plain character, as IANA has it and as GLUE and NSMC are written."""
-    way_out: str = ""
+    hint: str = ""
     """What a message about a column that is not there advises, beside the name nearest to it."""
     codes: bool = False
     """Do whole numbers stay what they are where a Parquet file has names for them, as the hub's files have for labels?
     If not, the names take their place."""
     nulls: bool = False
     """May there be no value (null)? If not, that is refused, for in data every row counts."""
-    short_rows: int = 0
+    max_short_rows: int = 0
     """How many rows with too few columns may be left out, since a published file is known to have them."""
 
     @property
@@ -59,7 +59,7 @@ class Columns:
         return self.texts + self.values
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """The part of a file to read: bytes start … end (None: to its end), of which the first stands on line `line`."""
 
     start: int = 0
@@ -67,17 +67,19 @@ class Span(NamedTuple):
     line: int = 1
 
 
-def read_rows(path: str, columns: Columns, findings: Findings | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def read_rows(
+    path: str, columns: TableSchema, findings: ReadStats | None = None
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """All rows that a path names (a file, a folder, a glob, hf://…), each with its place: "file, line 3".
 
     For data in which every row counts: a null, bytes that are not UTF-8, and no row at all raise ValueError. Rows that
-    `columns` allow to be left out are counted in `findings`.
+    `make_table` allow to be left out are counted in `findings`.
     """
-    findings = findings or Findings()
+    findings = findings or ReadStats()
     number = 0
     for file in open_inputs(CorpusSettings((path,))):
         unit = "row" if file.format == ".parquet" else "line"
-        for number, values in rows(file, columns, "mend", findings):
+        for number, values in iter_rows(file, columns, "mend", findings):
             place = f"{file.path}, {unit} {number}"
             if None in values and not columns.nulls:
                 raise ValueError(f"{place}: no value (null) in {columns.names[values.index(None)]!r}; fill it in")
@@ -86,20 +88,20 @@ def read_rows(path: str, columns: Columns, findings: Findings | None = None) -> 
         raise ValueError(f"{path}: no rows; is it the right file?")
 
 
-def rows_left_out(path: str, columns: Columns) -> list[str]:
+def skipped_rows_note(path: str, columns: TableSchema) -> list[str]:
     """A sentence on the rows that `read_rows` leaves out, for which it reads all of them; none where it does not."""
-    findings = Findings()
-    if columns.short_rows:
+    findings = ReadStats()
+    if columns.max_short_rows:
         for _ in read_rows(path, columns, findings):
             pass
-    if not findings.short_rows:
+    if not findings.max_short_rows:
         return []
-    lack = "row lacks" if findings.short_rows == 1 else "rows lack"
+    lack = "row lacks" if findings.max_short_rows == 1 else "rows lack"
     known = "as is known of the published file: left out; the first is"
-    return [f"{findings.short_rows:,} {lack} columns, {known} {findings.first_short}"]
+    return [f"{findings.max_short_rows:,} {lack} columns, {known} {findings.first_short}"]
 
 
-def plain(value: Any, column: str, place: str) -> str:
+def label_text(value: Any, column: str, place: str) -> str:
     """A label as text, however the file holds it: 1 is "1", 0.5 is "0.5", true is "true".
 
     Whole numbers are whole, for a gap in a column makes 1.0 of them in pandas.
@@ -117,8 +119,12 @@ def plain(value: Any, column: str, place: str) -> str:
     return text
 
 
-def rows(
-    file: InputFile, columns: Columns, on_bad_bytes: OnBadBytes, findings: Findings, span: Span | None = None
+def iter_rows(
+    file: InputFile,
+    columns: TableSchema,
+    encoding_errors: OnBadBytes,
+    findings: ReadStats,
+    span: ByteRange | None = None,
 ) -> Iterator[Row]:
     """The rows of one file, or of a span of it that starts and ends between rows; a null is None.
 
@@ -128,17 +134,17 @@ def rows(
     """
     if file.format == ".parquet":
         return _parquet(file, columns, findings)
-    start, end, line = span or Span()
-    numbered = lines(file.path, decoded(file, on_bad_bytes, findings, start, end), line)
+    start, end, line = span or ByteRange()
+    numbered = lines(file.path, decode_blocks(file, encoding_errors, findings, start, end), line)
     if file.format == ".jsonl":
-        return _json_lines(file, columns, on_bad_bytes, findings, numbered)
+        return _json_lines(file, columns, encoding_errors, findings, numbered)
     return _delimited(file, columns, findings, numbered)
 
 
 # --- text in blocks → lines
 
 
-def runs(blocks: Iterable[str], last_end: Callable[[str], int], limit: int, too_long: str) -> Iterator[str]:
+def split_at(blocks: Iterable[str], last_end: Callable[[str], int], limit: int, too_long: str) -> Iterator[str]:
     """Cut a stream of blocks where `last_end` says; a unit longer than a block is collected piece by piece.
 
     Raises ValueError, saying `too_long`, for a unit of more than `limit` characters.
@@ -161,7 +167,7 @@ def runs(blocks: Iterable[str], last_end: Callable[[str], int], limit: int, too_
 def lines(path: str, blocks: Iterable[str], number: int = 1) -> Iterator[tuple[int, str]]:
     """Lines without their \\n, numbered from `number`."""
     too_long = f"{path}: a line of more than {LIMIT:,} characters; is this the right format? Break it into lines"
-    for run in runs(blocks, lambda block: block.rfind("\n") + 1, LIMIT, f"{too_long} first"):
+    for run in split_at(blocks, lambda block: block.rfind("\n") + 1, LIMIT, f"{too_long} first"):
         found = run.split("\n")  # not splitlines, which also breaks at \x0b, \x1c, U+2028 and more
         if not found[-1]:
             found.pop()
@@ -173,7 +179,11 @@ def lines(path: str, blocks: Iterable[str], number: int = 1) -> Iterator[tuple[i
 
 
 def _json_lines(
-    file: InputFile, columns: Columns, on_bad_bytes: OnBadBytes, findings: Findings, numbered: Iterable[tuple[int, str]]
+    file: InputFile,
+    columns: TableSchema,
+    encoding_errors: OnBadBytes,
+    findings: ReadStats,
+    numbered: Iterable[tuple[int, str]],
 ) -> Iterator[Row]:
     names = columns.names
 
@@ -205,30 +215,30 @@ def _json_lines(
             if not isinstance(value, str) and value is not None:
                 raise ValueError(f"{place}: a string expected in {name!r}, {type(value).__name__} found")
         # A JSON string can spell half a surrogate pair, which no encoding of Unicode can hold.
-        yield number, _whole_pairs(values, place, on_bad_bytes, findings) if "\\u" in line else values
+        yield number, _whole_pairs(values, place, encoding_errors, findings) if "\\u" in line else values
 
 
-def _whole_pairs(values: Any, place: str, on_bad_bytes: OnBadBytes, findings: Findings) -> Any:
+def _whole_pairs(values: Any, place: str, encoding_errors: OnBadBytes, findings: ReadStats) -> Any:
     """The same values with every half of a surrogate pair replaced, if that was asked for."""
     if isinstance(values, tuple | list):
-        return type(values)(_whole_pairs(value, place, on_bad_bytes, findings) for value in values)
+        return type(values)(_whole_pairs(value, place, encoding_errors, findings) for value in values)
     if isinstance(values, dict):
-        pairs = _whole_pairs([*values.items()], place, on_bad_bytes, findings)
+        pairs = _whole_pairs([*values.items()], place, encoding_errors, findings)
         return dict(pairs)
     if not isinstance(values, str) or not (half := SURROGATE.search(values)):
         return values
     where = f"{place}: \\u{ord(half[0]):04x} is half a surrogate pair"
-    if on_bad_bytes != "replace":
-        flag = "mend the file, or read it as U+FFFD with --on-bad-bytes replace"
-        raise ValueError(f"{where}; {MEND if on_bad_bytes == 'mend' else flag}")
+    if encoding_errors != "replace":
+        flag = "mend the file, or read it as U+FFFD with --encoding-errors replace"
+        raise ValueError(f"{where}; {MEND if encoding_errors == 'mend' else flag}")
     whole, count = SURROGATE.subn("\ufffd", values)
-    findings.bad_sequences += count
+    findings.invalid_sequences += count
     findings.first_bad = findings.first_bad or where
     return whole
 
 
 def _delimited(
-    file: InputFile, columns: Columns, findings: Findings, numbered: Iterable[tuple[int, str]]
+    file: InputFile, columns: TableSchema, findings: ReadStats, numbered: Iterable[tuple[int, str]]
 ) -> Iterator[Row]:
     quotes = file.format == ".csv" if columns.quotes is None else columns.quotes
     csv.field_size_limit(LIMIT)  # the module's own limit of 131,072 characters is less than a long article
@@ -261,20 +271,20 @@ def _delimited(
                 yield line, ("",) * len(chosen)
             elif fields:
                 place = f"{file.path}, line {line}"
-                if len(fields) > len(header) or findings.short_rows == columns.short_rows:
+                if len(fields) > len(header) or findings.max_short_rows == columns.max_short_rows:
                     raise _wrong_width(place, header, fields, columns, quotes)
-                findings.short_rows += 1
+                findings.max_short_rows += 1
                 findings.first_short = findings.first_short or place
     except csv.Error as error:
-        way_out = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
-        raise ValueError(f"{file.path}, line {table.line_num}: {error}; {way_out}") from None
+        hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
+        raise ValueError(f"{file.path}, line {table.line_num}: {error}; {hint}") from None
 
 
 def _dialect(separator: str, quotes: bool) -> dict[str, Any]:
     return {"delimiter": separator, "quoting": csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE, "strict": True}
 
 
-def _separator(head: str, columns: Columns, quotes: bool) -> str:
+def _separator(head: str, columns: TableSchema, quotes: bool) -> str:
     """What stands between the fields of a .csv file: a comma, unless its first line can only be meant otherwise.
 
     Where a comma is the decimal mark, as in most of Europe, Excel writes semicolons; some programs write tabs. One of
@@ -295,15 +305,15 @@ def _fields(head: str, separator: str, quotes: bool) -> list[str]:
         return []
 
 
-def _wrong_width(place: str, header: list[str], fields: list[str], columns: Columns, quotes: bool) -> ValueError:
+def _wrong_width(place: str, header: list[str], fields: list[str], columns: TableSchema, quotes: bool) -> ValueError:
     expected = f"{len(header)} columns expected ({', '.join(header) if columns.header else 'as in line 1'})"
     advice = QUOTES_HINT if columns.quotes is None and not quotes and '"' in "".join(fields) else ""
-    if columns.short_rows and len(fields) < len(header):
-        advice = f"; {columns.short_rows} such rows were left out, and no more are known of the published file"
+    if columns.max_short_rows and len(fields) < len(header):
+        advice = f"; {columns.max_short_rows} such rows were left out, and no more are known of the published file"
     return ValueError(f"{place}: {expected}, {len(fields)} found{advice}")
 
 
-def _places(header: list[str], first: list[str], columns: Columns, quotes: bool, place: str) -> list[int]:
+def _places(header: list[str], first: list[str], columns: TableSchema, quotes: bool, place: str) -> list[int]:
     """Where in a row each column stands that is asked for; `first`: the first row, be it the header or not."""
     for name in columns.names:
         if name not in header:
@@ -323,19 +333,19 @@ def _places(header: list[str], first: list[str], columns: Columns, quotes: bool,
     return [header.index(name) for name in columns.names]
 
 
-def _no_column(place: str, name: str, found: list[str], columns: Columns, hint: str = "") -> ValueError:
+def _no_column(place: str, name: str, found: list[str], columns: TableSchema, advice: str = "") -> ValueError:
     shown = [other if len(other) <= SHOWN else f"{other[:SHOWN]}…" for other in found]
-    advice = nearest(name, shown)
-    if not advice.startswith("did you mean"):  # none is near: all of them, as they stand in the file
-        advice = f"found are {', '.join(shown) or 'none'}"
-    way_out = f" ({columns.way_out})" if columns.way_out else ""
-    return ValueError(f"{place}: no column {name!r}; {advice}{way_out}{hint}")
+    nearest = did_you_mean(name, shown)
+    if not nearest.startswith("did you mean"):  # none is near: all of them, as they stand in the file
+        nearest = f"found are {', '.join(shown) or 'none'}"
+    hint = f" ({columns.hint})" if columns.hint else ""
+    return ValueError(f"{place}: no column {name!r}; {nearest}{advice}{hint}")
 
 
 # --- Parquet
 
 
-def _parquet(file: InputFile, columns: Columns, findings: Findings) -> Iterator[Row]:
+def _parquet(file: InputFile, columns: TableSchema, findings: ReadStats) -> Iterator[Row]:
     import polars  # costs 0.2 s and threads, which workers on text files need not pay
 
     names = list(columns.names)

@@ -55,7 +55,7 @@ def fused_encoder(
     mask_keys: list[CMaskKey],
     parameters: Sequence[Tensor],
 ) -> Tensor:
-    """T H through every layer → T H, or R H with `rows`: what `Encoder.forward` says, with the same bits.
+    """T H through every layer → T H, or R H with `iter_rows`: what `Encoder.forward` says, with the same bits.
 
     `parameters`: each layer's twelve in the order of encoder.py, `fusable_parameters`; `mask_keys`: three a layer.
     """

@@ -19,7 +19,7 @@ def accuracy(truth: Sequence[str] | Sequence[int], found: Sequence[str] | Sequen
     return float(accuracy_score(truth, found))
 
 
-def f1(truth: Sequence[str], found: Sequence[str], positive: str) -> float:
+def f1(truth: Sequence[str], found: Sequence[str], pos_label: str) -> float:
     """Harmonic mean of precision and recall for one label; 0 where the label is neither there nor found.
 
     >>> round(f1(["yes", "yes", "no"], ["yes", "no", "no"], positive="yes"), 3)
@@ -27,7 +27,7 @@ def f1(truth: Sequence[str], found: Sequence[str], positive: str) -> float:
     """
     from sklearn.metrics import f1_score
 
-    return float(f1_score(truth, found, labels=[positive], average="macro", zero_division=0.0))
+    return float(f1_score(truth, found, labels=[pos_label], average="macro", zero_division=0.0))
 
 
 def macro_f1(truth: Sequence[str], found: Sequence[str]) -> float:

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Spread(NamedTuple):
+class SeedSummary(NamedTuple):
     """A score over several seeds, as a share from 0 to 1; printed in percent."""
 
     mean: float
-    deviation: float | None  # of the sample (divided by seeds - 1); None for one seed, which has none
-    lowest: float
-    best: float
+    std: float | None  # of the sample (divided by seeds - 1); None for one seed, which has none
+    min: float
+    max: float
     seeds: int
 
     def __str__(self) -> str:
-        if self.deviation is None:
+        if self.std is None:
             return f"{100 * self.mean:.1f} (1 seed)"
-        return f"{100 * self.mean:.1f} ± {100 * self.deviation:.1f} ({self.seeds} seeds)"
+        return f"{100 * self.mean:.1f} ± {100 * self.std:.1f} ({self.seeds} seeds)"
 
 
-def spread(scores: Sequence[float]) -> Spread:
+def summarize_seeds(scores: Sequence[float]) -> SeedSummary:
     """Mean, standard deviation, lowest and best of one score a seed.
 
     >>> print(spread([0.878, 0.884, 0.890]))
@@ -33,4 +33,4 @@ def spread(scores: Sequence[float]) -> Spread:
     if not scores:
         raise ValueError("no score to take the mean of; at least one seed is needed")
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
-    return Spread(statistics.fmean(scores), deviation, min(scores), max(scores), len(scores))
+    return SeedSummary(statistics.fmean(scores), deviation, min(scores), max(scores), len(scores))

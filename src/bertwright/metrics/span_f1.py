@@ -19,7 +19,7 @@ none: tags are plain classes, such as parts of speech."""
 OUTSIDE = "O"
 IOB_TAG = re.compile(r"O|[BI](-.+)?")
 TAG = {"iob1": IOB_TAG, "iob2": IOB_TAG, "bioes": re.compile(r"O|[BIESLU](-.+)?")}
-PREFIXES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # of tags as `normalized` gives them
+PREFIXES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # of tags as `to_canonical_scheme` gives them
 BARE = frozenset("BIESLU")  # tags of spans that are all of one kind, which is not named
 UNNAMED = "_"  # that kind, as `seqeval` calls it
 BILOU = {"L": "E", "U": "S"}
@@ -43,7 +43,7 @@ class SpanScore(NamedTuple):
     """Spans that are there."""
 
 
-class Misfit(NamedTuple):
+class InvalidTag(NamedTuple):
     """A tag that does not belong into its sequence."""
 
     place: int
@@ -53,7 +53,7 @@ class Misfit(NamedTuple):
 
 
 @cache
-def parted(tag: str) -> tuple[str, str]:
+def split_tag(tag: str) -> tuple[str, str]:
     """A tag's prefix and type; no type means that the word is in no span.
 
     >>> parted("B-PER"), parted("I"), parted("O"), parted("[PAD]")
@@ -74,7 +74,7 @@ Span(label='ORG', first=5, last=5)]
     found: list[Span] = []
     first, label = 0, ""  # of the span that is open; "" for none
     for place, tag in enumerate([*tags, OUTSIDE]):
-        prefix, of = parted(tag)
+        prefix, of = split_tag(tag)
         if label and (prefix in ("B", "S") or of != label):
             found.append(Span(label, first, place - 1))
             label = ""
@@ -86,7 +86,7 @@ Span(label='ORG', first=5, last=5)]
     return found
 
 
-def normalized(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
+def to_canonical_scheme(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
     """The same spans in the one form that a model learns: IOB2, or BIOES; plain tags as they are.
 
     >>> normalized(["I-PER", "I-PER", "B-PER", "O"], "iob1"), normalized(["B-PER", "L-PER", "U-LOC"], "bioes")
@@ -95,8 +95,8 @@ def normalized(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
     if scheme == "none":
         return tuple(tags)
     if scheme == "bioes":
-        return tuple([BILOU[tag[0]] + tag[1:] if parted(tag)[0] in BILOU else tag for tag in tags])
-    pairs = [parted(tag) for tag in tags]
+        return tuple([BILOU[tag[0]] + tag[1:] if split_tag(tag)[0] in BILOU else tag for tag in tags])
+    pairs = [split_tag(tag) for tag in tags]
     begun = [prefix == "I" and of != last for (prefix, of), (_, last) in zip(pairs, [("", ""), *pairs], strict=False)]
     return tuple(["B" + tag[1:] if begins else tag for tag, begins in zip(tags, begun, strict=True)])
 
@@ -106,7 +106,7 @@ def detect(sequences: Iterable[Sequence[str]]) -> Scheme:
 
     Spans are spelled where every tag is O or has a prefix (B-PER), or where all but O are bare prefixes, B or I among
     them (B I O: spans of one kind). A stray tag among those with prefixes, such as PER, does not change that if there
-    is an O: it is a mistake, which `misfit` finds. IOB that is not flawless IOB2 is iob1, which allows more. Without
+    is an O: it is a mistake, which `find_invalid_tag` finds. IOB that is not flawless IOB2 is iob1, which allows more. Without
     O, tags of which some only look like IOB (as "S-" in Arabic treebanks) are plain ones.
 
     >>> detect([["B-PER", "I-PER", "O"]]), detect([["I-PER", "I-PER", "O"]]), detect([["S-PER", "O"]]), detect([["NN"]])
@@ -121,10 +121,10 @@ def detect(sequences: Iterable[Sequence[str]]) -> Scheme:
         return "none"
     if not all(TAG["iob2"].fullmatch(tag) for tag in prefixed):
         return "bioes"
-    return "iob2" if all(normalized(tags, "iob2") == tags for tags in distinct) else "iob1"
+    return "iob2" if all(to_canonical_scheme(tags, "iob2") == tags for tags in distinct) else "iob1"
 
 
-def misfit(tags: Sequence[str], scheme: Scheme) -> Misfit | None:
+def find_invalid_tag(tags: Sequence[str], scheme: Scheme) -> InvalidTag | None:
     """The first tag that the scheme does not have, or that iob2 does not have in this place; None if all is well.
 
     >>> misfit(["O", "I-PER"], "iob2")
@@ -133,13 +133,13 @@ def misfit(tags: Sequence[str], scheme: Scheme) -> Misfit | None:
     """
     if scheme == "none":
         return None
-    pattern, meant = TAG[scheme], normalized(tags, scheme)
+    pattern, meant = TAG[scheme], to_canonical_scheme(tags, scheme)
     for place, tag in enumerate(tags):
         if not pattern.fullmatch(tag):
             shapes = ", ".join(f"{prefix}-…" for prefix in ("BIESLU" if scheme == "bioes" else "BI"))
-            return Misfit(place, f"tags of {scheme} are O, {shapes}; scheme none takes tags as plain classes")
+            return InvalidTag(place, f"tags of {scheme} are O, {shapes}; scheme none takes tags as plain classes")
         if scheme == "iob2" and tag != meant[place]:
-            return Misfit(place, "in iob2 a span begins with B-; iob1 is the scheme in which I- may begin one")
+            return InvalidTag(place, "in iob2 a span begins with B-; iob1 is the scheme in which I- may begin one")
     return None
 
 
@@ -163,7 +163,7 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
 
     _paired(gold, predicted)
     # A model from elsewhere may have tags such as X or [PAD], of which seqeval would make spans, and we make none.
-    lists = [[[tag if parted(tag)[1] else OUTSIDE for tag in tags] for tags in side] for side in (gold, predicted)]
+    lists = [[[tag if split_tag(tag)[1] else OUTSIDE for tag in tags] for tags in side] for side in (gold, predicted)]
     if not lists[0]:
         return SpanScores(SpanScore(0.0, 0.0, 0.0, 0), {})
     names = sorted({span.label for side in lists for tags in side for span in spans(tags)})

@@ -82,7 +82,7 @@ class BertConfig:
             raise ValueError(f"pad_token_id = {self.pad_token_id}: outside the vocabulary of {self.vocab_size} tokens")
 
     @classmethod
-    def named(cls, size: str, vocab_size: int, **changes: Any) -> BertConfig:
+    def from_size(cls, size: str, vocab_size: int, **changes: Any) -> BertConfig:
         """One of `SIZES`, with any other field changed by name.
 
         >>> BertConfig.named("mini", vocab_size=30_522, max_positions=128).hidden_size

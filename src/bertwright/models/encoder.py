@@ -38,7 +38,7 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
-    def product(self, x: Tensor) -> Tensor:
+    def matmul(self, x: Tensor) -> Tensor:
         """x Wᵀ, the bias left to the kernel that comes next and reads every element anyway."""
         return linear(x, self.weight)
 
@@ -78,7 +78,7 @@ class Layer(nn.Module):
         self.output_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, batch: Batch, rows: Tensor | None = None) -> Tensor:
-        """T × H → T × H; with `rows` (R int64) → R × H: only these tokens' states, for which all are attended to."""
+        """T × H → T × H; with `iter_rows` (R int64) → R × H: only these tokens' states, for which all are attended to."""
         config, site = self.config, self.first_site
         on_weights, on_output = self.dropouts(batch, rows)
 
@@ -87,19 +87,19 @@ class Layer(nn.Module):
         context = context.flatten(1)  # T H
         if rows is not None:  # from here on every token is on its own: R takes the place of T
             context, hidden = context[rows], hidden[rows]
-        mixed = self.attention_output.product(context)  # T H
+        mixed = self.attention_output.matmul(context)  # T H
         norm = layer_norm_params(self.attention_norm)
         attended = add_dropout_norm(mixed, self.attention_output.bias, hidden, norm, on_output, site + 1)
 
-        inner = self.intermediate.product(attended)  # T F
+        inner = self.intermediate.matmul(attended)  # T F
         inner = bias_gelu(inner, self.intermediate.bias, config.activation == "gelu_tanh")
-        outer = self.output.product(inner)  # T H
+        outer = self.output.matmul(inner)  # T H
         return add_dropout_norm(
             outer, self.output.bias, attended, layer_norm_params(self.output_norm), on_output, site + 2
         )
 
     def dropouts(self, batch: Batch, rows: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
-        """This batch's dropout of attention's weights, and of the sub-layers' outputs at `rows`."""
+        """This batch's dropout of attention's weights, and of the sub-layers' outputs at `iter_rows`."""
         on_output = dropout_for(self, self.config.hidden_dropout, batch)
         return dropout_for(self, self.config.attention_dropout, batch), on_output and on_output._replace(positions=rows)
 
@@ -131,7 +131,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
 
     def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
-        """The last layer's states, T × H; with `rows` (R int64, distinct), those of these tokens alone, R × H.
+        """The last layer's states, T × H; with `iter_rows` (R int64, distinct), those of these tokens alone, R × H.
 
         In bfloat16, on a CPU with units for it, all layers are one native call, and `Layer.forward` is not called.
         A state that nobody reads costs most of a layer. In pre-training one in six is read.
@@ -185,7 +185,7 @@ def initialize(model: nn.Module, std: float, seed: int, only: tuple[str, ...] = 
         if parameter.is_meta or not name.startswith(only):
             continue
         if parameter.ndim > 1:
-            numbers = torch.Generator().manual_seed(seeding.key(seed, zlib.crc32(name.encode())))
+            numbers = torch.Generator().manual_seed(seeding.derive_key(seed, zlib.crc32(name.encode())))
             start = torch.empty(parameter.shape)
             parameter.copy_(nn.init.trunc_normal_(start, std=std, a=-2 * std, b=2 * std, generator=numbers))
         else:

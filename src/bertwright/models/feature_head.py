@@ -98,7 +98,7 @@ class BiLstm(nn.Module):
         return dropout(torch.cat(unpack_sequence(packed)), drop, len(self.layers))
 
 
-class ProbeShape(NamedTuple):
+class FeatureHeadConfig(NamedTuple):
     """What decides a probe's shape."""
 
     layers: int
@@ -108,17 +108,17 @@ class ProbeShape(NamedTuple):
     hidden_size: int
     """H, of the encoder."""
     outputs: int
-    """C, as in `Head`."""
+    """C, as in `HeadSpec`."""
     lstm_size: int
     """Numbers that the BiLSTM gives for a word, both directions together."""
     lstm_layers: int
     """How many there are; 0 leaves the classification layer alone, for tasks with one vector a text."""
 
 
-class Probe(nn.Module):
+class FeatureHead(nn.Module):
     """Layer mixing, BiLSTM, one linear layer. Random in the beginning, by numbers that belong to (seed, name)."""
 
-    def __init__(self, shape: ProbeShape, seed: int = 0) -> None:
+    def __init__(self, shape: FeatureHeadConfig, seed: int = 0) -> None:
         super().__init__()
         self.mix = ScalarMix(shape.layers) if shape.weighted else nn.Flatten()  # R K H -> R D
         width = shape.hidden_size * (1 if shape.weighted else shape.layers)
@@ -134,11 +134,13 @@ class Probe(nn.Module):
 
 
 @torch.no_grad()
-def _draw(probe: Probe, seed: int) -> None:
+def _draw(probe: FeatureHead, seed: int) -> None:
     """PyTorch's own start of these layers: uniform within ±1/√n, n the numbers that an LSTM keeps or a layer reads."""
     for place, module in probe.named_modules():
         if isinstance(module, nn.LSTM | nn.Linear):
             bound = (module.hidden_size if isinstance(module, nn.LSTM) else module.in_features) ** -0.5
             for name, parameter in module.named_parameters():
-                numbers = torch.Generator().manual_seed(seeding.key(seed, zlib.crc32(f"{place}.{name}".encode())))
+                numbers = torch.Generator().manual_seed(
+                    seeding.derive_key(seed, zlib.crc32(f"{place}.{name}".encode()))
+                )
                 parameter.uniform_(-bound, bound, generator=numbers)

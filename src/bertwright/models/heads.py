@@ -29,7 +29,7 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first))  # B H -> B H
 
 
-class MaskedTokenHead(nn.Module):
+class MaskedLMHead(nn.Module):
     """Dense, GELU and LayerNorm; then one logit a token of the vocabulary, by the word embeddings and an own bias."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -41,7 +41,7 @@ class MaskedTokenHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """What the decoder reads, M × H: its product with the word embeddings belongs to the loss, or to `logits`."""
-        states: Tensor = self.norm(bias_gelu(self.dense.product(hidden), self.dense.bias, self.tanh).float())
+        states: Tensor = self.norm(bias_gelu(self.dense.matmul(hidden), self.dense.bias, self.tanh).float())
         return states.to(hidden.dtype)
 
     def logits(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class MaskedTokenHead(nn.Module):
         return F.linear(states, word_embeddings.to(states.dtype)).float() + self.bias
 
 
-class Predictions(NamedTuple):
+class PretrainingLogits(NamedTuple):
     """Logits of both pre-training tasks, float32."""
 
     tokens: Tensor
@@ -67,7 +67,7 @@ class BertForPretraining(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         self.pooler = Pooler(config)
-        self.masked_token = MaskedTokenHead(config)
+        self.masked_token = MaskedLMHead(config)
         self.next_sentence = Linear(config.hidden_size, 2)
         initialize(self, config.initializer_range, seed)
 
@@ -76,16 +76,16 @@ class BertForPretraining(nn.Module):
         """V × H, read by the first layer and by the masked-token decoder alike."""
         return self.encoder.embeddings.word.weight
 
-    def forward(self, batch: Batch, positions: Tensor) -> Predictions:
+    def forward(self, batch: Batch, positions: Tensor) -> PretrainingLogits:
         """Logits for the tokens at `positions` (M int64 into T) and for every sequence's next-sentence question."""
         hidden = self.encoder(batch)
-        return Predictions(
+        return PretrainingLogits(
             tokens=self.masked_token.logits(hidden[positions], self.word_embeddings),
             next_sentence=self.next_sentence(self.pooler(hidden[batch.cu_seqlens[:-1]])).float(),
         )
 
 
-class Head(NamedTuple):
+class HeadSpec(NamedTuple):
     """What a task reads from the encoder, and how many numbers it makes of each state that it reads."""
 
     kind: Literal["sequence", "choice", "token", "span"]
@@ -101,7 +101,7 @@ class Head(NamedTuple):
 class BertForTask(nn.Module):
     """The encoder with one linear layer on it: what fine-tuning adds to BERT, for every kind of task (section 4)."""
 
-    def __init__(self, config: BertConfig, head: Head, seed: int = 0) -> None:
+    def __init__(self, config: BertConfig, head: HeadSpec, seed: int = 0) -> None:
         super().__init__()
         self.config = config
         self.head = head
@@ -111,7 +111,7 @@ class BertForTask(nn.Module):
         initialize(self, config.initializer_range, seed)
 
     def forward(self, batch: Batch, rows: Tensor) -> Tensor:
-        """Logits R × C, float32, of the states at `rows` (R int64 into T)."""
+        """Logits R × C, float32, of the states at `iter_rows` (R int64 into T)."""
         states = self.encoder(batch, rows)  # R H
         if self.pooler is not None:
             states = self.pooler(states)

@@ -22,7 +22,7 @@ SHARPNESS = 1.5  # queries and keys are scaled by this: neighbours then weigh so
 
 
 @torch.no_grad()
-def look_around(encoder: Encoder) -> None:
+def mimetic_init_(encoder: Encoder) -> None:
     """Change an encoder's freshly drawn weights, in place and without a draw of its own.
 
     Positions become sinusoids, so that to step aside is to rotate, one rotation for all positions. The keys of each
@@ -34,7 +34,7 @@ def look_around(encoder: Encoder) -> None:
     pairs = config.hidden_size // 2  # of an odd width, the last entry stays as it was drawn
     frequencies = LONGEST ** (-torch.arange(pairs) / pairs)
     encoder.embeddings.position.weight[:, : 2 * pairs] = (
-        waves(frequencies, config.max_positions)
+        sinusoids(frequencies, config.max_positions)
         * config.initializer_range * math.sqrt(2.0) * CUT * POSITION_SHARE
     )  # fmt: skip
     for layer in encoder.layers:
@@ -44,17 +44,17 @@ def look_around(encoder: Encoder) -> None:
         for head in range(config.num_heads):
             step = 1 if head % 2 else -1
             keys[head] = queries[head]
-            keys[head, :, : 2 * pairs] = stepped(queries[head, :, : 2 * pairs], step * frequencies)
+            keys[head, :, : 2 * pairs] = rotate(queries[head, :, : 2 * pairs], step * frequencies)
         layer.attention_output.weight.copy_(-values.flatten(0, 1).T)
 
 
-def waves(frequencies: Tensor, positions: int) -> Tensor:
+def sinusoids(frequencies: Tensor, positions: int) -> Tensor:
     """Positions × 2 · frequencies: sine and cosine of each, in turn."""
     angles = torch.arange(positions)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-def stepped(queries: Tensor, angles: Tensor) -> Tensor:
+def rotate(queries: Tensor, angles: Tensor) -> Tensor:
     """The weights that make of position i + d what `queries` make of position i, where angle = d · frequency."""
     sine, cosine = queries[..., 0::2], queries[..., 1::2]
     turned = sine * angles.cos() + cosine * angles.sin(), cosine * angles.cos() - sine * angles.sin()

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertwright.batching.batch import Batch, from_flat, starts
-from bertwright.batching.permutation import permuted, uniform
+from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths
+from bertwright.batching.permutation import permute, uniform
 from bertwright.pretraining import masking
-from bertwright.pretraining.masking import Masked, Symbols
-from bertwright.pretraining.segments import ChunkPlan, Segments, pairs, singles
-from bertwright.seeding import check_seed, generator, key
+from bertwright.pretraining.masking import Masked, MaskingVocab
+from bertwright.pretraining.segments import ExampleIndex, Segments, sample_pairs, sample_singles
+from bertwright.seeding import check_seed, derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -49,17 +49,17 @@ class DataSettings:
     objective: Literal["mlm+nsp", "mlm", "ltr"] = "mlm+nsp"
     """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens in one segment
     ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP")."""
-    short_share: float = 0.1
+    short_seq_prob: float = 0.1
     """Share of examples that aim at a random shorter length, as fine-tuning's inputs do. Google's code: 0.1."""
-    mask_share: float = 0.15
+    mlm_probability: float = 0.15
     """Share of tokens that are predicted. Paper, section 3.1: 0.15."""
     mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
     """Of the predicted tokens, shares shown as [MASK], unchanged, and as a random token. Paper, section 3.1:
     0.8 0.1 0.1; its table 8 compares others."""
-    max_predictions: int | None = None
-    """Most tokens predicted in one example; None: mask_share of max_length, rounded up (20 at 128, 77 at 512, as in
+    max_predictions_per_seq: int | None = None
+    """Most tokens predicted in one example; None: mlm_probability of max_length, rounded up (20 at 128, 77 at 512, as in
     Google's code)."""
-    whole_words: bool = False
+    whole_word_mask: bool = False
     """Hide all pieces of a word together. Off in the paper; Google's later models have it on."""
     seed: int = 0
     """Seed of order, segments, masks and dropout."""
@@ -74,15 +74,19 @@ class DataSettings:
             )
         if self.batch_size < 1:
             raise ValueError(f"batch_size is {self.batch_size}; a step needs one example at least")
-        if not 0 <= self.short_share <= 1:
-            raise ValueError(f"short_share is {self.short_share}; it is a share, from 0 to 1 (Google's code: 0.1)")
-        if not 0 < self.mask_share <= 1:
-            raise ValueError(f"mask_share is {self.mask_share}; it is a share, above 0 and up to 1 (paper: 0.15)")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise ValueError(
+                f"short_seq_prob is {self.short_seq_prob}; it is a share, from 0 to 1 (Google's code: 0.1)"
+            )
+        if not 0 < self.mlm_probability <= 1:
+            raise ValueError(
+                f"mlm_probability is {self.mlm_probability}; it is a share, above 0 and up to 1 (paper: 0.15)"
+            )
         if min(self.mask_mix) < 0 or abs(sum(self.mask_mix) - 1) > 1e-6:
             raise ValueError(f"mask_mix is {self.mask_mix}; three shares that sum to 1 are needed (paper: 0.8 0.1 0.1)")
-        if self.max_predictions is not None and not 1 <= self.max_predictions <= self.room:
+        if self.max_predictions_per_seq is not None and not 1 <= self.max_predictions_per_seq <= self.room:
             raise ValueError(
-                f"max_predictions is {self.max_predictions}; an example of {self.max_length} tokens has "
+                f"max_predictions_per_seq is {self.max_predictions_per_seq}; an example of {self.max_length} tokens has "
                 f"1 … {self.room} to predict; lower it, or leave it out"
             )
 
@@ -96,11 +100,11 @@ class DataSettings:
         """Of a store that examples can be made of."""
         return 2 if self.objective == "mlm+nsp" else 1
 
-    def shared_among(self, ranks: int) -> None:
+    def shared_among(self, world_size: int) -> None:
         """Raise ValueError where a step of so many ranks would leave one without a sequence."""
-        if self.batch_size < ranks:
+        if self.batch_size < world_size:
             raise ValueError(
-                f"batch_size is {self.batch_size}, less than the {ranks} ranks; raise it to {ranks} at least"
+                f"batch_size is {self.batch_size}, less than the {world_size} ranks; raise it to {world_size} at least"
             )
 
     @property
@@ -110,9 +114,9 @@ class DataSettings:
 
     @property
     def most_predictions(self) -> int:
-        """`max_predictions` with its default filled in."""
+        """`max_predictions_per_seq` with its default filled in."""
         # The share is a decimal number: 0.15 * 20 must not become 4 for being 3.0000000000000004 or so.
-        return self.max_predictions or ceil(round(self.mask_share * self.max_length, 6))
+        return self.max_predictions_per_seq or ceil(round(self.mlm_probability * self.max_length, 6))
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ class PretrainingBatch:
         )
 
 
-class Description(NamedTuple):
+class DataSummary(NamedTuple):
     """What a run of so many steps will see; shares and means are those of a sample of examples."""
 
     steps: int
@@ -217,27 +221,29 @@ class PretrainingData:
             )
         self.store = store
         self.settings = settings
-        self._symbols = Symbols.of(tokenizer)
-        self._plan = ChunkPlan.of(store, settings.room)
+        self._symbols = MaskingVocab.of(tokenizer)
+        self._plan = ExampleIndex.of(store, settings.room)
 
     @property
     def examples_per_epoch(self) -> int:
         """How many examples one pass over the documents gives."""
         return self._plan.examples_per_epoch
 
-    def step(self, step: int, rank: int = 0, ranks: int = 1, micro_batch: int | None = None) -> list[PretrainingBatch]:
-        """The micro-batches of one rank in one step, each of `micro_batch` sequences (None: all of the rank's).
+    def step(
+        self, step: int, rank: int = 0, world_size: int = 1, micro_batch_size: int | None = None
+    ) -> list[PretrainingBatch]:
+        """The micro-batches of one rank in one step, each of `micro_batch_size` sequences (None: all of the rank's).
 
         Concatenated over micro-batches and ranks they are the same sequences with the same masks, however many.
         Raises ValueError where a rank would be left without a sequence.
         """
-        self.settings.shared_among(ranks)
+        self.settings.shared_among(world_size)
         size = self.settings.batch_size
-        if micro_batch is not None and micro_batch < 1:
-            raise ValueError(f"micro_batch is {micro_batch}; it needs one sequence at least")
-        first, last = size * rank // ranks, size * (rank + 1) // ranks
+        if micro_batch_size is not None and micro_batch_size < 1:
+            raise ValueError(f"micro_batch_size is {micro_batch_size}; it needs one sequence at least")
+        first, last = size * rank // world_size, size * (rank + 1) // world_size
         layout = self._layout(self.settings.seed, step, size)
-        return self._batches(layout, (self.settings.seed, step), range(first, last), micro_batch or last - first)
+        return self._batches(layout, (self.settings.seed, step), range(first, last), micro_batch_size or last - first)
 
     def held_out(self, sequences: int) -> Iterator[PretrainingBatch]:
         """Up to `sequences` examples, an epoch at most, with fixed draws, in batches of 64, for evaluation.
@@ -252,12 +258,12 @@ class PretrainingData:
             layout = _Layout(segments, whole.lengths[:size], whole.counts[:size])
             yield from self._batches(layout, (HELD_OUT_SEED, step), range(size), size)
 
-    def describe(self, steps: int) -> Description:
-        """What a run of `steps` steps will see."""
+    def describe(self, steps: int) -> DataSummary:
+        """What a run of `train_steps` steps will see."""
         settings, plan = self.settings, self._plan
         layout = self._layout(settings.seed, 0, 4096)
         one_sentence = np.diff(plan.document_starts) == 1
-        return Description(
+        return DataSummary(
             steps=steps,
             epochs=steps * settings.batch_size / self.examples_per_epoch,
             examples_per_epoch=self.examples_per_epoch,
@@ -277,40 +283,44 @@ class PretrainingData:
         examples, phase_keys = np.empty_like(within), np.empty(size, dtype=np.uint64)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            examples[here] = permuted(within[here], self.examples_per_epoch, key(seed, ORDER_PLACE, epoch))
-            phase_keys[here] = key(seed, PHASE_PLACE, epoch)
-        rng = generator(seed, SEGMENT_PLACE, step)
+            examples[here] = permute(within[here], self.examples_per_epoch, derive_key(seed, ORDER_PLACE, epoch))
+            phase_keys[here] = derive_key(seed, PHASE_PLACE, epoch)
+        rng = make_rng(seed, SEGMENT_PLACE, step)
         if settings.objective == "mlm+nsp":
-            segments = pairs(self._plan, self._plan.chunks(examples, phase_keys, 2), settings.short_share, rng)
+            segments = sample_pairs(
+                self._plan, self._plan.chunks(examples, phase_keys, 2), settings.short_seq_prob, rng
+            )
         else:
-            segments = singles(self._plan, self._plan.chunks(examples, phase_keys, 1), settings.short_share, rng)
+            segments = sample_singles(
+                self._plan, self._plan.chunks(examples, phase_keys, 1), settings.short_seq_prob, rng
+            )
         text = segments.a_ends - segments.a_starts + segments.b_ends - segments.b_starts
         lengths = text + settings.specials
         if settings.objective == "ltr":
             return _Layout(segments, lengths, lengths - 1)
-        counts = masking.mask_counts(lengths, settings.specials, settings.mask_share, settings.most_predictions)
+        counts = masking.mask_counts(lengths, settings.specials, settings.mlm_probability, settings.most_predictions)
         return _Layout(segments, lengths, counts)
 
     def _batches(
-        self, layout: _Layout, place: tuple[int, int], sequences: range, micro_batch: int
+        self, layout: _Layout, place: tuple[int, int], sequences: range, micro_batch_size: int
     ) -> list[PretrainingBatch]:
         """The `sequences` of a laid-out step as micro-batches; `place` is (seed, step)."""
         # Which whole words fit is known only from the tokens, and `mlm_count` is that of the whole step.
-        made = range(len(layout.lengths)) if self.settings.whole_words else sequences
+        made = range(len(layout.lengths)) if self.settings.whole_word_mask else sequences
         texts = self._texts(layout, made)
-        masked = self._masked(texts, layout.counts[made.start : made.stop], key(place[0], MASK_PLACE, place[1]))
-        mlm_count = len(masked.positions) if self.settings.whole_words else int(layout.counts.sum())
+        masked = self._masked(texts, layout.counts[made.start : made.stop], derive_key(place[0], MASK_PLACE, place[1]))
+        mlm_count = len(masked.positions) if self.settings.whole_word_mask else int(layout.counts.sum())
         answers = layout.segments.is_random.astype(np.int64) if self.settings.objective == "mlm+nsp" else NO_ANSWERS
         batches = []
-        for first in range(sequences.start, sequences.stop, micro_batch):
-            last = min(first + micro_batch, sequences.stop)
+        for first in range(sequences.start, sequences.stop, micro_batch_size):
+            last = min(first + micro_batch_size, sequences.stop)
             lengths = layout.lengths[first:last]
             token = int(layout.lengths[made.start : first].sum())
             tokens = slice(token, token + int(lengths.sum()))
             chosen = slice(*np.searchsorted(masked.positions, [tokens.start, tokens.stop]))
             batch = replace(
                 from_flat(masked.input_ids[tokens], texts.types[tokens], lengths),
-                dropout_seed=key(place[0], DROPOUT_PLACE, place[1]),
+                dropout_seed=derive_key(place[0], DROPOUT_PLACE, place[1]),
                 first_token=int(texts.places[token]),
             )
             batches.append(
@@ -330,7 +340,7 @@ class PretrainingData:
         here = slice(sequences.start, sequences.stop)
         a_starts, a_ends, b_starts, b_ends, _ = (column[here] for column in layout.segments)
         lengths = layout.lengths[here]
-        bounds = starts(lengths)
+        bounds = offsets_from_lengths(lengths)
         ids = np.empty(bounds[-1], dtype=np.int64)
         is_text = np.ones(len(ids), dtype=bool)
         a_sizes = a_ends - a_starts + 2  # with [CLS] and [SEP]
@@ -348,11 +358,11 @@ class PretrainingData:
 
     def _masked(self, texts: _Texts, counts: np.ndarray, mask_key: int) -> Masked:
         if self.settings.objective == "ltr":
-            return masking.next_tokens(texts.ids, texts.lengths)
-        scores = uniform(texts.places, key(mask_key, 2))
-        if self.settings.whole_words:
+            return masking.causal_lm_targets(texts.ids, texts.lengths)
+        scores = uniform(texts.places, derive_key(mask_key, 2))
+        if self.settings.whole_word_mask:
             continues = self._symbols.continuation[texts.ids]
-            positions = masking.choose_words(texts.lengths, texts.is_text, continues, counts, scores)
+            positions = masking.choose_whole_words(texts.lengths, texts.is_text, continues, counts, scores)
         else:
             positions = masking.choose_tokens(texts.lengths, texts.is_text, counts, scores)
         chosen = texts.places[positions]

@@ -11,13 +11,13 @@ import torch
 
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.objective import losses
+from bertwright.pretraining.objective import pretraining_losses
 from bertwright.tokenstore.store import TokenStore
 
 ENTROPY_SAMPLE = 4_000_000  # tokens; more changes the third decimal
 
 
-class Scores(NamedTuple):
+class PretrainingMetrics(NamedTuple):
     """Means over all predictions of an evaluation or of some steps."""
 
     mlm_loss: float
@@ -32,10 +32,10 @@ class Scores(NamedTuple):
     """Share of right next-sentence answers (the paper reaches 97-98 %); 0 where there are none."""
 
 
-def scores(sums: Mapping[str, float]) -> Scores:
-    """Means from sums over any number of batches (named as in `evaluate`; a count of 0 gives 0)."""
+def compute_metrics(sums: Mapping[str, float]) -> PretrainingMetrics:
+    """Means from sums over any number of batches (named as in `evaluate_examples`; a count of 0 gives 0)."""
     mlm_loss = sums["mlm_sum"] / max(sums["mlm_count"], 1)
-    return Scores(
+    return PretrainingMetrics(
         mlm_loss,
         math.exp(min(mlm_loss, 700.0)),
         sums["mlm_correct"] / max(sums["mlm_count"], 1),
@@ -45,7 +45,7 @@ def scores(sums: Mapping[str, float]) -> Scores:
 
 
 @torch.no_grad()
-def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> Scores:
+def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> PretrainingMetrics:
     """Score a model on held-out batches, dropout off; the model's mode is as before afterwards."""
     training = model.training
     model.eval()
@@ -53,14 +53,14 @@ def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> 
     total, counts = torch.zeros(len(summed), dtype=torch.float64), {"mlm_count": 0, "nsp_count": 0}
     try:
         for batch in batches:
-            part = losses(model, batch)
+            part = pretraining_losses(model, batch)
             found = torch.stack([getattr(part, name).double() for name in summed])
             total = total.to(found.device) + found  # stays on a GPU, which is not waited for
             counts["mlm_count"] += len(batch.mlm_labels)
             counts["nsp_count"] += len(batch.nsp_labels)
     finally:
         model.train(training)
-    return scores(dict(zip(summed, total.tolist(), strict=True)) | counts)
+    return compute_metrics(dict(zip(summed, total.tolist(), strict=True)) | counts)
 
 
 def unigram_entropy(store: TokenStore) -> float:
@@ -83,7 +83,7 @@ def unigram_entropy(store: TokenStore) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-class Standstill:
+class PlateauDetector:
     """Notices a run that has learned token frequencies and nothing more.
 
     >>> watch = Standstill(entropy=6.0, window=2)
@@ -97,7 +97,7 @@ class Standstill:
         self.losses: list[float] = []
         self.noticed = False
 
-    def stands_still(self, loss: float) -> bool:
+    def update(self, loss: float) -> bool:
         """Take the next loss; True once, when the recent ones are near the entropy and no better than those before."""
         self.losses = [*self.losses, loss][-2 * self.window :]
         if self.noticed or len(self.losses) < 2 * self.window:

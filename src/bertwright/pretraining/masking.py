@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertwright.batching.batch import places, starts
+from bertwright.batching.batch import offsets_from_lengths, positions_from_lengths
 from bertwright.batching.permutation import uniform
-from bertwright.seeding import key
+from bertwright.seeding import derive_key
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Mix = tuple[float, float, float]
 """Shares of MASK, SAME and RND, in the order of the paper's Table 8."""
 
 
-class Symbols(NamedTuple):
+class MaskingVocab(NamedTuple):
     """What masking must know of a vocabulary."""
 
     cls_id: int
@@ -32,7 +32,7 @@ class Symbols(NamedTuple):
     """bool for each id: the token goes on with a word ("##")."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Symbols:
+    def of(cls, tokenizer: Tokenizer) -> MaskingVocab:
         regular = np.setdiff1d(np.arange(tokenizer.vocab_size), np.array(sorted(tokenizer.special_ids)))
         return cls(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, regular, tokenizer.is_continuation())
 
@@ -48,32 +48,32 @@ class Masked(NamedTuple):
     """M int64."""
 
 
-def mask_counts(lengths: np.ndarray, specials: int, share: float, max_predictions: int) -> np.ndarray:
-    """How many tokens of each sequence are predicted: min(max_predictions, max(1, round(share * length))).
+def mask_counts(lengths: np.ndarray, specials: int, share: float, max_predictions_per_seq: int) -> np.ndarray:
+    """How many tokens of each sequence are predicted: min(max_predictions_per_seq, max(1, round(share * length))).
 
     `lengths` count the whole sequences with their `specials` ([CLS], [SEP]), as in Google's code; rounding is to even
     as in Python. A large share meets one more limit: the specials themselves are never predicted.
 
-    >>> mask_counts(np.array([128, 90, 5]), specials=3, share=0.15, max_predictions=20).tolist()
+    >>> mask_counts(np.array([128, 90, 5]), specials=3, share=0.15, max_predictions_per_seq=20).tolist()
     [19, 14, 1]
     """
     counts = np.maximum(1, np.rint(share * lengths)).astype(np.int64)
-    limited: np.ndarray = np.minimum(np.minimum(counts, max_predictions), lengths - specials)
+    limited: np.ndarray = np.minimum(np.minimum(counts, max_predictions_per_seq), lengths - specials)
     return limited
 
 
 def choose_tokens(lengths: np.ndarray, candidates: np.ndarray, counts: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Positions of the `counts[i]` candidates with the lowest scores in each sequence: M int64, ascending.
 
-    `scores` (T) are uniform in [0, 1); `candidates` (T) is bool.
+    `compute_metrics` (T) are uniform in [0, 1); `candidates` (T) is bool.
     """
     sequence = np.repeat(np.arange(len(lengths)), lengths)
     # One sort orders all sequences: each has a unit of the number line to itself, candidates in its first half.
     order = np.argsort(sequence + np.where(candidates, scores / 2, 0.75), kind="stable")
-    return np.sort(order[np.repeat(starts(lengths)[:-1], counts) + places(counts)])
+    return np.sort(order[np.repeat(offsets_from_lengths(lengths)[:-1], counts) + positions_from_lengths(counts)])
 
 
-def choose_words(
+def choose_whole_words(
     lengths: np.ndarray, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, scores: np.ndarray
 ) -> np.ndarray:
     """The same by whole words: words in random order, each taken if all of its tokens still fit into the count.
@@ -105,36 +105,36 @@ def choose_words(
         order = order[~fits]
     none_fits = first_drawn[room[word_sequence[first_drawn]] == counts[word_sequence[first_drawn]]]
     taken[none_fits] = counts[word_sequence[none_fits]]
-    positions: np.ndarray = np.repeat(word_starts, taken) + places(taken)
+    positions: np.ndarray = np.repeat(word_starts, taken) + positions_from_lengths(taken)
     return positions
 
 
 def mask_tokens(
-    ids: np.ndarray, positions: np.ndarray, tokens: np.ndarray, symbols: Symbols, mix: Mix, mask_key: int
+    ids: np.ndarray, positions: np.ndarray, tokens: np.ndarray, symbols: MaskingVocab, mix: Mix, mask_key: int
 ) -> Masked:
     """Hide the chosen tokens: 80 % as [MASK], 10 % unchanged, 10 % as a random token, or any other mix.
 
     `tokens` (M) are the chosen tokens' places in the whole step, `mask_key` is the step's key. A random token is any
     but a special one, each equally likely (the right one included, as in Google's code).
     """
-    mask_share, same_share, _ = mix
-    action = uniform(tokens, key(mask_key, 0))
-    replacement = (uniform(tokens, key(mask_key, 1)) * len(symbols.regular_ids)).astype(np.int64)
+    mlm_probability, same_share, _ = mix
+    action = uniform(tokens, derive_key(mask_key, 0))
+    replacement = (uniform(tokens, derive_key(mask_key, 1)) * len(symbols.regular_ids)).astype(np.int64)
     labels = ids[positions]
-    shown = np.where(action < mask_share + same_share, labels, symbols.regular_ids[replacement])
-    shown[action < mask_share] = symbols.mask_id
+    shown = np.where(action < mlm_probability + same_share, labels, symbols.regular_ids[replacement])
+    shown[action < mlm_probability] = symbols.mask_id
     input_ids = ids.copy()
     input_ids[positions] = shown
     return Masked(input_ids, positions, labels)
 
 
-def next_tokens(ids: np.ndarray, lengths: np.ndarray) -> Masked:
+def causal_lm_targets(ids: np.ndarray, lengths: np.ndarray) -> Masked:
     """Left-to-right targets: every token but the last of its sequence predicts the next (section 5.1, "LTR").
 
     >>> next_tokens(np.array([2, 7, 8, 3, 2, 9, 3]), np.array([4, 3])).labels.tolist()
     [7, 8, 3, 9, 3]
     """
     is_last = np.zeros(len(ids), dtype=bool)
-    is_last[starts(lengths)[1:] - 1] = True
+    is_last[offsets_from_lengths(lengths)[1:] - 1] = True
     positions = np.flatnonzero(~is_last)
     return Masked(ids, positions, ids[positions + 1])

@@ -16,7 +16,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
 
 
-class Losses(NamedTuple):
+class PretrainingLosses(NamedTuple):
     """One micro-batch's part of a step; each a scalar on the model's device."""
 
     loss: Tensor
@@ -35,7 +35,7 @@ class Losses(NamedTuple):
     """How many of those answers are right."""
 
 
-def losses(model: BertForPretraining, batch: PretrainingBatch) -> Losses:
+def pretraining_losses(model: BertForPretraining, batch: PretrainingBatch) -> PretrainingLosses:
     """Both losses of one micro-batch.
 
     The last layer ends at the states that are read, B of [CLS] and M masked ones; logits exist for the latter only, and
@@ -51,8 +51,8 @@ def losses(model: BertForPretraining, batch: PretrainingBatch) -> Losses:
     mlm_sum = mlm_mean.detach() * max(batch.mlm_count, 1)
     if len(batch.nsp_labels) == 0:
         none = torch.zeros((), device=hidden.device)
-        return Losses(mlm_mean, mlm_sum, mlm_correct, none, none)
+        return PretrainingLosses(mlm_mean, mlm_sum, mlm_correct, none, none)
     answers = model.next_sentence(model.pooler(first)).float()  # B 2
     nsp_sum = F.cross_entropy(answers, batch.nsp_labels, reduction="sum")
     nsp_correct = (answers.argmax(-1) == batch.nsp_labels).sum()
-    return Losses(mlm_mean + nsp_sum / batch.nsp_count, mlm_sum, mlm_correct, nsp_sum.detach(), nsp_correct)
+    return PretrainingLosses(mlm_mean + nsp_sum / batch.nsp_count, mlm_sum, mlm_correct, nsp_sum.detach(), nsp_correct)

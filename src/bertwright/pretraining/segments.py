@@ -31,7 +31,7 @@ class Segments(NamedTuple):
     """bool: B comes from another document (False: B follows A)."""
 
 
-class Chunks(NamedTuple):
+class ExampleStarts(NamedTuple):
     """Where N examples begin, before anything is drawn."""
 
     documents: np.ndarray
@@ -42,7 +42,7 @@ class Chunks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChunkPlan:
+class ExampleIndex:
     """The examples of every epoch: which document each belongs to, and where in it it begins."""
 
     sentence_starts: np.ndarray
@@ -55,7 +55,7 @@ class ChunkPlan:
     """Tokens of text in a full-length example."""
 
     @classmethod
-    def of(cls, store: TokenStore, room: int) -> ChunkPlan:
+    def of(cls, store: TokenStore, room: int) -> ExampleIndex:
         """Share out the store's documents into examples of `room` tokens."""
         places = np.asarray(store.sentence_starts[store.document_starts])
         counts = np.maximum(1, np.rint(np.diff(places) / room)).astype(np.int64)
@@ -66,7 +66,7 @@ class ChunkPlan:
     def examples_per_epoch(self) -> int:
         return int(self.example_bounds[-1])
 
-    def chunks(self, examples: np.ndarray, phase_keys: np.ndarray, keep_sentences: int) -> Chunks:
+    def chunks(self, examples: np.ndarray, phase_keys: np.ndarray, keep_sentences: int) -> ExampleStarts:
         """Where these examples of an epoch begin.
 
         `phase_keys` is each example's epoch as a key; `keep_sentences` is how many sentences must be left from the
@@ -89,10 +89,12 @@ class ChunkPlan:
         sentence_begins = self.sentence_starts[np.minimum(sentences, latest)]
         # Inside a sentence that is longer than an example, begin where the phase says: its end is text too.
         inside = (sentences <= latest) & (begins - sentence_begins >= self.room)
-        return Chunks(documents, np.where(inside, begins, sentence_begins), np.minimum(sentences, latest))
+        return ExampleStarts(documents, np.where(inside, begins, sentence_begins), np.minimum(sentences, latest))
 
 
-def pairs(plan: ChunkPlan, chunks: Chunks, short_share: float, rng: np.random.Generator) -> Segments:
+def sample_pairs(
+    plan: ExampleIndex, chunks: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
+) -> Segments:
     """Draw segments A and B for each chunk (section 3.1; `create_instances_from_document` in Google's code).
 
     Whole sentences are taken up to the length aimed at: the full room, or, for a share of the examples, any length
@@ -104,7 +106,7 @@ def pairs(plan: ChunkPlan, chunks: Chunks, short_share: float, rng: np.random.Ge
     other: B is then a random place outside the chunk.
     """
     size = len(chunks.documents)
-    is_short, short_length = rng.random(size) < short_share, rng.integers(2, plan.room, size, endpoint=True)
+    is_short, short_length = rng.random(size) < short_seq_prob, rng.integers(2, plan.room, size, endpoint=True)
     aim = np.where(is_short, short_length, plan.room)
 
     document_ends = plan.document_starts[chunks.documents + 1]
@@ -125,11 +127,11 @@ def pairs(plan: ChunkPlan, chunks: Chunks, short_share: float, rng: np.random.Ge
         np.where(is_random, random_ends, b_ends),
         is_random,
     )
-    return truncated(drawn, plan.room, rng)
+    return truncate_pairs(drawn, plan.room, rng)
 
 
 def _random_segments(
-    plan: ChunkPlan, chunks: Chunks, chunk_ends: np.ndarray, aim: np.ndarray, rng: np.random.Generator
+    plan: ExampleIndex, chunks: ExampleStarts, chunk_ends: np.ndarray, aim: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Starts and ends of whole sentences, about `aim` tokens (one sentence at least), from outside each document.
 
@@ -159,7 +161,7 @@ def _random_segments(
     return starts, plan.sentence_starts[np.minimum(ends, last)], outside > 0
 
 
-def truncated(segments: Segments, room: int, rng: np.random.Generator) -> Segments:
+def truncate_pairs(segments: Segments, room: int, rng: np.random.Generator) -> Segments:
     """Cut pairs to `room` tokens as `truncate_seq_pair` does: one token after another from the longer segment (from B
     where both are equal), each at the front or at the back with probability 1/2.
 
@@ -177,14 +179,16 @@ def truncated(segments: Segments, room: int, rng: np.random.Generator) -> Segmen
     )
 
 
-def singles(plan: ChunkPlan, chunks: Chunks, short_share: float, rng: np.random.Generator) -> Segments:
+def sample_singles(
+    plan: ExampleIndex, chunks: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
+) -> Segments:
     """One segment of consecutive tokens for each chunk, for objectives without next-sentence prediction (section 5.1).
 
     It has the full room, or, for a share of the examples, any length from 2 up; less only where its document ends.
     Half of the segments begin with a sentence, half end with one: so a document's last words are seen as its first are.
     """
     size = len(chunks.documents)
-    is_short, short_length = rng.random(size) < short_share, rng.integers(2, plan.room, size, endpoint=True)
+    is_short, short_length = rng.random(size) < short_seq_prob, rng.integers(2, plan.room, size, endpoint=True)
     aim = np.where(is_short, short_length, plan.room)
     document_ends = plan.document_places[chunks.documents + 1]
     after = np.searchsorted(plan.sentence_starts, chunks.begins + aim, side="left")

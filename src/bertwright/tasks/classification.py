@@ -16,11 +16,22 @@ import numpy.typing as npt
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.batching.batch import starts
-from bertwright.io.tables import Columns, plain, read_rows, rows_left_out
+from bertwright.batching.batch import offsets_from_lengths
+from bertwright.io.tables import TableSchema, label_text, read_rows, skipped_rows_note
 from bertwright.metrics import scores
-from bertwright.models.heads import Head
-from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, percent, softmax
+from bertwright.models.heads import HeadSpec
+from bertwright.tasks.task import (
+    DisplayTable,
+    Encoded,
+    Ints,
+    Outputs,
+    Task,
+    TaskBatch,
+    check_metric,
+    flat_ranges,
+    percent,
+    softmax,
+)
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -38,7 +49,7 @@ class TextExample(NamedTuple, Generic[L]):
     """A text, or a pair of texts, and what is to be found in it. An empty text is a text: [CLS] [SEP]."""
 
     text: str
-    pair: str | None
+    text_pair: str | None
     """None where the task is about single texts."""
     label: L | None
     """None where it is not known."""
@@ -48,7 +59,7 @@ class TextExample(NamedTuple, Generic[L]):
     @property
     def line(self) -> str:
         """All its text in one line, for people."""
-        return self.text if self.pair is None else f"{self.text} / {self.pair}"
+        return self.text if self.text_pair is None else f"{self.text} / {self.text_pair}"
 
 
 def empty_texts(examples: Sequence[TextExample[Any]]) -> int:
@@ -59,7 +70,7 @@ def empty_texts(examples: Sequence[TextExample[Any]]) -> int:
 # --- token sequences: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
 
 
-class Side(NamedTuple):
+class SegmentTokens(NamedTuple):
     """Segment A, or segment B, of all sequences: runs of one flat array of ids."""
 
     ids: npt.NDArray[np.uint32]
@@ -69,17 +80,17 @@ class Side(NamedTuple):
     """S, its tokens."""
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: Tokenizer) -> Side:
+    def of(cls, texts: Sequence[str], tokenizer: Tokenizer) -> SegmentTokens:
         """The runs of some texts; "[SEP]" in a text is three ordinary words there."""
         found = tokenizer.ids(texts)
         return cls(found.ids, found.offsets[:-1], np.diff(found.offsets))
 
-    def repeated(self, times: int) -> Side:
+    def repeated(self, times: int) -> SegmentTokens:
         """Every run `times` times over, in place."""
         return self._replace(first=np.repeat(self.first, times), lengths=np.repeat(self.lengths, times))
 
 
-def kept(lengths: Sequence[Ints], room: int) -> list[Ints]:
+def truncate_longest_first(lengths: Sequence[Ints], room: int) -> list[Ints]:
     """How many tokens of each sequence's one or two texts stay: the longer gives first, then both, the second keeping
     an odd one (`transformers`' longest_first).
 
@@ -95,22 +106,22 @@ def kept(lengths: Sequence[Ints], room: int) -> list[Ints]:
     return [np.where(over, first, a), np.where(over, room - first, b)]
 
 
-def encoded(
-    sides: Sequence[Side], targets: npt.NDArray[Any], tokenizer: Tokenizer, max_length: int, width: int = 1
+def encode_segments(
+    sides: Sequence[SegmentTokens], targets: npt.NDArray[Any], tokenizer: Tokenizer, max_length: int, width: int = 1
 ) -> Encoded:
     """Sequences of one or two segments, whose [CLS] states are read; one target an item of `width`, or none at all."""
     room = max_length - len(sides) - 1
     given = [side.lengths for side in sides]
-    left = kept(given, room)
+    left = truncate_longest_first(given, room)
     lengths: Ints = np.sum(left, axis=0) + len(sides) + 1
-    bounds = starts(lengths)
+    bounds = offsets_from_lengths(lengths)
     ids = np.full(bounds[-1], tokenizer.sep_id, dtype=np.int32)
     types = np.zeros(bounds[-1], dtype=np.int8)
     ids[bounds[:-1]] = tokenizer.cls_id
     at = bounds[:-1] + 1
     for number, (side, length) in enumerate(zip(sides, left, strict=True)):
-        content, end = gather(at, length), at + length
-        ids[content] = side.ids[gather(side.first, length)]
+        content, end = flat_ranges(at, length), at + length
+        ids[content] = side.ids[flat_ranges(side.first, length)]
         types[content] = types[end] = number
         at = end + 1  # past its [SEP]
     items = len(lengths) // width
@@ -119,9 +130,9 @@ def encoded(
         input_ids=ids,
         token_type_ids=types,
         lengths=lengths,
-        example_of=np.repeat(np.arange(items), width),
+        example_ids=np.repeat(np.arange(items), width),
         rows=np.zeros(len(lengths), dtype=np.int32),
-        row_counts=np.ones(len(lengths), dtype=np.int64),
+        position_counts=np.ones(len(lengths), dtype=np.int64),
         targets=targets,
         target_counts=np.full(items, int(len(targets) > 0)),
         width=width,
@@ -138,7 +149,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
 
     text: str = "text"
     """Column with the text; a number counts from 1 in files without header."""
-    pair: str | None = None
+    text_pair: str | None = None
     """Column with the second text of a pair."""
     label: str = "label"
     """Column with the label, or with the number."""
@@ -148,14 +159,14 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Do quotes enclose fields? Unset: in .csv they do; in .tsv and .txt they are plain characters."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of a longer pair the longer text is cut first."""
-    short_rows: int = 0
+    max_short_rows: int = 0
     """Labelled rows with too few columns that may be left out, since a published file is known to have them."""
 
     def __post_init__(self) -> None:
-        named = [column for column in (self.text, self.pair, self.label) if column is not None]
+        named = [column for column in (self.text, self.text_pair, self.label) if column is not None]
         if twice := [column for column in named if named.count(column) > 1]:
             raise ValueError(f"text, pair and label: {twice[0]!r} is named twice; each needs a column of its own")
-        least = 3 if self.pair is None else 5
+        least = 3 if self.text_pair is None else 5
         if self.max_length < least:
             raise ValueError(f"max_length = {self.max_length}: at least {least}, [CLS] and [SEP] included")
 
@@ -169,54 +180,54 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
 
     def read(self, path: str, labelled: bool = True) -> Iterator[TextExample[L]]:
         for place, values in read_rows(path, self._columns(labelled)):
-            pair = None if self.pair is None else values[1]
+            pair = None if self.text_pair is None else values[1]
             yield TextExample(values[0], pair, self.parsed(values[-1], place) if labelled else None, place)
 
     @property
     def of_one_text(self) -> bool:
-        return self.pair is None
+        return self.text_pair is None
 
     def typed(self, texts: Sequence[str], place: str) -> list[TextExample[L]]:
-        if self.pair is None:
+        if self.text_pair is None:
             return [TextExample(text, None, None, place) for text in texts]
         if len(texts) != 2:
             raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
         return [TextExample(texts[0], texts[1], None, place)]
 
-    def _columns(self, labelled: bool) -> Columns:
-        texts = (self.text,) if self.pair is None else (self.text, self.pair)
-        way_out = "choose columns with --text, --pair and --label"
+    def _columns(self, labelled: bool) -> TableSchema:
+        texts = (self.text,) if self.text_pair is None else (self.text, self.text_pair)
+        hint = "choose columns with --text, --text-pair and --label"
         # Whoever asks for predictions counts on one for each row.
-        label, short_rows = ((self.label,), self.short_rows) if labelled else ((), 0)
-        return Columns(texts, label, self.header, self.quotes, way_out, short_rows=short_rows)
+        label, max_short_rows = ((self.label,), self.max_short_rows) if labelled else ((), 0)
+        return TableSchema(texts, label, self.header, self.quotes, hint, max_short_rows=max_short_rows)
 
-    def beside(self, columns: Sequence[str], way_out: str) -> Columns:
-        return Columns((), tuple(columns), self.header, self.quotes, way_out, nulls=True)
+    def beside(self, columns: Sequence[str], hint: str) -> TableSchema:
+        return TableSchema((), tuple(columns), self.header, self.quotes, hint, nulls=True)
 
     def left_out(self, path: str) -> list[str]:
-        return rows_left_out(path, self._columns(labelled=True))
+        return skipped_rows_note(path, self._columns(labelled=True))
 
     def check(self, examples: Sequence[TextExample[L]]) -> None:
         self.targets(examples)
 
     def encode(self, examples: Sequence[TextExample[L]], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
         for example in examples:
-            if (example.pair is None) != (self.pair is None):
-                expected, found = ("one text", "a pair") if self.pair is None else ("a pair of texts", "one text")
+            if (example.text_pair is None) != (self.text_pair is None):
+                expected, found = ("one text", "a pair") if self.text_pair is None else ("a pair of texts", "one text")
                 raise ValueError(f"{example.place}: {expected} expected by this task, {found} found")
-        sides = [Side.of([example.text for example in examples], tokenizer)]
-        if self.pair is not None:
-            sides.append(Side.of([example.pair or "" for example in examples], tokenizer))
-        return encoded(sides, self.targets(examples if labelled else ()), tokenizer, self.max_length)
+        sides = [SegmentTokens.of([example.text for example in examples], tokenizer)]
+        if self.text_pair is not None:
+            sides.append(SegmentTokens.of([example.text_pair or "" for example in examples], tokenizer))
+        return encode_segments(sides, self.targets(examples if labelled else ()), tokenizer, self.max_length)
 
     def kin(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
-        return [(example.text, example.pair) for example in examples]  # a copy across would be known by heart
+        return [(example.text, example.text_pair) for example in examples]  # a copy across would be known by heart
 
     def notes(self, examples: Sequence[TextExample[L]]) -> list[str]:
         empty = empty_texts(examples)
         found = [f"{empty:,} examples have an empty text: [CLS] and [SEP] are all that is read of it"] if empty else []
-        if written := sum(SEP in example.text or SEP in (example.pair or "") for example in examples):
-            advice = "" if self.pair else "; a pair's second text needs a column of its own"
+        if written := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
+            advice = "" if self.text_pair else "; a pair's second text needs a column of its own"
             found.append(f"{written:,} examples have {SEP} written in a text: it is read as letters{advice}")
         return found
 
@@ -233,7 +244,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         return found
 
 
-class Classified(NamedTuple):
+class LabelPrediction(NamedTuple):
     """What a text was taken for."""
 
     label: str
@@ -246,14 +257,14 @@ REGRESSION_METRICS = ("spearman", "pearson")
 
 
 @dataclass(frozen=True)
-class Classification(TextTask[str, Classified]):
+class Classification(TextTask[str, LabelPrediction]):
     """Which of some labels does a text, or a pair of texts, have?"""
 
     kind: ClassVar[str] = "classification"
 
     metric: str = "accuracy"
     """The score that chooses: accuracy, f1 (of the positive one of two labels), macro_f1 or matthews."""
-    positive: str | None = None
+    pos_label: str | None = None
     """The label whose F1 is meant; unset: the last one."""
     labels: tuple[str, ...] = ()
     """All labels, in the order of the head's outputs; unset: those of the training data, sorted."""
@@ -265,23 +276,23 @@ class Classification(TextTask[str, Classified]):
             return
         if len(set(self.labels)) < len(self.labels) or len(self.labels) < 2:
             raise ValueError(f"labels = {listed(self.labels)}: two or more are needed, all different")
-        if self.positive is not None and self.positive not in self.labels:
-            raise ValueError(f"positive = {self.positive!r} is none of the labels: {listed(self.labels)}")
+        if self.pos_label is not None and self.pos_label not in self.labels:
+            raise ValueError(f"pos_label = {self.pos_label!r} is none of the labels: {listed(self.labels)}")
         if self.metric == "f1" and len(self.labels) > 2:
             raise ValueError(f"metric = 'f1' is for two labels, not for {len(self.labels)}; set it to macro_f1")
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HeadSpec:
         if not self.labels:
             raise ValueError("the labels are not known yet: fit the task on training examples first")
-        return Head("sequence", len(self.labels))
+        return HeadSpec("sequence", len(self.labels))
 
     @property
     def label_names(self) -> tuple[str, ...]:
         return self.labels
 
     def parsed(self, value: Any, place: str) -> str:
-        return plain(value, self.label, place)
+        return label_text(value, self.label, place)
 
     def fitted(self, examples: Sequence[TextExample[str]]) -> Self:
         """This task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
@@ -313,27 +324,29 @@ class Classification(TextTask[str, Classified]):
     @property
     def _positive(self) -> str:
         """The label whose F1 is meant."""
-        return self.labels[-1] if self.positive is None else self.positive
+        return self.labels[-1] if self.pos_label is None else self.pos_label
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
 
-    def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[Classified]:
+    def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
         probabilities = softmax(outputs)
         best = probabilities.argmax(1).tolist()
         return [
-            Classified(self.labels[number], dict(zip(self.labels, row, strict=True)))
+            LabelPrediction(self.labels[number], dict(zip(self.labels, row, strict=True)))
             for number, row in zip(best, probabilities.tolist(), strict=True)
         ]
 
-    def score(self, examples: Sequence[TextExample[str]], predictions: Sequence[Classified]) -> dict[str, float]:
+    def score(self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]) -> dict[str, float]:
         truth, found = known_labels(examples), [prediction.label for prediction in predictions]
         results = {"accuracy": scores.accuracy(truth, found)}
         if len(self.labels) == 2:
             results["f1"] = scores.f1(truth, found, self._positive)
         return results | {"macro_f1": scores.macro_f1(truth, found), "matthews": scores.matthews(truth, found)}
 
-    def details(self, examples: Sequence[TextExample[str]], predictions: Sequence[Classified]) -> list[Shown]:
+    def details(
+        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
+    ) -> list[DisplayTable]:
         """What each label's examples were taken for."""
         if len(self.labels) > LABELS_IN_TABLE:
             return []
@@ -343,15 +356,15 @@ class Classification(TextTask[str, Classified]):
             row = [counts[right, guess] for guess in self.labels]
             recall = counts[right, right] / max(sum(row), 1)
             rows.append((right, *(f"{number:,}" for number in row), percent(recall)))
-        return [Shown(("label (rows) taken for", *self.labels, "recall"), rows)]
+        return [DisplayTable(("label (rows) taken for", *self.labels, "recall"), rows)]
 
-    def record(self, example: TextExample[str], prediction: Classified) -> dict[str, Any]:
+    def record(self, example: TextExample[str], prediction: LabelPrediction) -> dict[str, Any]:
         shares = {f"p({label})": share for label, share in prediction.probabilities.items()}
         return {"label": prediction.label, "probability": prediction.probabilities[prediction.label]} | shares
 
-    def shown(self, found: Sequence[tuple[TextExample[str], Classified]]) -> list[Shown]:
+    def shown(self, found: Sequence[tuple[TextExample[str], LabelPrediction]]) -> list[DisplayTable]:
         rows = [(example.line, one.label, f"{one.probabilities[one.label]:.1%}") for example, one in found]
-        return [Shown(("text", "label", "probability"), rows)]
+        return [DisplayTable(("text", "label", "probability"), rows)]
 
 
 @dataclass(frozen=True)
@@ -368,11 +381,11 @@ class Regression(TextTask[float, float]):
         check_metric(self.metric, REGRESSION_METRICS)
 
     @property
-    def head(self) -> Head:
-        return Head("sequence", 1)
+    def head(self) -> HeadSpec:
+        return HeadSpec("sequence", 1)
 
     def parsed(self, value: Any, place: str) -> float:
-        text = plain(value, self.label, place)
+        text = label_text(value, self.label, place)
         number = _number(text)
         if number is None:
             raise ValueError(f"{place}: a finite number expected in {self.label!r}, {text!r} found")
@@ -420,8 +433,8 @@ class Regression(TextTask[float, float]):
     def record(self, example: TextExample[float], prediction: float) -> dict[str, Any]:
         return {"score": prediction}
 
-    def shown(self, found: Sequence[tuple[TextExample[float], float]]) -> list[Shown]:
-        return [Shown(("text", "score"), [(example.line, f"{number:.3f}") for example, number in found])]
+    def shown(self, found: Sequence[tuple[TextExample[float], float]]) -> list[DisplayTable]:
+        return [DisplayTable(("text", "score"), [(example.line, f"{number:.3f}") for example, number in found])]
 
 
 # --- what the kinds share

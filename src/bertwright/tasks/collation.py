@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from bertwright.batching.batch import starts
-from bertwright.batching.permutation import permuted
-from bertwright.seeding import key
-from bertwright.tasks.task import Encoded, Ints, TaskBatch, take
+from bertwright.batching.batch import offsets_from_lengths
+from bertwright.batching.permutation import permute
+from bertwright.seeding import derive_key
+from bertwright.tasks.task import Encoded, Ints, TaskBatch, collate
 
 ORDER, DROPOUT = 0, 1  # what a random number is for
 
@@ -27,7 +27,7 @@ def step_items(items: int, batch_size: int, step: int, seed: int) -> Ints:
     epochs = numbers // items
     for epoch in np.unique(epochs):
         among = epochs == epoch
-        chosen[among] = permuted(numbers[among] % items, items, key(seed, ORDER, int(epoch)))
+        chosen[among] = permute(numbers[among] % items, items, derive_key(seed, ORDER, int(epoch)))
     return chosen
 
 
@@ -40,16 +40,16 @@ def micro_batches(
     by the count of the whole step, and dropout knows a token by its place in it.
     """
     items = step_items(encoded.items, batch_size, step, seed)
-    first_tokens = starts(encoded.item_lengths[items])
+    first_tokens = offsets_from_lengths(encoded.item_lengths[items])
     count = int(encoded.target_counts[items].sum())
-    rank, ranks = part
-    begin, end = len(items) * rank // ranks, len(items) * (rank + 1) // ranks
+    rank, world_size = part
+    begin, end = len(items) * rank // world_size, len(items) * (rank + 1) // world_size
     batches = []
     while begin < end:
         until = int(np.searchsorted(first_tokens, first_tokens[begin] + tokens, side="right")) - 1
         until = min(max(until, begin + 1), end)
-        batch = take(encoded, items[begin:until], count)
-        drop, first = key(seed, DROPOUT, step), int(first_tokens[begin])
+        batch = collate(encoded, items[begin:until], count)
+        drop, first = derive_key(seed, DROPOUT, step), int(first_tokens[begin])
         batches.append(replace(batch, batch=replace(batch.batch, dropout_seed=drop, first_token=first)))
         begin = until
     return batches

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 
 from tokenizers import Regex, pre_tokenizers
 
-from bertwright.io.decoding import text_of
+from bertwright.io.decoding import read_text
 from bertwright.io.sources import suffixes
-from bertwright.io.tables import Columns, lines, read_rows
+from bertwright.io.tables import TableSchema, lines, read_rows
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 UNSPECIFIED = "_"  # CoNLL-U for "nothing is said here"
@@ -122,7 +122,7 @@ def read_sentences(path: str, words: str | None, tags: str | None, labelled: boo
     return _from_columns(path, _conllu_rows if conllu else _column_rows, columns)
 
 
-def surrounded(sentences: Iterable[TagExample], words: int) -> Iterator[TagExample]:
+def with_document_context(sentences: Iterable[TagExample], words: int) -> Iterator[TagExample]:
     """The same sentences, each with its neighbours in its document: about `words` words on either side, if there are.
 
     Whole sentences are given, by reference; the encoder takes what fits. Holds no more of a document than it needs.
@@ -178,7 +178,7 @@ class Line(NamedTuple):
 
 
 def _numbered(path: str) -> Iterator[Line]:
-    for number, text in lines(path, text_of(path)):
+    for number, text in lines(path, read_text(path)):
         yield Line(number, text.rstrip("\r"))
 
 
@@ -328,7 +328,7 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 
 
 def _from_rows(path: str, fields: tuple[str, ...]) -> Iterator[TagExample]:
-    columns = Columns((), fields, way_out="choose them with --words and --tags")
+    columns = TableSchema((), fields, hint="choose them with --words and --tags")
     for document, (place, lists) in enumerate(read_rows(path, columns)):
         if isinstance(lists[0], str) and len(fields) == 1:
             yield replace(TagExample.from_text(lists[0], source=place), document=document)
@@ -348,12 +348,12 @@ def _check_strings(values: Any, name: str, place: str) -> None:
     Numbers are refused, too, where a file has no names for them: they would pass for classes without spans, and an
     entity tagger would be scored word by word, nearly all of them O, and look good.
     """
-    way_out = ""
+    hint = ""
     if isinstance(values, list):
         if all(isinstance(value, str) for value in values):
             return
         if None in values:
-            way_out = f"; number {values.index(None) + 1} of them is missing (null): fill it in"
+            hint = f"; number {values.index(None) + 1} of them is missing (null): fill it in"
         elif all(isinstance(value, int) for value in values):
-            way_out = "; the file has no names for these numbers: write tags as text (B-PER, O)"
-    raise ValueError(f"{place}: a list of strings expected in {name!r}, found {str(values)[:SHOWN]!r}{way_out}")
+            hint = "; the file has no names for these numbers: write tags as text (B-PER, O)"
+    raise ValueError(f"{place}: a list of strings expected in {name!r}, found {str(values)[:SHOWN]!r}{hint}")

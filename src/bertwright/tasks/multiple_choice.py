@@ -16,11 +16,11 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.io.tables import Columns, plain, read_rows
+from bertwright.io.tables import TableSchema, label_text, read_rows
 from bertwright.metrics import scores
-from bertwright.models.heads import Head
-from bertwright.tasks.classification import Side, encoded, known_labels
-from bertwright.tasks.task import Encoded, Outputs, Shown, Task, TaskBatch, check_metric, softmax
+from bertwright.models.heads import HeadSpec
+from bertwright.tasks.classification import SegmentTokens, encode_segments, known_labels
+from bertwright.tasks.task import DisplayTable, Encoded, Outputs, Task, TaskBatch, check_metric, softmax
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -36,7 +36,7 @@ class ChoiceExample(NamedTuple):
     """Where it comes from, for messages: "file, line 3"."""
 
 
-class Chosen(NamedTuple):
+class ChoicePrediction(NamedTuple):
     """The ending that was chosen."""
 
     choice: int
@@ -46,7 +46,7 @@ class Chosen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MultipleChoice(Task[ChoiceExample, Chosen]):
+class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     """Which of several endings follows a prompt?"""
 
     kind: ClassVar[str] = "multiple-choice"
@@ -85,16 +85,16 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         check_metric(self.metric, ("accuracy",))
 
     @property
-    def head(self) -> Head:
-        return Head("choice", 1)
+    def head(self) -> HeadSpec:
+        return HeadSpec("choice", 1)
 
     def read(self, path: str, labelled: bool = True) -> Iterator[ChoiceExample]:
         in_list = len(self.endings) == 1
         before = (self.prompt,) if self.start is None else (self.prompt, self.start)
         label = (self.label,) if labelled else ()
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
-        way_out = "choose columns with --prompt, --start, --endings and --label"
-        columns = Columns(texts, values, self.header, self.quotes, way_out, codes=True)
+        hint = "choose columns with --prompt, --start, --endings and --label"
+        columns = TableSchema(texts, values, self.header, self.quotes, hint, codes=True)
         at, width, first = len(before), 0, ""
         for place, row in read_rows(path, columns):
             begin = "" if self.start is None else f"{row[1]} "
@@ -109,8 +109,8 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
             raise ValueError("multiple choice takes a prompt and two endings or more")
         return [ChoiceExample(texts[0], tuple(texts[1:]), None, place)]
 
-    def beside(self, columns: Sequence[str], way_out: str) -> Columns:
-        return Columns((), tuple(columns), self.header, self.quotes, way_out, nulls=True)
+    def beside(self, columns: Sequence[str], hint: str) -> TableSchema:
+        return TableSchema((), tuple(columns), self.header, self.quotes, hint, nulls=True)
 
     def predictable(self, examples: Iterable[ChoiceExample], form: str) -> Iterator[ChoiceExample]:
         width = 0
@@ -131,7 +131,7 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
 
     def _number(self, value: Any, width: int, place: str) -> int:
         """Place of the right ending, from 0, as a file says it."""
-        text = plain(value, self.label, place)
+        text = label_text(value, self.label, place)
         if len(text) == 1 and text in ascii_uppercase[:width]:
             return ascii_uppercase.index(text)
         known = range(self.first_label, self.first_label + width)
@@ -168,35 +168,35 @@ class MultipleChoice(Task[ChoiceExample, Chosen]):
         width, first = len(examples[0].endings), examples[0].place
         for example in examples:
             _check_width(example.endings, example.place, width, first)
-        prompts = Side.of([example.prompt for example in examples], tokenizer).repeated(width)
-        endings = Side.of([ending for example in examples for ending in example.endings], tokenizer)
+        prompts = SegmentTokens.of([example.prompt for example in examples], tokenizer).repeated(width)
+        endings = SegmentTokens.of([ending for example in examples for ending in example.endings], tokenizer)
         targets = np.array(known_labels(examples) if labelled else [], dtype=np.int64)
-        return encoded([prompts, endings], targets, tokenizer, self.max_length, width)
+        return encode_segments([prompts, endings], targets, tokenizer, self.max_length, width)
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         of_items = logits.view(len(batch.targets), -1)  # N · W × 1 -> N × W
         return F.cross_entropy(of_items, batch.targets, reduction="sum", label_smoothing=smoothing)
 
-    def decode(self, examples: Sequence[ChoiceExample], encoded: Encoded, outputs: Outputs) -> list[Chosen]:
+    def decode(self, examples: Sequence[ChoiceExample], encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
         shares = softmax(outputs.reshape(-1, encoded.width))
         best = shares.argmax(1).tolist()
-        return [Chosen(choice, tuple(row)) for choice, row in zip(best, shares.tolist(), strict=True)]
+        return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, shares.tolist(), strict=True)]
 
-    def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[Chosen]) -> dict[str, float]:
+    def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
         return {"accuracy": scores.accuracy(known_labels(examples), [prediction.choice for prediction in predictions])}
 
-    def record(self, example: ChoiceExample, prediction: Chosen) -> dict[str, Any]:
+    def record(self, example: ChoiceExample, prediction: ChoicePrediction) -> dict[str, Any]:
         """The choice, counted from `first_label` (where labels are letters, too), and every ending's probability."""
         shares = {f"p({number})": share for number, share in enumerate(prediction.probabilities, self.first_label)}
         best = prediction.probabilities[prediction.choice]
         return {"choice": prediction.choice + self.first_label, "probability": best} | shares
 
-    def shown(self, found: Sequence[tuple[ChoiceExample, Chosen]]) -> list[Shown]:
+    def shown(self, found: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:
         tables = []
         for example, chosen in found:
             shares = [f"{share:.1%}" for share in chosen.probabilities]
             rows = list(zip(example.endings, shares, strict=True))
-            tables.append(Shown(("ending", "probability"), rows, heading=example.endings[chosen.choice]))
+            tables.append(DisplayTable(("ending", "probability"), rows, heading=example.endings[chosen.choice]))
         return tables
 
 

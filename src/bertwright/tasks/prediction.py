@@ -9,10 +9,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from bertwright.batching.permutation import longest_first
+from bertwright.batching.permutation import token_budget_batches
 from bertwright.models.heads import BertForTask
-from bertwright.tasks.task import Encoded, Outputs, Task, gather, refuse_unfit, take
-from bertwright.training.loop import refuse_infinite
+from bertwright.tasks.task import Encoded, Outputs, Task, check_segments, collate, flat_ranges
+from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 E = TypeVar("E")
@@ -32,13 +32,13 @@ class Predicted(NamedTuple, Generic[E, P]):
     """How many of them lost tokens, as in `Encoded`."""
 
 
-def predicted(
+def predict_chunks(
     model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]
 ) -> Iterator[Predicted[E, P]]:
     """One prediction an example, in order, chunk by chunk: of any number of them, in constant memory."""
     for chunk in chunks(examples):
         encoded = task.encode(chunk, tokenizer, labelled=False)
-        yield Predicted(chunk, task.decode(chunk, encoded, outputs(model, encoded)), encoded.truncated)
+        yield Predicted(chunk, task.decode(chunk, encoded, predict_logits(model, encoded)), encoded.truncated)
 
 
 def chunks(examples: Iterable[E]) -> Iterator[list[E]]:
@@ -73,19 +73,19 @@ def characters(example: Any) -> int:
     return sum(map(len, texts)) + sum(map(len, listed))
 
 
-def cut_notes(task: Task[Any, Any], examples: int, truncated: int, positions: int) -> list[str]:
-    """A sentence on the examples that lost tokens, `truncated` of them all; none where none did.
+def truncation_warnings(task: Task[Any, Any], examples: int, truncated: int, positions: int) -> list[str]:
+    """A sentence on the examples that lost tokens, `truncate_pairs` of them all; none where none did.
 
     `positions`: those of the model, beyond which no setting helps.
     """
     if not truncated:
         return []
     limit, length = task.limit, getattr(task, task.limit)
-    way_out = f"raise {limit} to keep them whole"
+    hint = f"raise {limit} to keep them whole"
     if length == positions:
-        way_out = "the model has no more positions"
+        hint = "the model has no more positions"
     share = f"{truncated:,} of {examples:,} examples ({truncated / examples:.1%})"
-    return [f"{share} lose tokens: {limit} is {length}; {way_out}"]
+    return [f"{share} lose tokens: {limit} is {length}; {hint}"]
 
 
 class Scored(NamedTuple):
@@ -97,7 +97,7 @@ class Scored(NamedTuple):
     """The task they were made with: with the threshold chosen on these examples, if that was asked for."""
 
 
-def scored(
+def evaluate_examples(
     model: BertForTask,
     task: Task[E, P],
     examples: Sequence[E],
@@ -106,7 +106,7 @@ def scored(
     advance: Callable[[int], None] | None = None,
 ) -> Scored:
     """Predict examples and score them; `tune` first chooses what the task chooses on dev (section 4.3: τ)."""
-    found = outputs(model, encoded, advance)
+    found = predict_logits(model, encoded, advance)
     predictions = task.decode(examples, encoded, found)
     if tune and (tuned := task.tuned(examples, predictions)) != task:
         task, predictions = tuned, tuned.decode(examples, encoded, found)
@@ -114,25 +114,25 @@ def scored(
 
 
 @torch.inference_mode()
-def outputs(model: BertForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
+def predict_logits(model: BertForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
     """The head's outputs for all rows, R × C float32, dropout off; `advance` is told of items done.
 
     Raises DivergedError for outputs that are not finite: no answer follows from those.
     """
-    refuse_unfit(encoded, model.encoder.config)
+    check_segments(encoded, model.encoder.config)
     device = next(model.parameters()).device
     training = model.training
     model.eval()
     found = np.empty((len(encoded.rows), model.head.outputs), dtype=np.float32)
     try:
-        for items in longest_first(encoded.item_lengths, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])):
-            batch = take(encoded, items).to(device)
+        for items in token_budget_batches(encoded.item_lengths, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])):
+            batch = collate(encoded, items).to(device)
             sequences = encoded.sequences(items)
-            rows = gather(encoded.row_starts[sequences], encoded.row_counts[sequences])
+            rows = flat_ranges(encoded.row_starts[sequences], encoded.position_counts[sequences])
             found[rows] = model(batch.batch, batch.rows).cpu().numpy()
             if advance is not None:
                 advance(len(items))
     finally:
         model.train(training)
-    refuse_infinite(bool(np.isfinite(found).all()))
+    check_finite_outputs(bool(np.isfinite(found).all()))
     return found

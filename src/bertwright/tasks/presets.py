@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bertwright.settings import nearest, refuse_one_text
+from bertwright.settings import check_not_str, did_you_mean
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task_io import KINDS, AnyTask
+from bertwright.tasks.task_io import TASK_TYPES, AnyTask
 
-PARTS = ("train", "dev", "test")
+SPLITS = ("train", "dev", "test")
 
 
 class Preset(NamedTuple):
@@ -30,9 +30,9 @@ class Preset(NamedTuple):
 
 
 def _pair(
-    first: str, second: str, label: str = "label", metric: str = "accuracy", positive: str | None = None
+    first: str, second: str, label: str = "label", metric: str = "accuracy", pos_label: str | None = None
 ) -> AnyTask:
-    return Classification(text=first, pair=second, label=label, metric=metric, positive=positive)
+    return Classification(text=first, text_pair=second, label=label, metric=metric, pos_label=pos_label)
 
 
 # Quora's release has 11 pairs with a line end inside a question, in quotes that GLUE's form does not know: 22 of its
@@ -52,21 +52,21 @@ PRESETS: dict[str, Preset] = {
     "sst2": Preset("GLUE: sentiment of film-review sentences", Classification(text="sentence", label="label")),
     "mrpc": Preset(
         "GLUE: do two sentences say the same? F1 and accuracy",
-        _pair("#1 String", "#2 String", "Quality", metric="f1", positive="1"),
+        _pair("#1 String", "#2 String", "Quality", metric="f1", pos_label="1"),
     ),
     "stsb": Preset(
         "GLUE: how similar are two sentences, from 0 to 5? Spearman and Pearson correlation",
-        Regression(text="sentence1", pair="sentence2", label="score"),
+        Regression(text="sentence1", text_pair="sentence2", label="score"),
     ),
     "qqp": Preset(
         "GLUE: are two questions duplicates? F1 and accuracy",
         Classification(
             text="question1",
-            pair="question2",
+            text_pair="question2",
             label="is_duplicate",
             metric="f1",
-            positive="1",
-            short_rows=_QQP_SHORT_ROWS,
+            pos_label="1",
+            max_short_rows=_QQP_SHORT_ROWS,
         ),
     ),
     "mnli": Preset(
@@ -95,7 +95,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "squad_v2": Preset(
         "the same with questions that have no answer, SQuAD 2.0",
-        QuestionAnswering(impossible=True),
+        QuestionAnswering(allow_no_answer=True),
         *(name.format("2.0") for name in _SQUAD_FILES),
     ),
     "conll2003": Preset(
@@ -118,13 +118,13 @@ PRESETS: dict[str, Preset] = {
 
 
 @dataclass(frozen=True)
-class Overrides:
+class TaskOptions:
     """How the examples are read and weighed. What is left unset is a published task's own way; of your own task,
     what stands in brackets."""
 
     text: str | None = None
     """Column with the text [text]; a number counts from 1 in files without header."""
-    pair: str | None = None
+    text_pair: str | None = None
     """Column with the second text of a pair [none: single texts]."""
     label: str | None = None
     """Column with the label; for a regression, the number; for multiple choice, the right ending's number, or
@@ -151,15 +151,15 @@ class Overrides:
     context: bool | None = None
     """Tagging: fill the window with the sentences around (the paper's maximal document context)
     [False]."""
-    impossible: bool | None = None
+    allow_no_answer: bool | None = None
     """Question answering: some questions have no answer, as in SQuAD 2.0 [False]."""
-    stride: int | None = None
+    doc_stride: int | None = None
     """Question answering: tokens from one window's start to the next one's [128]."""
-    max_question: int | None = None
+    max_query_length: int | None = None
     """Question answering: longest question in tokens [64]."""
-    max_answer: int | None = None
+    max_answer_length: int | None = None
     """Question answering: longest answer in tokens [30]."""
-    n_best: int | None = None
+    n_best_size: int | None = None
     """Question answering: candidates weighed for an answer [20]."""
     max_length: int | None = None
     """Longest sequence in tokens, [CLS] and [SEP] included [128; question answering 384]."""
@@ -167,11 +167,11 @@ class Overrides:
     """The score that chooses the best checkpoint. Classification: accuracy, f1, macro_f1, matthews [accuracy];
     regression: spearman, pearson [spearman]; multiple choice: accuracy; tagging: f1, accuracy [f1]; question answering:
     f1, exact_match [f1]."""
-    positive: str | None = None
+    pos_label: str | None = None
     """Classification by two labels: the one whose F1 is meant [the last in sorted order]."""
 
     def __post_init__(self) -> None:
-        refuse_one_text(self, "endings")
+        check_not_str(self, "endings")
 
     def applied(self, task: AnyTask) -> AnyTask:
         """The task with these changes. Raises ValueError for a setting that its kind does not have."""
@@ -201,17 +201,17 @@ class TaskSettings:
     """Labelled files that choose the best checkpoint."""
     test: tuple[str, ...] = ()
     """Labelled files scored once, with the chosen checkpoint."""
-    overrides: Overrides = field(default_factory=Overrides)
+    overrides: TaskOptions = field(default_factory=TaskOptions)
 
     def __post_init__(self) -> None:
-        refuse_one_text(self, "train", "dev", "test")
-        if self.task not in PRESETS and self.task not in KINDS:
-            raise ValueError(f'no task "{self.task}"; {nearest(self.task, [*PRESETS, *KINDS])}')
+        check_not_str(self, "train", "dev", "test")
+        if self.task not in PRESETS and self.task not in TASK_TYPES:
+            raise ValueError(f'no task "{self.task}"; {did_you_mean(self.task, [*PRESETS, *TASK_TYPES])}')
         self.make()
 
     def make(self) -> AnyTask:
         """The task, not yet fitted. Raises ValueError for a setting that its kind does not have."""
-        return self.overrides.applied(PRESETS[self.task].task if self.task in PRESETS else KINDS[self.task]())
+        return self.overrides.applied(PRESETS[self.task].task if self.task in PRESETS else TASK_TYPES[self.task]())
 
     def files(self, part: str) -> tuple[str, ...]:
         """Where the examples of one of PARTS lie; none where neither flag nor folder has them."""

@@ -18,11 +18,11 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from bertwright.batching.batch import places, starts
-from bertwright.metrics.squad import best_threshold, scores
-from bertwright.models.heads import Head
+from bertwright.batching.batch import offsets_from_lengths, positions_from_lengths
+from bertwright.metrics.exact_match import best_threshold, scores
+from bertwright.models.heads import HeadSpec
 from bertwright.tasks.squad import QaExample, placement, read_questions
-from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather
+from bertwright.tasks.task import DisplayTable, Encoded, Ints, Outputs, Task, TaskBatch, check_metric, flat_ranges
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 CONTEXTS_AT_ONCE = 512  # a call of the tokenizer, whose encodings are large and so should not all live at once
@@ -97,20 +97,20 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
     kind: ClassVar[str] = "question-answering"
     form: ClassVar[str] = ".json"
-    limit: ClassVar[str] = "max_question"  # a longer context has more windows
+    limit: ClassVar[str] = "max_query_length"  # a longer context has more windows
 
     max_length: int = 384
     """Longest window in tokens: [CLS] question [SEP] part of the context [SEP]."""
-    stride: int = 128
+    doc_stride: int = 128
     """Tokens from one window's start to the next one's, as Google's doc_stride (in `transformers`, `stride` is what
     two windows share); no more than a window holds of the context, so that every token is in one."""
-    max_question: int = 64
+    max_query_length: int = 64
     """Longest question in tokens; the rest of a longer one is not read."""
-    n_best: int = 20
+    n_best_size: int = 20
     """Candidates weighed for an answer."""
-    max_answer: int = 30
+    max_answer_length: int = 30
     """Longest answer in tokens."""
-    impossible: bool = False
+    allow_no_answer: bool = False
     """May a question have no answer, as in SQuAD 2.0?"""
     threshold: float = 0.0
     """τ: a question is answered if its best span's score exceeds that of no answer by more; chosen on dev."""
@@ -118,33 +118,37 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """f1 or exact_match."""
 
     def __post_init__(self) -> None:
-        for name in ("stride", "max_question", "n_best", "max_answer"):
+        for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; at least 1 is needed")
-        if self.max_length <= self.max_question + ADDED:
+        if self.max_length <= self.max_query_length + ADDED:
             raise ValueError(
-                f"max_length is {self.max_length}: max_question {self.max_question} and [CLS], [SEP], [SEP] leave no "
-                f"room for the context; at least {self.max_question + ADDED + 1} is needed, or a lower max_question"
+                f"max_length is {self.max_length}: max_query_length {self.max_query_length} and [CLS], [SEP], [SEP] leave no "
+                f"room for the context; at least {self.max_query_length + ADDED + 1} is needed, or a lower max_query_length"
             )
         check_metric(self.metric, ("f1", "exact_match"))
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold is {self.threshold}; a finite number is needed")
 
     @property
-    def head(self) -> Head:
-        return Head("span", 2)
+    def head(self) -> HeadSpec:
+        return HeadSpec("span", 2)
 
     def shortened(self, positions: int) -> Self:
         """Where a question could fill the whole window, a quarter of it is left to questions."""
         longest = min(self.max_length, positions)
-        fits = self.max_question + ADDED < longest
-        return replace(self, max_length=longest, max_question=self.max_question if fits else max(longest // 4, 1))
+        fits = self.max_query_length + ADDED < longest
+        return replace(
+            self, max_length=longest, max_query_length=self.max_query_length if fits else max(longest // 4, 1)
+        )
 
     def read(self, path: str, labelled: bool = True) -> Iterator[QaExample]:
         """The questions of SQuAD .json, .jsonl or .parquet; see `tasks.squad`."""
         for example in read_questions(path, labelled):
-            if example.impossible and not self.impossible:
-                raise ValueError(f"{example.place}: it has no answer; allow that (SQuAD 2.0) with --impossible True")
+            if example.is_impossible and not self.allow_no_answer:
+                raise ValueError(
+                    f"{example.place}: it has no answer; allow that (SQuAD 2.0) with --allow-no-answer True"
+                )
             yield example
 
     def typed(self, texts: Sequence[str], place: str) -> list[QaExample]:
@@ -161,7 +165,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
     def check(self, examples: Sequence[QaExample]) -> None:
         for example in examples:
-            if not (example.answers or example.impossible):
+            if not (example.answers or example.is_impossible):
                 raise ValueError(f"{example.place}: its answers are not known, but needed here")
 
     def kin(self, examples: Sequence[QaExample]) -> Sequence[Hashable]:
@@ -176,7 +180,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return {"answers": placement(examples)._asdict()}
 
     def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labelled: bool = True) -> EncodedQuestions:
-        """Questions as windows: the first `max_question` tokens of the question, and of the context what fits.
+        """Questions as windows: the first `max_query_length` tokens of the question, and of the context what fits.
 
         With `labelled`, questions whose answer has no place in the context (`placement` lists them) are left out; the
         target of a window is the answer's first and last token, or [CLS] twice where the answer is not wholly inside.
@@ -186,10 +190,10 @@ class QuestionAnswering(Task[QaExample, Answer]):
         context_numbers = {context: n for n, context in enumerate(dict.fromkeys(e.context for e in chosen))}
         context_of = np.array([context_numbers[example.context] for example in chosen], dtype=np.int64)
         ids, offsets, bounds = tokenized(list(context_numbers), tokenizer)
-        questions = tokenizer.ids_with_specials([example.question for example in chosen])
+        questions = tokenizer.encode_ids([example.question for example in chosen])
         whole = np.diff(questions.offsets) - 2
-        asked = np.minimum(whole, self.max_question)
-        of, first, content = windows(np.diff(bounds)[context_of], self.max_length - ADDED - asked, self.stride)
+        asked = np.minimum(whole, self.max_query_length)
+        of, first, content = windows(np.diff(bounds)[context_of], self.max_length - ADDED - asked, self.doc_stride)
         first += bounds[context_of[of]]
         # [CLS] and question, [SEP], context, [SEP]: four runs of tokens a window, out of one pool
         pool = np.concatenate([questions.ids, ids, [tokenizer.sep_id]]).astype(np.int32)
@@ -203,12 +207,12 @@ class QuestionAnswering(Task[QaExample, Answer]):
             inside = (spans[:, 0] >= first) & (spans[:, 1] < first + content)
             targets = np.where(inside[:, None], spans - first[:, None] + asked[of, None] + 2, 0)
         return EncodedQuestions(
-            input_ids=pool[gather(runs, run_lengths)],
+            input_ids=pool[flat_ranges(runs, run_lengths)],
             token_type_ids=np.repeat(np.tile(np.array([0, 0, 1, 1], np.int8), len(of)), run_lengths),
             lengths=lengths,
-            example_of=kept[of],
-            rows=places(lengths).astype(np.int32),
-            row_counts=lengths,
+            example_ids=kept[of],
+            rows=positions_from_lengths(lengths).astype(np.int32),
+            position_counts=lengths,
             targets=targets,
             target_counts=one if labelled else np.zeros_like(of),
             truncated=int((whole > asked).sum()),
@@ -232,14 +236,14 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def decode(self, examples: Sequence[QaExample], encoded: Encoded, outputs: Outputs) -> list[Answer]:
         """The best span of each question over all its windows, or no answer where that is allowed and scores higher.
 
-        A span starts and ends in the context, i ≤ j, with at most `max_answer` tokens; all such spans are weighed,
+        A span starts and ends in the context, i ≤ j, with at most `max_answer_length` tokens; all such spans are weighed,
         not only those between the best starts and the best ends. Where windows share its first token, it counts in
         the window that shows most around that token. Of equal scores the first in the text stands. Characters are
         those from the first token's first to the last token's last, so an answer may end inside a word. A context
         without a token has no answer, with probability 1, also where questions must have one.
         """
         assert isinstance(encoded, EncodedQuestions)
-        bounds = np.searchsorted(encoded.example_of, np.arange(len(examples) + 1))
+        bounds = np.searchsorted(encoded.example_ids, np.arange(len(examples) + 1))
         nulls = outputs[encoded.starts[:-1]].sum(1, dtype=np.float64)
         answers = []
         for example, begin, end in zip(examples, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
@@ -251,26 +255,26 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def _spans(self, encoded: EncodedQuestions, outputs: Outputs, begin: int, end: int) -> Spans:
         """The best spans of one question, whose windows are `begin` to `end`."""
         first, content = encoded.first[begin:end], encoded.content[begin:end]
-        owner = most_context(first - first[0], content)
+        owner = max_context_window(first - first[0], content)
         found = []
         for number in range(end - begin):
             at = encoded.starts[begin + number] + encoded.context_at[begin + number]
             logits = outputs[at : at + content[number]].astype(np.float64)
             place = first[number] - first[0]
             own = owner[place : place + content[number]] == number
-            spans = best_spans(logits[:, 0], logits[:, 1], own, self.max_answer, self.n_best)
+            spans = best_spans(logits[:, 0], logits[:, 1], own, self.max_answer_length, self.n_best_size)
             found.append(Spans(spans.scores, spans.first + first[number], spans.last + first[number]))
         if len(found) == 1:
             return found[0]
         joined = Spans(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
-        return joined.take(np.lexsort((joined.last, joined.first, -joined.scores))[: self.n_best])
+        return joined.take(np.lexsort((joined.last, joined.first, -joined.scores))[: self.n_best_size])
 
     def _answer(self, context: str, spans: Spans, offsets: npt.NDArray[np.int32], null_score: float) -> Answer:
         begins, ends = offsets[spans.first, 0].tolist(), offsets[spans.last, 1].tolist()
         rated = spans.scores.tolist()
         score = rated[0] if rated else null_score
-        speaks = bool(rated) and (not self.impossible or score - null_score > self.threshold)
-        if self.impossible or not rated:
+        speaks = bool(rated) and (not self.allow_no_answer or score - null_score > self.threshold)
+        if self.allow_no_answer or not rated:
             rank = sum(value > null_score for value in rated)
             for column, value in ((begins, 0), (ends, 0), (rated, null_score)):
                 column.insert(rank, value)
@@ -292,7 +296,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
         Predictions keep the τ they were decoded with; decode again for the new one.
         """
-        if not self.impossible:
+        if not self.allow_no_answer:
             return self
         margins = np.array([answer.margin for answer in predictions])
         best = best_threshold(margins, [answer.best_span for answer in predictions], _right(examples))
@@ -300,7 +304,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
     def facts(self) -> dict[str, str]:
         lead = f"if the best span leads by no more than {self.threshold:.3f}"
-        return {"no answer": lead if self.impossible else "never"}
+        return {"no answer": lead if self.allow_no_answer else "never"}
 
     def record(self, example: QaExample, prediction: Answer) -> dict[str, Any]:
         values = prediction._asdict()
@@ -329,14 +333,14 @@ class QuestionAnswering(Task[QaExample, Answer]):
             before = ", "
         yield "}"
 
-    def shown(self, found: Sequence[tuple[QaExample, Answer]]) -> list[Shown]:
+    def shown(self, found: Sequence[tuple[QaExample, Answer]]) -> list[DisplayTable]:
         tables = []
         for _, answer in found:
             rows = [
                 (one.text or NO_ANSWER, f"{one.start}-{one.end}" if one.text else "", f"{one.probability:.1%}")
                 for one in answer.candidates[:SHOWN_ANSWERS]
             ]
-            tables.append(Shown(("answer", "characters", "probability"), rows, heading=answer.text or NO_ANSWER))
+            tables.append(DisplayTable(("answer", "characters", "probability"), rows, heading=answer.text or NO_ANSWER))
         return tables
 
 
@@ -361,7 +365,7 @@ def tokenized(contexts: Sequence[str], tokenizer: Tokenizer) -> tuple[Ints, npt.
         for encoding in tokenizer.encode_batch(contexts[begin : begin + CONTEXTS_AT_ONCE]):
             ids.append(encoding.ids[1:-1])
             offsets.append(encoding.offsets[1:-1].astype(np.int32))
-    bounds = starts(np.array([len(row) for row in ids[1:]], dtype=np.int64))
+    bounds = offsets_from_lengths(np.array([len(row) for row in ids[1:]], dtype=np.int64))
     return np.concatenate(ids), np.concatenate(offsets), bounds
 
 
@@ -376,7 +380,7 @@ def windows(tokens: Ints, room: Ints, stride: int) -> tuple[Ints, Ints, Ints]:
     step = np.minimum(room, stride)
     number = 1 + np.maximum(-(-(tokens - room) // step), 0)
     of = np.repeat(np.arange(len(tokens)), number)
-    first = places(number) * step[of]
+    first = positions_from_lengths(number) * step[of]
     return of, first, np.minimum(room[of], tokens[of] - first)
 
 
@@ -403,7 +407,7 @@ def answer_tokens(
     return np.where(answered[:, None], np.stack([first, last], axis=1), -1)
 
 
-def most_context(first: Ints, content: Ints) -> Ints:
+def max_context_window(first: Ints, content: Ints) -> Ints:
     """For each token of one context, the window that shows most around it: most on the side where it shows less.
 
     That is Google's "max context" rule, by which a token is scored once: the longer window wins among equals, and then
@@ -425,20 +429,22 @@ def most_context(first: Ints, content: Ints) -> Ints:
     return owner
 
 
-def best_spans(start: Floats, end: Floats, own: npt.NDArray[np.bool_], max_answer: int, n_best: int) -> Spans:
-    """The `n_best` spans (i, j) with the highest `start[i] + end[j]`, i ≤ j < i + max_answer, that begin where `own`.
+def best_spans(
+    start: Floats, end: Floats, own: npt.NDArray[np.bool_], max_answer_length: int, n_best_size: int
+) -> Spans:
+    """The `n_best_size` spans (i, j) with the highest `start[i] + end[j]`, i ≤ j < i + max_answer_length, that begin where `own`.
 
-    >>> spans = best_spans(np.array([0.0, 3, 1]), np.array([9.0, 1, 2]), np.array([True] * 3), max_answer=2, n_best=2)
+    >>> spans = best_spans(np.array([0.0, 3, 1]), np.array([9.0, 1, 2]), np.array([True] * 3), max_answer_length=2, n_best_size=2)
     >>> [part.tolist() for part in spans]
     [[9.0, 5.0], [0, 1], [0, 2]]
     """
-    width = min(max_answer, len(start))
+    width = min(max_answer_length, len(start))
     if not own.any():
         return Spans(np.empty(0), *np.empty((2, 0), dtype=np.int64))
     begins = np.flatnonzero(own)
     ends = sliding_window_view(np.concatenate([end, np.full(width - 1, -np.inf)]), width)
     sums = (start[begins, None] + ends[begins]).reshape(-1)
-    count = min(n_best, int(np.minimum(width, len(start) - begins).sum()))  # the others are past the end
+    count = min(n_best_size, int(np.minimum(width, len(start) - begins).sum()))  # the others are past the end
     least = np.partition(sums, len(sums) - count)[len(sums) - count]
     chosen = np.flatnonzero(sums >= least)  # more than `count` where the last place is shared
     chosen = chosen[np.argsort(-sums[chosen], kind="stable")][:count]

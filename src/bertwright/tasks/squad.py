@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bertwright.io.decoding import text_of
+from bertwright.io.decoding import read_text
 from bertwright.io.sources import suffixes
-from bertwright.io.tables import Columns, lines, read_rows
+from bertwright.io.tables import TableSchema, lines, read_rows
 
 SHOWN = 5  # questions that a note names; the report of a run holds all of them
 
 
-class Gold(NamedTuple):
+class GoldAnswer(NamedTuple):
     """A right answer, as annotators gave it."""
 
     text: str
@@ -37,22 +37,22 @@ class QaExample:
     id: str
     question: str
     context: str
-    answers: tuple[Gold, ...] = ()
+    answers: tuple[GoldAnswer, ...] = ()
     """All right answers; none where there are none, or where they are not known."""
-    impossible: bool = False
+    is_impossible: bool = False
     """Is it known that the context has no answer (SQuAD 2.0)?"""
     place: str = "question"
     """Where it was read, for messages."""
 
     @property
-    def target(self) -> Gold | None:
+    def target(self) -> GoldAnswer | None:
         """The answer to learn: the first that has a place in the context."""
         return next((answer for answer in self.answers if answer.start is not None), None)
 
     @property
     def learnable(self) -> bool:
         """Is it known what the model should point at?"""
-        return self.impossible or self.target is not None
+        return self.is_impossible or self.target is not None
 
 
 class Placement(NamedTuple):
@@ -125,10 +125,12 @@ def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
     place = example.place
     given = _member(values, "answers", (list, dict), place)
     answers = tuple(_gold(answer, example.context, place) for answer in _answer_list(given, place))
-    impossible = _member({"is_impossible": not answers} | values, "is_impossible", bool, place)
-    if impossible == bool(answers):
-        raise ValueError(f'{place}: "is_impossible" is {str(impossible).lower()} and there are {len(answers)} answers')
-    return replace(example, answers=answers, impossible=impossible)
+    is_impossible = _member({"is_impossible": not answers} | values, "is_impossible", bool, place)
+    if is_impossible == bool(answers):
+        raise ValueError(
+            f'{place}: "is_impossible" is {str(is_impossible).lower()} and there are {len(answers)} answers'
+        )
+    return replace(example, answers=answers, is_impossible=is_impossible)
 
 
 def _answer_list(given: Any, place: str) -> list[Any]:
@@ -142,18 +144,18 @@ def _answer_list(given: Any, place: str) -> list[Any]:
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
 
-def _gold(answer: Any, context: str, place: str) -> Gold:
+def _gold(answer: Any, context: str, place: str) -> GoldAnswer:
     text = _text(answer, "text", f"{place}, answers")
     if not text.strip():
         raise ValueError(f'{place}: an answer is empty; a question without answer has "answers": []')
     key = "answer_start" if "answer_start" in answer else "start"
     start = _member({"start": None} | answer, key, (int, type(None)), f"{place}, answers")
     if start is not None and start >= 0 and context.startswith(text, start):
-        return Gold(text, start)
+        return GoldAnswer(text, start)
     found = context.find(text)
     if found < 0 or context.find(text, found + 1) >= 0:
-        return Gold(text, None)
-    return Gold(text, found, moved=start is not None)
+        return GoldAnswer(text, None)
+    return GoldAnswer(text, found, moved=start is not None)
 
 
 # --- files → records
@@ -170,7 +172,7 @@ def _records(path: str, labelled: bool) -> Iterator[_Record]:
 
 def _articles(path: str) -> Iterator[_Record]:
     """SQuAD's tree: data → paragraphs → context, qas."""
-    root = _parsed("".join(text_of(path)), path)
+    root = _parsed("".join(read_text(path)), path)
     for number, article in enumerate(_member(root, "data", list, path), 1):
         place = f"{path}, article {number}"
         if isinstance(article, dict) and isinstance(title := article.get("title"), str):
@@ -184,7 +186,7 @@ def _articles(path: str) -> Iterator[_Record]:
 
 def _lines(path: str) -> Iterator[_Record]:
     context = ""
-    for number, line in lines(path, text_of(path)):
+    for number, line in lines(path, read_text(path)):
         if not line or line.isspace():
             continue
         place = f"{path}, line {number}"
@@ -196,7 +198,7 @@ def _lines(path: str) -> Iterator[_Record]:
 
 def _rows(path: str, labelled: bool) -> Iterator[_Record]:
     """SQuAD as the hub has it."""
-    columns = Columns(("id", "question", "context"), ("answers",) if labelled else ())
+    columns = TableSchema(("id", "question", "context"), ("answers",) if labelled else ())
     context = ""
     for place, row in read_rows(path, columns):
         values = dict(zip(columns.names, row, strict=True))

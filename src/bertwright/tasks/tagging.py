@@ -23,7 +23,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.batching.batch import starts
+from bertwright.batching.batch import offsets_from_lengths
 from bertwright.metrics.span_f1 import (
     BARE,
     OUTSIDE,
@@ -32,16 +32,26 @@ from bertwright.metrics.span_f1 import (
     SpanScores,
     accuracy,
     detect,
-    misfit,
-    normalized,
-    parted,
+    find_invalid_tag,
     span_scores,
     spans,
+    split_tag,
+    to_canonical_scheme,
 )
-from bertwright.models.heads import Head
-from bertwright.settings import nearest
-from bertwright.tasks.conll import TagExample, column_text, read_sentences, surrounded
-from bertwright.tasks.task import Encoded, Ints, Outputs, Shown, Task, TaskBatch, check_metric, gather, percent
+from bertwright.models.heads import HeadSpec
+from bertwright.settings import did_you_mean
+from bertwright.tasks.conll import TagExample, column_text, read_sentences, with_document_context
+from bertwright.tasks.task import (
+    DisplayTable,
+    Encoded,
+    Ints,
+    Outputs,
+    Task,
+    TaskBatch,
+    check_metric,
+    flat_ranges,
+    percent,
+)
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 SPECIALS = 2  # [CLS] and [SEP] around every window
@@ -62,7 +72,7 @@ class Entity(NamedTuple):
     """That all of its words have just these tags: the product over them, since each is tagged on its own."""
 
 
-class Tagged(NamedTuple):
+class TagPrediction(NamedTuple):
     """A sentence with its tags."""
 
     words: tuple[str, ...]
@@ -75,7 +85,7 @@ class Tagged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tagging(Task[TagExample, Tagged]):
+class Tagging(Task[TagExample, TagPrediction]):
     """A tag for each word: named entities, chunks, parts of speech."""
 
     kind: ClassVar[str] = "tagging"
@@ -102,15 +112,15 @@ class Tagging(Task[TagExample, Tagged]):
     def __post_init__(self) -> None:
         check_metric(self.metric, METRICS)
         if self.scheme not in (None, *get_args(Scheme)):
-            raise ValueError(f"scheme = {self.scheme!r}: {nearest(str(self.scheme), get_args(Scheme))}")
+            raise ValueError(f"scheme = {self.scheme!r}: {did_you_mean(str(self.scheme), get_args(Scheme))}")
         if self.max_length <= SPECIALS:
             raise ValueError(f"max_length is {self.max_length}; [CLS], [SEP] and one token need {SPECIALS + 1}")
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HeadSpec:
         if not self.labels:
             raise ValueError("the tags are not known yet; they are found in the training data")
-        return Head("token", len(self.labels))
+        return HeadSpec("token", len(self.labels))
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -118,13 +128,13 @@ class Tagging(Task[TagExample, Tagged]):
 
     def read(self, path: str, labelled: bool = True) -> Iterator[TagExample]:
         sentences = read_sentences(path, self.words, self.tags, labelled)
-        return surrounded(sentences, self.max_length - SPECIALS) if self.context else sentences
+        return with_document_context(sentences, self.max_length - SPECIALS) if self.context else sentences
 
     def in_context(self, sentences: Sequence[TagExample]) -> list[TagExample]:
         """Sentences that follow one another, with those around each. Raises ValueError where none was trained with."""
         if not self.context:
             raise ValueError("this model is not known to be trained with context; that needs --context True")
-        return list(surrounded(sentences, self.max_length - SPECIALS))
+        return list(with_document_context(sentences, self.max_length - SPECIALS))
 
     @property
     def of_one_text(self) -> bool:
@@ -149,10 +159,10 @@ class Tagging(Task[TagExample, Tagged]):
             raise ValueError("no sentences to learn from")
         scheme = cast("Scheme | None", self.scheme) or detect(_tags(example) for example in examples)
         for example in examples:
-            if fault := misfit(_tags(example), scheme):
+            if fault := find_invalid_tag(_tags(example), scheme):
                 odd, word = _tags(example)[fault.place], example.words[fault.place]
                 raise ValueError(f"{example.place_of(fault.place)}: tag {odd!r} of {word!r}: {fault.reason}")
-        found = {tag for example in examples for tag in normalized(_tags(example), scheme)}
+        found = {tag for example in examples for tag in to_canonical_scheme(_tags(example), scheme)}
         if scheme != "none" and found & BARE and not found <= BARE | {OUTSIDE}:
             example, place = next((e, n) for e in examples for n, tag in enumerate(_tags(e)) if tag in BARE)
             odd, word = _tags(example)[place], example.words[place]
@@ -168,9 +178,9 @@ class Tagging(Task[TagExample, Tagged]):
         self._targets(examples)
 
     def score_notes(self, examples: Sequence[TagExample]) -> list[str]:
-        counts = Counter(tag for example in examples for tag in normalized(_tags(example), self._scheme))
+        counts = Counter(tag for example in examples for tag in to_canonical_scheme(_tags(example), self._scheme))
         # A model from elsewhere may know iob1 as it stands, where I- begins a span; `score` reads it so.
-        begun = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and parted(label)[1]}
+        begun = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and split_tag(label)[1]}
         odd = {tag: count for tag, count in counts.items() if tag not in begun.union(self.labels)}
         if not odd:
             return []
@@ -182,27 +192,31 @@ class Tagging(Task[TagExample, Tagged]):
         room = self.max_length - SPECIALS
         stream = word_stream(examples, tokenizer, room)
         cut = windows(stream, room)
-        spread = gather(cut.first, cut.last - cut.first)
-        content = stream.ids[gather(stream.first[spread], stream.lengths[spread])]
+        spread = flat_ranges(cut.first, cut.last - cut.first)
+        content = stream.ids[flat_ranges(stream.first[spread], stream.lengths[spread])]
         lengths = stream.offsets[cut.last] - stream.offsets[cut.first] + SPECIALS
-        row_counts = cut.end - cut.begin
-        rows = stream.offsets[gather(cut.begin, row_counts)] - np.repeat(stream.offsets[cut.first], row_counts) + 1
+        position_counts = cut.end - cut.begin
+        rows = (
+            stream.offsets[flat_ranges(cut.begin, position_counts)]
+            - np.repeat(stream.offsets[cut.first], position_counts)
+            + 1
+        )
         return Encoded(
             input_ids=_framed(content, lengths, tokenizer),
             token_type_ids=np.zeros(int(lengths.sum()), dtype=np.int8),
             lengths=lengths,
-            example_of=cut.example,
+            example_ids=cut.example,
             rows=rows.astype(np.int32),
-            row_counts=row_counts,
+            position_counts=position_counts,
             targets=self._targets(examples) if labelled else np.zeros(0, dtype=np.int64),
-            target_counts=row_counts if labelled else np.zeros_like(row_counts),
+            target_counts=position_counts if labelled else np.zeros_like(position_counts),
             truncated=stream.truncated,
         )
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
 
-    def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[Tagged]:
+    def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:
         # Windows are in the order of the sentences, and their rows in that of the words: so are all rows.
         best = outputs.argmax(1)
         likely = 1 / np.exp(outputs - outputs.max(1, keepdims=True), dtype=np.float64).sum(1)  # the softmax at its peak
@@ -213,23 +227,23 @@ class Tagging(Task[TagExample, Tagged]):
             for example, begin, end in zip(examples, bounds, bounds[1:], strict=False)
         ]
 
-    def score(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> dict[str, float]:
-        gold = [normalized(_tags(example), self._scheme) for example in examples]
+    def score(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> dict[str, float]:
+        gold = [to_canonical_scheme(_tags(example), self._scheme) for example in examples]
         found = [prediction.tags for prediction in predictions]
         if self._scheme == "iob1":  # a model from elsewhere may have learned it as it stands, where I- begins a span
-            found = [normalized(tags, "iob1") for tags in found]
+            found = [to_canonical_scheme(tags, "iob1") for tags in found]
         share = {"accuracy": accuracy(gold, found)}
         if self._scheme == "none":
             return share
         total = self.spans_found(examples, predictions).total
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall} | share
 
-    def spans_found(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> SpanScores:
+    def spans_found(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> SpanScores:
         """Scores of all spans and of those of each type; none of either for scheme none."""
-        gold = [normalized(_tags(example), self._scheme) for example in examples]
+        gold = [to_canonical_scheme(_tags(example), self._scheme) for example in examples]
         return span_scores(gold, [prediction.tags for prediction in predictions])
 
-    def details(self, examples: Sequence[TagExample], predictions: Sequence[Tagged]) -> list[Shown]:
+    def details(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> list[DisplayTable]:
         """The scores of each type of span."""
         if self._scheme == "none":
             return []
@@ -237,9 +251,9 @@ class Tagging(Task[TagExample, Tagged]):
             (name, f"{found.support:,}", percent(found.precision), percent(found.recall), percent(found.f1))
             for name, found in self.spans_found(examples, predictions).types.items()
         ]
-        return [Shown(("type", "spans", "precision", "recall", "f1"), rows)]
+        return [DisplayTable(("type", "spans", "precision", "recall", "f1"), rows)]
 
-    def record(self, example: TagExample, prediction: Tagged) -> dict[str, Any]:
+    def record(self, example: TagExample, prediction: TagPrediction) -> dict[str, Any]:
         return {
             "words": list(prediction.words),
             "tags": list(prediction.tags),
@@ -253,14 +267,14 @@ class Tagging(Task[TagExample, Tagged]):
                 column_text(example.words, example.words, example.place)
             yield example
 
-    def formatted(self, found: Iterable[tuple[TagExample, Tagged]]) -> Iterator[str]:
+    def formatted(self, found: Iterable[tuple[TagExample, TagPrediction]]) -> Iterator[str]:
         """A word and its tag a line."""
         return (column_text(tagged.words, tagged.tags, example.place) for example, tagged in found)
 
-    def shown(self, found: Sequence[tuple[TagExample, Tagged]]) -> list[Shown]:
+    def shown(self, found: Sequence[tuple[TagExample, TagPrediction]]) -> list[DisplayTable]:
         """A text's entities or, where tags are plain classes, all of its words."""
         return [
-            Shown(
+            DisplayTable(
                 ("text", "label", "characters", "probability"),
                 self._rows(example, tagged),
                 heading=(example.text or "").strip() or "(no text)",
@@ -269,7 +283,7 @@ class Tagging(Task[TagExample, Tagged]):
             for example, tagged in found
         ]
 
-    def _rows(self, example: TagExample, tagged: Tagged) -> list[tuple[str, str, str, str]]:
+    def _rows(self, example: TagExample, tagged: TagPrediction) -> list[tuple[str, str, str, str]]:
         found = [(one.text, one.label, one.start, one.end, one.probability) for one in tagged.entities]
         if self._scheme == "none":
             each = zip(tagged.words, tagged.tags, example.offsets, tagged.probabilities, strict=True)
@@ -286,10 +300,10 @@ class Tagging(Task[TagExample, Tagged]):
         numbers = {tag: number for number, tag in enumerate(self.labels)}
         if self._scheme != "none":
             # Of a type that training had, some spelling may be missing there, as I-LST in CoNLL-2000: it can be scored.
-            types = {tag[1:] for tag in self.labels if parted(tag)[1]}
+            types = {tag[1:] for tag in self.labels if split_tag(tag)[1]}
             spellings = [f"{prefix}{name}" for prefix in PREFIXES[self._scheme] for name in types]
             numbers = dict.fromkeys([OUTSIDE, *spellings], UNSEEN) | numbers
-        meant = [normalized(_tags(example), self._scheme) for example in examples]
+        meant = [to_canonical_scheme(_tags(example), self._scheme) for example in examples]
         try:
             return np.array([numbers[tag] for tags in meant for tag in tags], dtype=np.int64)
         except KeyError:
@@ -304,9 +318,9 @@ class Tagging(Task[TagExample, Tagged]):
             f"{example.place_of(place)}: tag {odd!r} of {word!r} is unknown; those of training are {known}"
         )
 
-    def _tagged(self, example: TagExample, tags: tuple[str, ...], shares: tuple[float, ...]) -> Tagged:
+    def _tagged(self, example: TagExample, tags: tuple[str, ...], shares: tuple[float, ...]) -> TagPrediction:
         if self._scheme == "none" or all(tag == OUTSIDE for tag in tags):
-            return Tagged(example.words, tags, shares, ())
+            return TagPrediction(example.words, tags, shares, ())
         text, offsets = example.text, example.offsets
         if text is None:
             text = " ".join(example.words)
@@ -316,7 +330,7 @@ class Tagging(Task[TagExample, Tagged]):
         for label, first, last in spans(tags):
             start, end = offsets[first][0], offsets[last][1]
             entities.append(Entity(label, text[start:end], start, end, prod(shares[first : last + 1])))
-        return Tagged(example.words, tags, shares, tuple(entities))
+        return TagPrediction(example.words, tags, shares, tuple(entities))
 
 
 class WordStream(NamedTuple):
@@ -349,7 +363,7 @@ def word_stream(examples: Sequence[TagExample], tokenizer: Tokenizer, room: int)
         dtype=np.int64,
     )
     sizes = [(sum(map(len, one.before)), len(one.words), sum(map(len, one.after))) for one in examples]
-    flat = starts(np.array(sizes, dtype=np.int64).reshape(-1))
+    flat = offsets_from_lengths(np.array(sizes, dtype=np.int64).reshape(-1))
     bounds = np.stack([flat[:-1:3], flat[1::3], flat[2::3], flat[3::3]], axis=1)
 
     rows = tokenizer.ids(list(numbers))
@@ -364,7 +378,7 @@ def word_stream(examples: Sequence[TagExample], tokenizer: Tokenizer, room: int)
         ids=np.append(rows.ids, tokenizer.unk_id).astype(np.int32),
         first=first[which],
         lengths=lengths,
-        offsets=starts(lengths),
+        offsets=offsets_from_lengths(lengths),
         bounds=bounds,
         truncated=len(np.unique(holder[own])),
     )
@@ -418,7 +432,7 @@ def _piece_ends(offsets: Ints, begin: int, end: int, limit: int) -> list[int]:
 
 def _framed(content: np.ndarray[Any, Any], lengths: Ints, tokenizer: Tokenizer) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Windows end to end, each with its [CLS] and [SEP], from their tokens without; `lengths` with them."""
-    bounds = starts(lengths)
+    bounds = offsets_from_lengths(lengths)
     flat = np.empty(bounds[-1], dtype=np.int32)
     inside = np.ones(len(flat), dtype=bool)
     inside[bounds[:-1]] = inside[bounds[1:] - 1] = False

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertwright.batching.batch import Batch, from_flat, places, starts
+from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths, positions_from_lengths
 from bertwright.files import write_text
-from bertwright.io.tables import Columns
+from bertwright.io.tables import TableSchema
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import Head
-from bertwright.settings import converted, nearest
+from bertwright.models.heads import HeadSpec
+from bertwright.settings import convert, did_you_mean
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Ints = npt.NDArray[np.int64]
@@ -44,11 +44,11 @@ class Encoded:
     """T, 0 for segment A and 1 for segment B."""
     lengths: Ints
     """S, tokens of each sequence."""
-    example_of: Ints
+    example_ids: Ints
     """S, the example that each sequence encodes, or a part of it; ascending."""
     rows: npt.NDArray[np.int32]
     """R, the places, each within its own sequence and ascending there, whose states the head reads."""
-    row_counts: Ints
+    position_counts: Ints
     """S, how many rows each sequence has."""
     targets: npt.NDArray[Any]
     """K (or K × more), what the head should say; empty where nothing is known of it."""
@@ -77,17 +77,17 @@ class Encoded:
     @cached_property
     def starts(self) -> Ints:
         """S + 1, where each sequence starts."""
-        return starts(self.lengths)
+        return offsets_from_lengths(self.lengths)
 
     @cached_property
     def row_starts(self) -> Ints:
         """S + 1, where each sequence's rows start."""
-        return starts(self.row_counts)
+        return offsets_from_lengths(self.position_counts)
 
     @cached_property
     def target_starts(self) -> Ints:
         """Items + 1, where each item's targets start."""
-        return starts(self.target_counts)
+        return offsets_from_lengths(self.target_counts)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class TaskBatch:
         )
 
 
-class Shown(NamedTuple):
+class DisplayTable(NamedTuple):
     """Predictions or scores as people read them: a table, and what stands above it."""
 
     columns: tuple[str, ...]
@@ -121,7 +121,7 @@ class Shown(NamedTuple):
     """What is said where there are no rows."""
 
 
-def refuse_unfit(encoded: Encoded, config: BertConfig) -> None:
+def check_segments(encoded: Encoded, config: BertConfig) -> None:
     """Raise ValueError for sequences of two segments where a model knows but one."""
     if encoded.token_type_ids.max(initial=0) >= config.type_vocab_size:
         raise ValueError(
@@ -130,14 +130,14 @@ def refuse_unfit(encoded: Encoded, config: BertConfig) -> None:
         )
 
 
-def take(encoded: Encoded, items: Ints, count: int | None = None) -> TaskBatch:
+def collate(encoded: Encoded, items: Ints, count: int | None = None) -> TaskBatch:
     """These items as one packed batch; `count` as in `TaskBatch`, by default the number of their own targets."""
     sequences = encoded.sequences(items)
     lengths = encoded.lengths[sequences]
-    tokens = gather(encoded.starts[sequences], lengths)
-    rows = encoded.rows[gather(encoded.row_starts[sequences], encoded.row_counts[sequences])]
-    row_offsets = np.repeat(starts(lengths)[:-1], encoded.row_counts[sequences])
-    targets = encoded.targets[gather(encoded.target_starts[items], encoded.target_counts[items])]
+    tokens = flat_ranges(encoded.starts[sequences], lengths)
+    rows = encoded.rows[flat_ranges(encoded.row_starts[sequences], encoded.position_counts[sequences])]
+    row_offsets = np.repeat(offsets_from_lengths(lengths)[:-1], encoded.position_counts[sequences])
+    targets = encoded.targets[flat_ranges(encoded.target_starts[items], encoded.target_counts[items])]
     return TaskBatch(
         from_flat(encoded.input_ids[tokens].astype(np.int64), encoded.token_type_ids[tokens].astype(np.int64), lengths),
         torch.from_numpy(rows + row_offsets),
@@ -146,13 +146,13 @@ def take(encoded: Encoded, items: Ints, count: int | None = None) -> TaskBatch:
     )
 
 
-def gather(first: Ints, lengths: Ints) -> Ints:
+def flat_ranges(first: Ints, lengths: Ints) -> Ints:
     """Places of several runs, end to end, given where each starts.
 
     >>> gather(np.array([10, 0]), np.array([2, 3])).tolist()
     [10, 11, 0, 1, 2]
     """
-    places_of_all: Ints = np.repeat(first, lengths) + places(lengths)
+    places_of_all: Ints = np.repeat(first, lengths) + positions_from_lengths(lengths)
     return places_of_all
 
 
@@ -176,7 +176,7 @@ class Task(ABC, Generic[E, P]):
 
     @property
     @abstractmethod
-    def head(self) -> Head:
+    def head(self) -> HeadSpec:
         """What stands on the encoder. Raises ValueError before `fitted` where it depends on the labels."""
 
     @abstractmethod
@@ -210,7 +210,7 @@ class Task(ABC, Generic[E, P]):
         `place` is what messages should call them. Raises ValueError for texts too few or too many.
         """
 
-    def beside(self, columns: Sequence[str], way_out: str) -> Columns | None:
+    def beside(self, columns: Sequence[str], hint: str) -> TableSchema | None:
         """How other columns of its files are read, which say nothing about the task; None where files are no tables."""
         return None
 
@@ -250,7 +250,7 @@ class Task(ABC, Generic[E, P]):
     def score(self, examples: Sequence[E], predictions: Sequence[P]) -> dict[str, float]:
         """Official scores by name, shares from 0 to 1 (correlations from -1 to 1); `metric` is one of the names."""
 
-    def details(self, examples: Sequence[E], predictions: Sequence[P]) -> list[Shown]:
+    def details(self, examples: Sequence[E], predictions: Sequence[P]) -> list[DisplayTable]:
         """Scores of parts of the examples, such as those of each label; most kinds have no such parts."""
         return []
 
@@ -270,7 +270,7 @@ class Task(ABC, Generic[E, P]):
         return iter(())
 
     @abstractmethod
-    def shown(self, found: Sequence[tuple[E, P]]) -> list[Shown]:
+    def shown(self, found: Sequence[tuple[E, P]]) -> list[DisplayTable]:
         """Some examples with their predictions, for people."""
 
     def tuned(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
@@ -294,7 +294,7 @@ class Task(ABC, Generic[E, P]):
 def check_metric(metric: str, known: Sequence[str]) -> None:
     """Raise ValueError for the name of a score that a kind does not have, or that cannot choose."""
     if metric not in known:
-        raise ValueError(f"metric = {metric!r}: {nearest(metric, known)}")
+        raise ValueError(f"metric = {metric!r}: {did_you_mean(metric, known)}")
 
 
 def percent(share: float) -> str:
@@ -326,4 +326,4 @@ def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path
     if odd := sorted(values.keys() - known):
         raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
     kinds = get_type_hints(cls)
-    return cls(**{name: converted(value, kinds[name], f"{path}: {name}") for name, value in values.items()})
+    return cls(**{name: convert(value, kinds[name], f"{path}: {name}") for name, value in values.items()})

@@ -9,9 +9,9 @@ from bertwright.files import read_json, write_json
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_config, load_head, load_task_model, write_task_model
 from bertwright.interop.model_files import CLASSES, new_folder
-from bertwright.metrics.span_f1 import detect, normalized
+from bertwright.metrics.span_f1 import detect, to_canonical_scheme
 from bertwright.models.heads import BertForTask
-from bertwright.settings import nearest
+from bertwright.settings import did_you_mean
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -21,7 +21,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 
 AnyTask = Task[Any, Any]
 
-KINDS: dict[str, type[AnyTask]] = {
+TASK_TYPES: dict[str, type[AnyTask]] = {
     cls.kind: cls for cls in (Classification, Regression, MultipleChoice, Tagging, QuestionAnswering)
 }
 
@@ -38,10 +38,10 @@ def read_task(folder: Path) -> AnyTask | None:
     values = read_json(path)
     if not isinstance(values, dict) or not isinstance(kind := values.pop("kind", None), str):
         raise ValueError(f'{path}: an object with the "kind" of a task expected')
-    if kind not in KINDS:
-        raise ValueError(f'{path}: no kind of task "{kind}"; {nearest(kind, KINDS)}')
+    if kind not in TASK_TYPES:
+        raise ValueError(f'{path}: no kind of task "{kind}"; {did_you_mean(kind, TASK_TYPES)}')
     try:
-        task = from_fields(KINDS[kind], values, path)
+        task = from_fields(TASK_TYPES[kind], values, path)
         _ = task.head  # which a task without its labels does not know
     except ValueError as error:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
@@ -54,7 +54,9 @@ def inferred(described: HeadRecord, max_positions: int) -> AnyTask:
         return MultipleChoice(max_length=max_positions)
     if described.head.kind == "token":
         scheme = detect([label] for label in described.labels)
-        labels = normalized(described.labels, scheme) if scheme == "bioes" else described.labels  # BILOU has another E
+        labels = (
+            to_canonical_scheme(described.labels, scheme) if scheme == "bioes" else described.labels
+        )  # BILOU has another E
         metric = "accuracy" if scheme == "none" else "f1"
         return Tagging(max_length=max_positions, scheme=scheme, metric=metric, labels=labels)
     if described.head.kind == "span":

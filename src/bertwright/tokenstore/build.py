@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertwright import files
-from bertwright.corpus.documents import CorpusSettings, pieces
+from bertwright.corpus.documents import CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
 from bertwright.kernels.cpu import available_cpus
-from bertwright.tokenstore.store import FORMAT_VERSION, Documents, Origin, StoreHeader, TokenStore, write_store
+from bertwright.tokenstore.store import FORMAT_VERSION, DocumentBatch, Provenance, StoreHeader, TokenStore, write_store
 from bertwright.tokenstore.worker import (
     PartSummary,
     PartTask,
@@ -79,7 +79,7 @@ class Progress(NamedTuple):
     """Something worth telling the user, once."""
 
 
-class Built(NamedTuple):
+class BuildResult(NamedTuple):
     """What a build made."""
 
     train: StoreHeader
@@ -100,7 +100,7 @@ def build(
     tokenizer: Tokenizer,
     settings: PrepareSettings | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
-) -> Built:
+) -> BuildResult:
     """Build `folder`, or go on where an unfinished build of the same inputs, vocabulary and rules stopped.
 
     The stores are the same to the bit whatever the number of workers and of interruptions. A folder that is already
@@ -113,8 +113,8 @@ def build(
     held_corpus = replace(corpus, inputs=settings.held_out_inputs) if settings.held_out_inputs else None
     corpora = [corpus, held_corpus] if held_corpus else [corpus]
     plan = _Plan.of(folder, corpora, tokenizer)
-    with _space_told(folder), files.folder_lock(folder):
-        files.sweep_parts(folder)
+    with _explain_disk_full(folder), files.lock_folder(folder):
+        files.remove_stale_parts(folder)
         if (folder / "train").exists():
             return _finished(folder, plan, settings)
         _refuse_foreign(folder)
@@ -133,8 +133,8 @@ class _Plan(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path, corpora: Sequence[CorpusSettings], tokenizer: Tokenizer) -> _Plan:
-        shares = [[(corpus, piece) for piece in pieces(corpus, PIECE_BYTES)] for corpus in corpora]
-        inputs = [(file, _changed(file.local())) for share in shares for _, piece in share for file in piece.files]
+        shares = [[(corpus, piece) for piece in shard_corpus(corpus, PIECE_BYTES)] for corpus in corpora]
+        inputs = [(file, _mtime(file.local())) for share in shares for _, piece in share for file in piece.files]
         rules = [corpora[0].sentences, RULES_VERSION, FORMAT_VERSION, PIECE_BYTES]
         described = [[asdict(corpus) for corpus in corpora], [(asdict(file), at) for file, at in inputs], rules]
         digest = files.digest_bytes(json.dumps(described).encode(), tokenizer.digest.encode())
@@ -144,12 +144,12 @@ class _Plan(NamedTuple):
         return cls(parts, tasks, len(shares[0]), digest)
 
 
-def _changed(path: Path) -> int:
+def _mtime(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
 @contextmanager
-def _space_told(folder: Path) -> Iterator[None]:
+def _explain_disk_full(folder: Path) -> Iterator[None]:
     """Say what a full disk means for the build."""
     try:
         yield
@@ -160,7 +160,7 @@ def _space_told(folder: Path) -> Iterator[None]:
         raise OSError(error.errno, told, str(folder)) from None
 
 
-def _finished(folder: Path, plan: _Plan, settings: PrepareSettings) -> Built:
+def _finished(folder: Path, plan: _Plan, settings: PrepareSettings) -> BuildResult:
     """The stores that a finished build left."""
     if not (folder / "build.json").is_file():
         raise ValueError(f"{folder}: holds train/ but no build.json, so this is no token store; name another folder")
@@ -175,7 +175,7 @@ def _finished(folder: Path, plan: _Plan, settings: PrepareSettings) -> Built:
         TokenStore.open(folder / side).header if (folder / side).exists() else None for side in ("train", "held_out")
     ]
     assert headers[0] is not None
-    return Built(headers[0], headers[1], **record["counts"])
+    return BuildResult(headers[0], headers[1], **record["counts"])
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -191,7 +191,7 @@ def _make_parts(plan: _Plan, tokenizer: Tokenizer, workers: int, progress: Calla
     """Have every part made that is not there yet."""
     plan.parts.mkdir(exist_ok=True)  # first: at every moment it shows that this folder is a build's
     note = _clear(plan.parts.parent, keep=plan.parts)
-    files.sweep_parts(plan.parts)
+    files.remove_stale_parts(plan.parts)
     total = sum(task.piece.size for task in plan.tasks)
     missing = [task for task in plan.tasks if not is_finished(plan.parts, task.number)]
     done = kept = total - sum(task.piece.size for task in missing)
@@ -200,7 +200,7 @@ def _make_parts(plan: _Plan, tokenizer: Tokenizer, workers: int, progress: Calla
             f"going on with an unfinished build: {len(plan.tasks) - len(missing)} of {len(plan.tasks)} parts are there"
         )
     progress(Progress(done, total, kept, note))
-    for task in _worked(missing, tokenizer, min(workers, len(missing))):
+    for task in _run_tasks(missing, tokenizer, min(workers, len(missing))):
         done += task.piece.size
         progress(Progress(done, total, kept))
 
@@ -239,8 +239,8 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
             with theirs:
                 # Modules are found where we found ours, and not in the current folder, where -c looks first.
                 places = [place for place in sys.path if isinstance(place, str)]  # Python passes over others, too
-                code = f"import sys; sys.path[:] = {places!r}; from bertwright.tokenstore.worker import serve; "
-                code += f"serve({theirs.fileno()}, {os.getpid()})"
+                code = f"import sys; sys.path[:] = {places!r}; from bertwright.tokenstore.worker import worker_main; "
+                code += f"worker_main({theirs.fileno()}, {os.getpid()})"
                 command = [sys.executable, "-c", code]
                 process = subprocess.Popen(
                     command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, process_group=0
@@ -255,7 +255,7 @@ def _started(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
             worker.process.wait()
 
 
-def _worked(tasks: Sequence[PartTask], tokenizer: Tokenizer, count: int) -> Iterator[PartTask]:
+def _run_tasks(tasks: Sequence[PartTask], tokenizer: Tokenizer, count: int) -> Iterator[PartTask]:
     """Have the tasks done by `count` workers; give each as it is finished."""
     if sys.platform == "win32":  # where no connection can be passed to a child, this process works
         for task in tasks:
@@ -269,7 +269,7 @@ def _worked(tasks: Sequence[PartTask], tokenizer: Tokenizer, count: int) -> Iter
         while True:
             while idle and (task := next(waiting, None)) is not None:
                 worker = idle.pop()
-                _send(worker, task, _named(task))
+                _send(worker, task, _task_files(task))
                 at_work[worker.connection] = worker, task
             if not at_work:
                 return
@@ -285,19 +285,19 @@ def _send(worker: _Worker, message: Tokenizer | PartTask, at: str) -> None:
     try:
         worker.connection.send(message)
     except (BrokenPipeError, ConnectionResetError):
-        raise _dead(worker, at) from None
+        raise _worker_died(worker, at) from None
 
 
 def _answer(worker: _Worker, task: PartTask) -> None:
     try:
         error = worker.connection.recv()
     except (EOFError, ConnectionResetError):
-        raise _dead(worker, _named(task)) from None
+        raise _worker_died(worker, _task_files(task)) from None
     if error is not None:
         raise error
 
 
-def _dead(worker: _Worker, at: str) -> ChildProcessError:
+def _worker_died(worker: _Worker, at: str) -> ChildProcessError:
     code = worker.process.wait()
     reason = "killed, most often for lack of memory: use fewer workers" if code == -9 else "its message is above"
     return ChildProcessError(
@@ -306,11 +306,11 @@ def _dead(worker: _Worker, at: str) -> ChildProcessError:
     )
 
 
-def _named(task: PartTask) -> str:
+def _task_files(task: PartTask) -> str:
     return ", ".join(file.path for file in task.piece.files)
 
 
-def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareSettings) -> Built:
+def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareSettings) -> BuildResult:
     """Make the stores from the parts; `train` comes last."""
     summaries = [read_summary(plan.parts, task.number) for task in plan.tasks]
     sizes = [len(summary.digests) for summary in summaries]
@@ -322,7 +322,7 @@ def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareS
         for name in ("empty_documents", "empty_sentences", "unknown_tokens")
     } | {"held_out_in_train": int(np.count_nonzero(shared))}
     rules = f"{plan.tasks[0].corpus.sentences}/{RULES_VERSION}"
-    origin = Origin(tokenizer.digest, tokenizer.vocab_size, tokenizer.lowercase, rules)
+    origin = Provenance(tokenizer.digest, tokenizer.vocab_size, tokenizer.lowercase, rules)
 
     _replaced(folder / "tokenizer", tokenizer.save)
     files.write_json(folder / "build.json", {"plan": plan.digest, "held_out": settings.held_out, "counts": counts})
@@ -339,7 +339,7 @@ def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareS
 
         _replaced(folder / side, write)
     shutil.rmtree(plan.parts, ignore_errors=True)
-    return Built(headers["train"], headers.get("held_out"), **counts)
+    return BuildResult(headers["train"], headers.get("held_out"), **counts)
 
 
 def _held_out(digests: np.ndarray, num_train: int, plan: _Plan, settings: PrepareSettings) -> np.ndarray:
@@ -366,7 +366,7 @@ def _held_out(digests: np.ndarray, num_train: int, plan: _Plan, settings: Prepar
     return chosen
 
 
-def _chosen(plan: _Plan, summaries: Sequence[PartSummary], of_part: Sequence[np.ndarray]) -> Iterator[Documents]:
+def _chosen(plan: _Plan, summaries: Sequence[PartSummary], of_part: Sequence[np.ndarray]) -> Iterator[DocumentBatch]:
     for task, summary, chosen in zip(plan.tasks, summaries, of_part, strict=True):
         if not chosen.any():
             continue
@@ -381,7 +381,7 @@ def _chosen(plan: _Plan, summaries: Sequence[PartSummary], of_part: Sequence[np.
 def _replaced(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a folder, whole or not at all, in place of one that an unfinished build left."""
     _removed(folder)
-    with files.whole_folder(folder) as part:
+    with files.atomic_folder(folder) as part:
         write(part)
 
 

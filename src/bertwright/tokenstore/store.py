@@ -47,7 +47,7 @@ class StoreFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """What decided a store's content."""
 
     vocabulary: str
@@ -63,7 +63,7 @@ class StoreHeader:
     """What a store says about itself."""
 
     format_version: int
-    origin: Origin
+    origin: Provenance
     corpus: str
     """Digest over the texts of the store's documents, in order."""
     num_tokens: int
@@ -73,7 +73,7 @@ class StoreHeader:
     """The token files in order, then sentence_starts.npy and document_starts.npy."""
 
 
-class Documents(NamedTuple):
+class DocumentBatch(NamedTuple):
     """Some whole documents on their way into a store."""
 
     tokens: np.ndarray
@@ -155,7 +155,7 @@ class TokenStore:
 
 
 def write_store(
-    folder: Path, documents: Iterable[Documents], origin: Origin, corpus: str, shard_tokens: int = SHARD_TOKENS
+    folder: Path, documents: Iterable[DocumentBatch], origin: Provenance, corpus: str, shard_tokens: int = SHARD_TOKENS
 ) -> StoreHeader:
     """Write a store into an existing, empty folder, in constant memory; the header comes last.
 
@@ -272,7 +272,7 @@ def _read_header(folder: Path) -> StoreHeader:
         )
     if value.pop("digest", None) != _digest_of(value):
         raise ValueError(f"{path}: altered since the store was built; {WAY_OUT}")
-    origin = Origin(**value.pop("origin"))
+    origin = Provenance(**value.pop("origin"))
     return StoreHeader(origin=origin, files=tuple(StoreFile(**file) for file in value.pop("files")), **value)
 
 

@@ -20,9 +20,9 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from bertwright import files
-from bertwright.corpus.documents import CorpusSettings, Document, Piece, read_piece
+from bertwright.corpus.documents import CorpusSettings, CorpusShard, Document, read_shard
 from bertwright.corpus.sentences import sentence_splitter
-from bertwright.tokenstore.store import Documents
+from bertwright.tokenstore.store import DocumentBatch
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h: the signal that a process gets when its parent dies
@@ -35,7 +35,7 @@ class PartTask(NamedTuple):
     folder: Path
     number: int
     corpus: CorpusSettings
-    piece: Piece
+    piece: CorpusShard
 
 
 class PartSummary(NamedTuple):
@@ -52,7 +52,7 @@ class PartSummary(NamedTuple):
     """[UNK]: characters that the vocabulary does not have."""
 
 
-def serve(descriptor: int, parent: int) -> None:
+def worker_main(descriptor: int, parent: int) -> None:
     """A worker process: receive a tokenizer, then tasks; answer each with None or with the error it ended in.
 
     It ends when the other side closes the connection, which a killed process does too; on Linux it ends with it at
@@ -83,15 +83,15 @@ def write_part(task: PartTask, tokenizer: Tokenizer) -> None:
     digests: list[bytes] = []
     chunks = kept_documents = all_sentences = kept_sentences = unknown_tokens = 0
     kept: list[np.ndarray] = []
-    with files.whole_file(_chunks_path(task.folder, task.number)) as path, path.open("wb") as file:
-        documents = read_piece(task.corpus, task.piece)
+    with files.atomic_file(_chunks_path(task.folder, task.number)) as path, path.open("wb") as file:
+        documents = read_shard(task.corpus, task.piece)
         for chunk in _sentence_chunks(documents, task.corpus.sentences, digests):
             encoded = tokenizer.ids(chunk.sentences)
             lengths = np.diff(encoded.offsets)
             document = np.repeat(np.arange(len(chunk.counts)), chunk.counts)
             document_lengths = np.bincount(document[lengths > 0], minlength=len(chunk.counts))
             kept.append(document_lengths > 0)
-            whole = Documents(
+            whole = DocumentBatch(
                 encoded.ids.astype(dtype),
                 lengths[lengths > 0].astype(np.uint32),
                 document_lengths[document_lengths > 0].astype(np.uint32),
@@ -111,7 +111,7 @@ def write_part(task: PartTask, tokenizer: Tokenizer) -> None:
         empty_sentences=all_sentences - kept_sentences,
         unknown_tokens=unknown_tokens,
     )
-    with files.whole_file(_summary_path(task.folder, task.number)) as path, path.open("wb") as file:
+    with files.atomic_file(_summary_path(task.folder, task.number)) as path, path.open("wb") as file:
         np.savez(file, allow_pickle=False, **{name: np.asarray(value) for name, value in summary._asdict().items()})
 
 
@@ -127,19 +127,19 @@ def read_summary(folder: Path, number: int) -> PartSummary:
         return PartSummary(digests, *(int(count) for count in counts))
 
 
-def read_chunks(folder: Path, number: int, count: int) -> Iterator[Documents]:
+def read_chunks(folder: Path, number: int, count: int) -> Iterator[DocumentBatch]:
     """The documents of a finished part."""
     with _chunks_path(folder, number).open("rb") as file:
         for _ in range(count):
-            yield Documents(*(np.load(file, allow_pickle=False) for _ in Documents._fields))
+            yield DocumentBatch(*(np.load(file, allow_pickle=False) for _ in DocumentBatch._fields))
 
 
-def selected(documents: Documents, chosen: np.ndarray) -> Documents:
+def selected(documents: DocumentBatch, chosen: np.ndarray) -> DocumentBatch:
     """Those documents for which `chosen` (bool) says so."""
     if chosen.all():
         return documents
     sentences = np.repeat(chosen, documents.document_lengths)
-    return Documents(
+    return DocumentBatch(
         documents.tokens[np.repeat(sentences, documents.sentence_lengths)],
         documents.sentence_lengths[sentences],
         documents.document_lengths[chosen],

@@ -15,13 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.files import digest_file, read_json, remove_folder, whole_folder, write_json
+from bertwright.files import atomic_folder, digest_file, read_json, remove_folder, write_json
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Every checkpoint in a folder, oldest first."""
     return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()), key=step_of)
 
@@ -42,7 +42,7 @@ def save(
     if path.exists():
         return path
     try:
-        with whole_folder(path) as part:
+        with atomic_folder(path) as part:
             write_model(part)
             save_file(dict(optimizer), part / OPTIMIZER)
             files = sorted(file for file in part.iterdir())
@@ -50,7 +50,7 @@ def save(
             write_json(part / STATE, {"step": step, "files": listed})
     except SafetensorError as error:  # it reports the system's errors as text
         raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
-    for old in checkpoints(folder)[:-keep]:
+    for old in list_checkpoints(folder)[:-keep]:
         remove_folder(old)
     return path
 
@@ -61,7 +61,7 @@ def verify(checkpoint: Path) -> dict[str, Any]:
     Raises ValueError naming the first file that is missing, truncated or altered.
     """
     remedy = "start anew in another folder"
-    if checkpoints(checkpoint.parent)[0] != checkpoint:
+    if list_checkpoints(checkpoint.parent)[0] != checkpoint:
         remedy = f"delete {checkpoint} to go on from the one before it, or {remedy}"
     if not (checkpoint / STATE).is_file():
         raise ValueError(f"{checkpoint}: {STATE} is missing; {remedy}")
@@ -81,9 +81,9 @@ def verify(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def newest(folder: Path) -> Path | None:
+def latest(folder: Path) -> Path | None:
     """The newest checkpoint, verified; None where there is none."""
-    found = checkpoints(folder)
+    found = list_checkpoints(folder)
     if not found:
         return None
     verify(found[-1])

@@ -20,7 +20,9 @@ from bertwright.kernels.linear_bf16 import dense, is_native_bf16, uses_native_li
 from bertwright.models.config import BertConfig
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # of a forward pass: enough to fill the machine
-KEPT = 50  # numbers that a layer keeps of a token for the backward pass, in hidden sizes; about twice what was counted
+ACTIVATIONS_PER_TOKEN = (
+    50  # numbers that a layer keeps of a token for the backward pass, in hidden sizes; about twice what was counted
+)
 GPU_SHARE = 0.6  # of a GPU's memory that a pass may fill: gradients of weights and the allocator's gaps take more
 
 
@@ -47,29 +49,29 @@ class DeviceSettings:
 
 
 @dataclass(frozen=True)
-class Place:
+class ExecutionContext:
     """What `DeviceSettings` came to on this machine, in this process."""
 
     device: torch.device
     dtype: torch.dtype
     threads: int
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Rank 0 alone prints, evaluates to the screen, and writes files."""
         return self.rank == 0
 
-    def agree(self, fault: Exception | None, what: str) -> None:
+    def raise_on_all_ranks(self, fault: Exception | None, what: str) -> None:
         """Let the ranks hear from the first whether it has found a fault with `what`.
 
         Raises that fault on the first rank, and ValueError on the others, which wait here for its word.
         """
-        if self.ranks > 1:
+        if self.world_size > 1:
             found = torch.tensor([fault is not None], device=self.device)
             dist.broadcast(found, src=0)
-            if found and not self.leads:
+            if found and not self.is_main_process:
                 raise ValueError(f"{what}: refused by the first rank, which says why")
         if fault is not None:
             raise fault
@@ -78,10 +80,10 @@ class Place:
         number_type = str(self.dtype).removeprefix("torch.")
         threads = f"{self.threads} thread" + "s" * (self.threads > 1)
         on = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {threads}"
-        return f"{on}, {number_type}" + (f", {self.ranks} ranks" if self.ranks > 1 else "")
+        return f"{on}, {number_type}" + (f", {self.world_size} ranks" if self.world_size > 1 else "")
 
 
-def multiplies_bfloat16(device: torch.device) -> bool:
+def supports_bfloat16(device: torch.device) -> bool:
     """Whether bfloat16 matrix products are faster than float32 there: emulation is ten times slower."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
@@ -90,7 +92,7 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 @contextmanager
-def placed(settings: DeviceSettings, joined: bool = False) -> Iterator[Place]:
+def execution_context(settings: DeviceSettings, joined: bool = False) -> Iterator[ExecutionContext]:
     """Set this process up to compute as settings say.
 
     `joined`: under torchrun, to compute together with the other ranks, until the block ends; else it computes alone, be
@@ -101,7 +103,7 @@ def placed(settings: DeviceSettings, joined: bool = False) -> Iterator[Place]:
             "device cuda was asked for, but this PyTorch sees no GPU; leave --device at auto, or see nvidia-smi"
         )
     on_gpu = settings.device != "cpu" and torch.cuda.is_available()
-    ranks, rank = (int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))) if joined else (1, 0)
+    world_size, rank = (int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))) if joined else (1, 0)
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -109,10 +111,10 @@ def placed(settings: DeviceSettings, joined: bool = False) -> Iterator[Place]:
     threads = settings.threads or available_cpus(local_ranks)
     torch.set_num_threads(threads)
     configure_malloc()
-    fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and multiplies_bfloat16(device))
-    place = Place(device, torch.bfloat16 if fast else torch.float32, threads, rank, ranks)
-    with _computing_alike_each_time() if on_gpu else nullcontext():
-        if ranks > 1:
+    fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and supports_bfloat16(device))
+    place = ExecutionContext(device, torch.bfloat16 if fast else torch.float32, threads, rank, world_size)
+    with _deterministic_algorithms() if on_gpu else nullcontext():
+        if world_size > 1:
             # One rank scores while the others wait, which may take longer than torch would; a rank that is dead is
             # noticed by torchrun.
             backend, patience = "nccl" if on_gpu else "gloo", timedelta(days=7)
@@ -123,12 +125,12 @@ def placed(settings: DeviceSettings, joined: bool = False) -> Iterator[Place]:
         try:
             yield place
         finally:
-            if ranks > 1:
+            if world_size > 1:
                 dist.destroy_process_group()
 
 
 @contextmanager
-def _computing_alike_each_time() -> Iterator[None]:
+def _deterministic_algorithms() -> Iterator[None]:
     """On a GPU sums are otherwise taken in the order in which threads come; a resumed run would drift away.
 
     Only warns where an operation knows no other order (the backward pass of attention), rather than to end a run.
@@ -146,14 +148,14 @@ def _computing_alike_each_time() -> Iterator[None]:
         chosen.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
 
 
-def tokens_a_pass(place: Place, config: BertConfig) -> int:
+def default_micro_batch_tokens(place: ExecutionContext, config: BertConfig) -> int:
     """How many tokens a forward pass in training takes where the user does not say; the same on every machine alike."""
     if place.device.type != "cuda":
         return CPU_TOKENS
-    return fitting_tokens(torch.cuda.get_device_properties(place.device).total_memory, place.dtype, config)
+    return tokens_that_fit(torch.cuda.get_device_properties(place.device).total_memory, place.dtype, config)
 
 
-def fitting_tokens(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
+def tokens_that_fit(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
     """Tokens of a forward pass that fit into a GPU of so many bytes, beside weights, gradients and moments (float32).
 
     >>> base = BertConfig.named("base", vocab_size=30_522)
@@ -161,11 +163,11 @@ def fitting_tokens(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
     [3296, 13713, 50171]
     """
     room = GPU_SHARE * memory - 4 * 4 * config.num_parameters
-    a_token = KEPT * dtype.itemsize * config.hidden_size * config.num_layers
+    a_token = ACTIVATIONS_PER_TOKEN * dtype.itemsize * config.hidden_size * config.num_layers
     return min(max(int(room / a_token), 512), GPU_TOKENS)
 
 
-def gemm_ceiling(place: Place, hidden_size: int, seconds: float = 0.3) -> float:
+def measure_peak_flops(place: ExecutionContext, hidden_size: int, seconds: float = 0.3) -> float:
     """Matrix-product speed that this place keeps up on a feed-forward layer's shape, FLOP/s.
 
     The yardstick of utilisation: what a model of this width could reach if it were nothing but matrix products, torch's

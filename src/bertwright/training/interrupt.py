@@ -13,15 +13,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from bertwright.pretraining.data import prefetch
-from bertwright.training.context import Place
-from bertwright.training.loop import Objective, Rate, Report, steps
+from bertwright.training.context import ExecutionContext
+from bertwright.training.loop import LossModule, LRSchedule, StepReport, train_steps
 from bertwright.training.optimizer import AdamW
 
 M = TypeVar("M")
 
 
 @contextmanager
-def interruptible() -> Iterator[list[int]]:
+def graceful_shutdown() -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM fill the list that this gives, so that the step in hand is finished and saved.
 
     A second Ctrl-C ends the program at once.
@@ -44,32 +44,32 @@ def interruptible() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def steps_until(
+def train_until_stopped(
     received: list[int],
-    objective: Objective[M],
+    objective: LossModule[M],
     batches: Iterator[list[M]],
     optimizer: AdamW,
-    rate: Rate,
-    place: Place,
+    rate: LRSchedule,
+    place: ExecutionContext,
     all_used: bool = True,
-) -> Iterator[Report]:
+) -> Iterator[StepReport]:
     """The loop's steps on this rank, their batches made ahead; ends early, on all ranks alike, once a signal came.
 
     `all_used`: every parameter takes part in every step, which saves the ranks a search.
     """
     trained: Any = objective
-    if place.ranks > 1:
+    if place.world_size > 1:
         trained = DistributedDataParallel(objective, find_unused_parameters=not all_used)
     with closing(prefetch(batches)) as ahead:
-        for report in steps(trained, ahead, optimizer, rate):
+        for report in train_steps(trained, ahead, optimizer, rate):
             yield report
             if _on_any_rank(bool(received), place):
                 return
 
 
-def _on_any_rank(flag: bool, place: Place) -> bool:
+def _on_any_rank(flag: bool, place: ExecutionContext) -> bool:
     """Whether the flag is up on some rank: ranks must stop at the same step."""
-    if place.ranks == 1:
+    if place.world_size == 1:
         return flag
     raised = torch.tensor(float(flag), device=place.device)
     dist.all_reduce(raised)

@@ -19,14 +19,14 @@ from torch.nn.parallel import DistributedDataParallel
 from bertwright.training.optimizer import AdamW
 
 M = TypeVar("M")
-Rate = Callable[[int], float]  # the learning rate of a step, counted from 0
+LRSchedule = Callable[[int], float]  # the learning rate of a step, counted from 0
 
 
 class DivergedError(RuntimeError):
     """A loss, a gradient, an output or a weight is not finite. What has been written before it is good."""
 
 
-def refuse_infinite(finite: bool) -> None:
+def check_finite_outputs(finite: bool) -> None:
     """Raise DivergedError unless all outputs of a model are `finite`."""
     if not finite:
         raise DivergedError(
@@ -34,7 +34,7 @@ def refuse_infinite(finite: bool) -> None:
         )
 
 
-class Computed(NamedTuple):
+class LossOutput(NamedTuple):
     """One micro-batch, forward."""
 
     loss: Tensor
@@ -43,7 +43,7 @@ class Computed(NamedTuple):
     """Scalars that add up over the step, for the report: sums of losses, of right answers, of tokens."""
 
 
-class Report(NamedTuple):
+class StepReport(NamedTuple):
     """One step, done."""
 
     step: int
@@ -57,24 +57,24 @@ class Report(NamedTuple):
     """Wall-clock time of this step, waiting for data included; what the caller does between two steps is not."""
 
 
-class Objective(torch.nn.Module, Generic[M]):
+class LossModule(torch.nn.Module, Generic[M]):
     """A loss as a module, which is what DistributedDataParallel wraps: it must see the forward pass."""
 
-    def __init__(self, model: torch.nn.Module, compute: Callable[[M], Computed]) -> None:
+    def __init__(self, model: torch.nn.Module, compute: Callable[[M], LossOutput]) -> None:
         super().__init__()
         self.model = model
         self.compute = compute
 
-    def forward(self, batch: M) -> Computed:
+    def forward(self, batch: M) -> LossOutput:
         return self.compute(batch)
 
 
-def steps(
-    objective: Callable[[M], Computed],
+def train_steps(
+    objective: Callable[[M], LossOutput],
     batches: Iterable[Sequence[M]],
     optimizer: AdamW,
-    rate: Rate,
-) -> Iterator[Report]:
+    rate: LRSchedule,
+) -> Iterator[StepReport]:
     """Run one optimizer step for each list of micro-batches; goes on from `optimizer.steps`.
 
     Raises DivergedError before the optimizer moves when the loss or the gradient is not finite.
@@ -86,11 +86,11 @@ def steps(
         _check_finite(optimizer.steps + 1, sums, norm)
         learning_rate = rate(optimizer.steps)
         optimizer.step(learning_rate, norm)
-        yield Report(optimizer.steps, sums, norm, learning_rate, time.perf_counter() - started)
+        yield StepReport(optimizer.steps, sums, norm, learning_rate, time.perf_counter() - started)
         started = time.perf_counter()
 
 
-def check_weights(model: torch.nn.Module, step: int) -> None:
+def check_finite_weights(model: torch.nn.Module, step: int) -> None:
     """Look for weights that are not finite, before a run starts from them (step 0) and before they are written.
 
     Raises ValueError at the start. Raises DivergedError later: only another step would notice what this one has done.
@@ -101,28 +101,28 @@ def check_weights(model: torch.nn.Module, step: int) -> None:
                 raise ValueError(f"the weights to start from are damaged: {name} has numbers that are not finite")
             raise DivergedError(
                 f"step {step}: the weights are not finite any more ({name}), and were not written; the rate is far too "
-                "high for this model (try a hundredth of --learning-rate), or the warm-up too short (--warmup-share)"
+                "high for this model (try a hundredth of --learning-rate), or the warm-up too short (--warmup-ratio)"
             )
 
 
-def _backward(objective: Callable[[M], Computed], micro_batches: Sequence[M]) -> dict[str, float]:
+def _backward(objective: Callable[[M], LossOutput], micro_batches: Sequence[M]) -> dict[str, float]:
     """Gradients of the whole step into the parameters; returns its sums, over all ranks."""
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
     parts = []
     for number, batch in enumerate(micro_batches):
         last = number + 1 == len(micro_batches)
         with nullcontext() if last else _without_exchange(objective):
             computed = objective(batch)
             # Averaging over ranks is what DistributedDataParallel does; shares must be summed.
-            (computed.loss * ranks if ranks > 1 else computed.loss).backward()  # type: ignore[no-untyped-call]
+            (computed.loss * world_size if world_size > 1 else computed.loss).backward()  # type: ignore[no-untyped-call]
         parts.append(torch.stack([value.detach().double() for value in computed.sums.values()]))
     total = torch.stack(parts).sum(0)
-    if ranks > 1:
+    if world_size > 1:
         dist.all_reduce(total)
     return dict(zip(computed.sums, total.tolist(), strict=True))
 
 
-def _without_exchange(objective: Callable[[M], Computed]) -> AbstractContextManager[None]:
+def _without_exchange(objective: Callable[[M], LossOutput]) -> AbstractContextManager[None]:
     """Gradients travel between ranks once a step, with the last micro-batch."""
     return objective.no_sync() if isinstance(objective, DistributedDataParallel) else nullcontext()
 
@@ -132,6 +132,6 @@ def _check_finite(step: int, sums: Mapping[str, float], norm: float) -> None:
     if bad:
         raise DivergedError(
             f"step {step}: not finite: {', '.join(bad)}. The step was not taken. Usual causes: a rate too high for "
-            "this model or batch (try a third of --learning-rate), too short a warm-up (raise --warmup-share), or "
+            "this model or batch (try a third of --learning-rate), too short a warm-up (raise --warmup-ratio), or "
             "damaged weights to start from"
         )

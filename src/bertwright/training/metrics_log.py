@@ -16,14 +16,14 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from bertwright.files import naming, whole_file, write_text
+from bertwright.files import atomic_file, attach_filename, write_text
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Every record of a run, in order. A last line that a killed process left half-written is left out."""
-    path = run / METRICS
+    path = run / METRICS_FILE
     return list(_records(path)) if path.exists() else []
 
 
@@ -40,7 +40,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 raise ValueError(f"{path}, line {number}: no record of a run ({error!r})") from None
 
 
-class Journal:
+class MetricLogger:
     """Writes a run's records. A resumed run first forgets what lies beyond its checkpoint, so no step stands twice."""
 
     def __init__(self, run: Path, first_step: int, evaluation: str = "held_out") -> None:
@@ -48,15 +48,15 @@ class Journal:
         kept = [record for record in read_metrics(run) if record["step"] <= first_step]
         self.evaluation = evaluation
         self.evaluations = {record["step"]: record for record in kept if record["kind"] == evaluation}
-        write_text(run / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
-        self.path = run / METRICS
+        write_text(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))
+        self.path = run / METRICS_FILE
         self.file = self.path.open("a", encoding="utf-8", buffering=1)
-        self.board = Board(run / "tensorboard", first_step + 1)
+        self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
 
     def write(self, kind: str, step: int, values: dict[str, float]) -> None:
         """One record: what it tells ("train", "held_out", "dev"), the steps done, and its numbers by name."""
         record = {"kind": kind, "step": step} | values
-        with naming(self.path):
+        with attach_filename(self.path):
             self.file.write(json.dumps(record) + "\n")
         if kind == self.evaluation:
             self.evaluations[step] = record
@@ -64,7 +64,7 @@ class Journal:
 
     def flush(self) -> None:
         """On disk before a checkpoint is: a record must not be lost that no later run will write again."""
-        with naming(self.path):
+        with attach_filename(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
 
@@ -74,7 +74,7 @@ class Journal:
         self.board.close()
 
 
-class Board:
+class TensorBoardWriter:
     """A run's numbers for TensorBoard. PyTorch's writer has a thread, whose errors reach the terminal alone."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
@@ -96,7 +96,7 @@ class Board:
         self.file.close()
 
     def _add(self, event: Event) -> None:
-        with naming(self.path):
+        with attach_filename(self.path):
             self.records.write(event.SerializeToString())
 
 
@@ -132,5 +132,5 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> No
         if panel.lines:
             panel.legend()
     figure.suptitle(run.name, parse_math=False)  # two $ in a folder's name are no formula
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         figure.savefig(part, dpi=130, format="png")

@@ -19,17 +19,17 @@ class OptimizerSettings:
     learning_rate: float = 1e-4
     """Peak rate (paper: 1e-4 at 256 sequences a step in pre-training, A.2; 2e-5 to 5e-5 in fine-tuning, A.3). Small
     models take more."""
-    warmup_share: float = 0.01
+    warmup_ratio: float = 0.01
     """Share of all steps in which the rate climbs to its peak (paper: 10,000 of 1,000,000; in fine-tuning a tenth)."""
     beta1: float = 0.9
     """Memory of the mean gradient (paper)."""
     beta2: float = 0.999
     """Memory of the mean squared gradient (paper)."""
-    epsilon: float = 1e-6
+    eps: float = 1e-6
     """Added to the root of the mean square (Google's code)."""
     weight_decay: float = 0.01
     """Decoupled decay of matrices and embeddings; biases and LayerNorm have none (paper: 0.01)."""
-    clip_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm (Google's code)."""
     bias_correction: bool = False
     """Adam's correction of young moments. Google's code leaves it out; turn it on for fine-tuning small sets."""
@@ -37,12 +37,12 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
             raise ValueError(f"learning_rate must be above 0 and finite, not {self.learning_rate}")
-        if not 0 <= self.warmup_share < 1:
-            raise ValueError(f"warmup_share is a share of all steps, from 0 to below 1, not {self.warmup_share}")
+        if not 0 <= self.warmup_ratio < 1:
+            raise ValueError(f"warmup_ratio is a share of all steps, from 0 to below 1, not {self.warmup_ratio}")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ValueError(f"beta1 and beta2 must lie in [0, 1), not {self.beta1} and {self.beta2}")
-        if not (self.epsilon > 0 and self.clip_norm > 0 and self.weight_decay >= 0):
-            raise ValueError("epsilon and clip_norm must be above 0, weight_decay at least 0")
+        if not (self.eps > 0 and self.max_grad_norm > 0 and self.weight_decay >= 0):
+            raise ValueError("epsilon and max_grad_norm must be above 0, weight_decay at least 0")
 
 
 class AdamW:
@@ -58,12 +58,12 @@ class AdamW:
         self.parameters = dict(parameters)
         self.settings = settings
         self.steps = 0
-        self.alike: dict[tuple[float, float], list[str]] = {}
+        self.param_groups: dict[tuple[float, float], list[str]] = {}
         """Rate factor and weight decay → the names of the parameters that have both."""
         for name, parameter in self.parameters.items():
             decay = settings.weight_decay if parameter.ndim > 1 else 0.0
-            self.alike.setdefault(((factors or {}).get(name, 1.0), decay), []).append(name)
-        self.touched: dict[str, Tensor] = {}
+            self.param_groups.setdefault(((factors or {}).get(name, 1.0), decay), []).append(name)
+        self.active_rows: dict[str, Tensor] = {}
         """Which rows of a table had a gradient in any step, for tables with sparse gradients."""
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
@@ -85,14 +85,14 @@ class AdamW:
         self.steps += 1
         settings = self.settings
         corrected = settings.bias_correction
-        for (factor, decay), names in self.alike.items():
+        for (factor, decay), names in self.param_groups.items():
             update = AdamStep(
                 lr=learning_rate * factor,
                 beta1=settings.beta1,
                 beta2=settings.beta2,
-                eps=settings.epsilon,
+                eps=settings.eps,
                 weight_decay=decay,
-                clip_scale=min(1.0, settings.clip_norm / max(norm, 1e-30)),
+                clip_scale=min(1.0, settings.max_grad_norm / max(norm, 1e-30)),
                 correction1=1.0 - settings.beta1**self.steps if corrected else 1.0,
                 correction2=1.0 - settings.beta2**self.steps if corrected else 1.0,
             )
@@ -104,7 +104,7 @@ class AdamW:
                     self._move_rows(name, gradient, update)
                 elif gradient is not None:
                     dense[name] = gradient
-                    self.touched.pop(name, None)
+                    self.active_rows.pop(name, None)
             adamw_(
                 [self.parameters[name] for name in dense],
                 list(dense.values()),
@@ -115,9 +115,9 @@ class AdamW:
 
     def _move_rows(self, name: str, gradient: Tensor, update: AdamStep) -> None:
         moments = self.exp_avg[name], self.exp_avg_sq[name]
-        if name not in self.touched:
-            self.touched[name] = ((moments[0] != 0) | (moments[1] != 0)).any(1).to(torch.uint8)
-        adamw_rows_(self.parameters[name], gradient, *moments, self.touched[name], update)
+        if name not in self.active_rows:
+            self.active_rows[name] = ((moments[0] != 0) | (moments[1] != 0)).any(1).to(torch.uint8)
+        adamw_rows_(self.parameters[name], gradient, *moments, self.active_rows[name], update)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, as named tensors."""
@@ -139,5 +139,5 @@ class AdamW:
                     f"{list(tensor.shape)} expected"
                 )
             tensor.copy_(state[name])
-        self.touched.clear()
+        self.active_rows.clear()
         self.steps = int(state["steps"])

@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar
 from rich.console import Console
 
 from bertwright.console import say
-from bertwright.files import folder_lock, read_json, sweep_parts, write_json
+from bertwright.files import lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
-from bertwright.training.context import DeviceSettings, Place, placed
+from bertwright.training.context import DeviceSettings, ExecutionContext, execution_context
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"
 DATA = "data.json"  # digests of what a run learns from and is scored on, by name
@@ -50,7 +50,7 @@ def saved_settings(cls: type[S], run: Path) -> S:
         raise ValueError(f"{error} (the folder was written by `{writer}`)") from None
 
 
-def check_folder(settings: Resumable, free: tuple[str, ...]) -> None:
+def check_run_directory(settings: Resumable, free: tuple[str, ...]) -> None:
     """A new run needs a folder without one; a resumed run must be the one that the folder holds.
 
     `free`: settings that may differ, as they say where and how often, not what is computed.
@@ -70,48 +70,48 @@ def check_folder(settings: Resumable, free: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def held(settings: Resumable, free: tuple[str, ...], alone: bool = False) -> Iterator[Place]:
+def locked_run(settings: Resumable, free: tuple[str, ...], alone: bool = False) -> Iterator[ExecutionContext]:
     """Where a run computes, `alone` or with all ranks of torchrun.
 
-    Its folder is held for this process, and found fit by `check_folder`, all the while.
+    Its folder is held for this process, and found fit by `check_run_directory`, all the while.
     """
     with ExitStack() as stack:
-        place = stack.enter_context(placed(settings.device, joined=not alone))
+        place = stack.enter_context(execution_context(settings.device, joined=not alone))
         fault = None
-        if place.leads:
+        if place.is_main_process:
             try:
-                stack.enter_context(folder_lock(settings.run))
-                check_folder(settings, free)
+                stack.enter_context(lock_folder(settings.run))
+                check_run_directory(settings, free)
             except (ValueError, OSError) as error:
                 fault = error
-        place.agree(fault, str(settings.run))
+        place.raise_on_all_ranks(fault, str(settings.run))
         yield place
 
 
-def finished_model(settings: Resumable, place: Place, console: Console) -> Path | None:
+def finished_model(settings: Resumable, place: ExecutionContext, console: Console) -> Path | None:
     """The model's folder, where a resumed run has one: it is written last of all, so nothing is left to do."""
     folder = settings.run / "model"
     if not (settings.resume and folder.is_dir()):
         return None
-    if place.leads:
+    if place.is_main_process:
         say(console, f"{settings.run}: finished already; the model is {folder}")
     return folder
 
 
-def settle(model: BertForPretraining | BertForTask, place: Place) -> None:
+def prepare_model(model: BertForPretraining | BertForTask, place: ExecutionContext) -> None:
     """Make a model ready to be trained where this process computes."""
     model.encoder.compute_dtype = place.dtype
-    model.encoder.embeddings.sparse = place.ranks == 1  # DistributedDataParallel exchanges no sparse gradients
+    model.encoder.embeddings.sparse = place.world_size == 1  # DistributedDataParallel exchanges no sparse gradients
     model.to(place.device).train()
 
 
-def changed_data(run: Path, now: Mapping[str, str]) -> list[str]:
+def changed_files(run: Path, now: Mapping[str, str]) -> list[str]:
     """What is not as it was when a run began, by the names of the digests; those of `now` against those kept."""
-    before = kept_digests(run)
+    before = read_digests(run)
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
-def kept_digests(run: Path) -> dict[str, str]:
+def read_digests(run: Path) -> dict[str, str]:
     """The digests of what a run read when it began."""
     before = read_json(run / DATA)
     if not isinstance(before, dict):
@@ -119,14 +119,14 @@ def kept_digests(run: Path) -> dict[str, str]:
     return before
 
 
-def way_on(settings: Resumable, verb: str, place: Place) -> str:
+def resume_command(settings: Resumable, verb: str, place: ExecutionContext) -> str:
     """The command that goes on with a run, as it is typed."""
     # Without the dashes torchrun would take --run for a beginning of its own --run-path.
-    launcher = f"torchrun --nproc-per-node {place.ranks} -m -- " if place.ranks > 1 else ""
+    launcher = f"torchrun --nproc-per-node {place.world_size} -m -- " if place.world_size > 1 else ""
     return f"{launcher}bertwright {verb} --run {shlex.quote(str(settings.run))} --resume"
 
 
-def write_down(settings: Resumable, verb: str, data: Mapping[str, str]) -> None:
+def record_run(settings: Resumable, verb: str, data: Mapping[str, str]) -> None:
     """Write what a run is into its folder, and sweep away what a killed process left half-written there.
 
     `verb`: the command that goes on with it; `data`: the digests of what it reads.
@@ -137,4 +137,4 @@ def write_down(settings: Resumable, verb: str, data: Mapping[str, str]) -> None:
     begun = replace(settings, resume=False)  # type: ignore[type-var]  # the file says how to do it all again
     write_settings(settings.run / "settings.toml", begun, f"bertwright {verb}: the settings in force")
     for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
-        sweep_parts(folder)
+        remove_stale_parts(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def linear(step: int, *, peak: float, warmup: int, total: int) -> float:
+def linear_warmup_decay(step: int, *, peak: float, warmup: int, total: int) -> float:
     """Rate for step `step` (0 … total-1): up from peak/warmup to peak, then straight down to peak/(total-warmup).
 
     Section A.2 ("learning rate warmup over the first 10,000 steps, and linear decay"). The first step already moves

@@ -13,7 +13,7 @@ tokens, minimum frequency 5): 1.88 tokens a word and 10,318 tokens never used wi
 1.02 and 2,235 with one that falls.
 
 Frequencies are exact after every merge, and ties go to the pair whose texts come first: the result is a function of
-the counts. `NativeLearner` (wordpiece.cpp) and `PythonLearner` give the same tokens in the same order.
+the counts. `NativeMergeTrainer` (wordpiece.cpp) and `PythonMergeTrainer` give the same tokens in the same order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Criterion(NamedTuple):
     min_frequency: int
 
 
-class Learner(Protocol):
+class MergeTrainer(Protocol):
     """Learns as many pieces as asked, and more when asked again."""
 
     def advance(self, wanted: int) -> list[str]:
@@ -46,17 +46,17 @@ class Learner(Protocol):
         ...
 
 
-def learner(words: Mapping[str, int], alphabet: frozenset[str], criterion: Criterion) -> Learner:
+def make_trainer(words: Mapping[str, int], alphabet: frozenset[str], criterion: Criterion) -> MergeTrainer:
     """The native learner, or its twin where there is no compiler.
 
     Words with a character outside `alphabet` are [UNK] as a whole, whatever is learned: nothing is learned from them.
     """
     known = {word: count for word, count in words.items() if alphabet.issuperset(word)}
     library = native.load_library("wordpiece")
-    return PythonLearner(known, criterion) if library is None else NativeLearner(known, criterion, library)
+    return PythonMergeTrainer(known, criterion) if library is None else NativeMergeTrainer(known, criterion, library)
 
 
-def spelled(word: str) -> list[str]:
+def initial_symbols(word: str) -> list[str]:
     """A word as single characters.
 
     >>> spelled("the")
@@ -68,12 +68,12 @@ def spelled(word: str) -> list[str]:
 Pair = tuple[str, str]
 
 
-class PythonLearner:
-    """The twin of `NativeLearner`. Its heap is lazy: an entry whose score has changed since is thrown away on top."""
+class PythonMergeTrainer:
+    """The twin of `NativeMergeTrainer`. Its heap is lazy: an entry whose score has changed since is thrown away on top."""
 
     def __init__(self, words: Mapping[str, int], criterion: Criterion) -> None:
         self._criterion = criterion
-        self._words = [(spelled(word), count) for word, count in words.items()]
+        self._words = [(initial_symbols(word), count) for word, count in words.items()]
         self._symbols: dict[str, int] = {}  # frequency of each
         self._pairs: dict[Pair, int] = {}  # frequency of each
         self._where: dict[Pair, set[int]] = {}  # words in which it occurs, or once did
@@ -162,7 +162,7 @@ def _rewritten(symbols: list[str], pair: Pair, merged: str) -> list[str]:
     return rewritten
 
 
-class NativeLearner:
+class NativeMergeTrainer:
     """The learner in wordpiece.cpp."""
 
     def __init__(self, words: Mapping[str, int], criterion: Criterion, library: ctypes.CDLL) -> None:

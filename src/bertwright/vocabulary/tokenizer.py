@@ -19,9 +19,9 @@ from bertwright.vocabulary.tokenizer_io import (
     CONTINUATION,
     SPECIAL_TOKENS,
     bert_backend,
-    complete,
+    canonical_form,
     read_backend,
-    what_decides_ids,
+    validate_backend,
     write_folder,
 )
 
@@ -63,14 +63,14 @@ class Encoding:
 class Tokenizer:
     """A WordPiece tokenizer with the ids of `transformers`' `BertTokenizerFast` on the same files.
 
-    Special tokens written out in a text are read in two ways. `encode` and `ids_with_specials` are for what is typed
+    Special tokens written out in a text are read in two ways. `encode` and `encode_ids` are for what is typed
     to a model: "[MASK]" is the mask, as in `transformers`. `ids` is for raw corpora: "[SEP]" there is three ordinary
     words, since a web page about BERT must not break the segments of a token store.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
         """Take over a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
-        self._tokens = complete(backend, source)
+        self._tokens = validate_backend(backend, source)
         self._backend = backend
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
@@ -128,7 +128,7 @@ class Tokenizer:
     @cached_property
     def digest(self) -> str:
         """Digest of what decides ids (vocabulary, normalizer, words, added tokens), not of how it was stored."""
-        return digest_bytes(json.dumps(what_decides_ids(self._backend), sort_keys=True).encode())
+        return digest_bytes(json.dumps(canonical_form(self._backend), sort_keys=True).encode())
 
     def token(self, number: int) -> str:
         """The token of an id; ValueError outside the vocabulary."""
@@ -151,7 +151,7 @@ class Tokenizer:
         """
         return flat_ids(self._raw, texts, add_special_tokens=False)
 
-    def ids_with_specials(self, texts: Sequence[str]) -> Ragged:
+    def encode_ids(self, texts: Sequence[str]) -> Ragged:
         """The ids of `encode_batch` without offsets: many times as fast."""
         return flat_ids(self._typed, texts, add_special_tokens=True)
 

@@ -242,7 +242,7 @@ def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.To
     if backend.model.continuing_subword_prefix != CONTINUATION:
         found = backend.model.continuing_subword_prefix
         raise ValueError(f"{path}: pieces inside a word begin with {found!r}; BERT's begin with {CONTINUATION!r}")
-    if rebuilt and (part := _unlike_berts(backend)):
+    if rebuilt and (part := _non_bert_component(backend)):
         raise ValueError(
             f"{path}: its {part} is not BERT's, but transformers puts BERT's in its place here; if it is right, write "
             f'"tokenizer_class": "{GENERIC_CLASSES[0]}" into tokenizer_config.json'
@@ -250,7 +250,7 @@ def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.To
     return backend
 
 
-def _unlike_berts(backend: tokenizers.Tokenizer) -> str | None:
+def _non_bert_component(backend: tokenizers.Tokenizer) -> str | None:
     """The first part of a tokenizer that is not as in BERT's, whose normalizer's settings may be any."""
     description = json.loads(backend.to_str())
     model, normalizer = description["model"], description["normalizer"] or {}
@@ -285,7 +285,7 @@ def _effective(normalizer: Mapping[str, Any]) -> dict[str, Any]:
     return dict(normalizer) | {"strip_accents": normalizer["lowercase"] if strip is None else strip}
 
 
-def what_decides_ids(backend: tokenizers.Tokenizer) -> dict[str, Any]:
+def canonical_form(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     """The parts of a tokenizer that decide ids, in one canonical form however they were stored."""
     description = json.loads(backend.to_str())
     normalizer = description["normalizer"]
@@ -299,7 +299,7 @@ def what_decides_ids(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     }
 
 
-def complete(backend: tokenizers.Tokenizer, source: str) -> list[str]:
+def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
     """Check a tokenizer, add what BERT's have beyond the vocabulary, and return its tokens in id order."""
     backend.no_truncation()  # some folders carry one model's limits, which are the caller's business
     backend.no_padding()
@@ -331,7 +331,7 @@ def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: list[str],
     """Write tokenizer.json, vocab.txt and tokenizer_config.json, from which transformers 4 and 5 give the same ids."""
     description = json.loads(backend.to_str())
     config: dict[str, Any] = dict(zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True))
-    if _unlike_berts(backend):
+    if _non_bert_component(backend):
         config["tokenizer_class"] = GENERIC_CLASSES[0]
     else:
         config["tokenizer_class"] = "BertTokenizer"

@@ -13,14 +13,14 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from bertwright.vocabulary import word_counts
-from bertwright.vocabulary.merges import Criterion, learner
+from bertwright.vocabulary.merges import Criterion, make_trainer
 from bertwright.vocabulary.tokenizer import Tokenizer, flat_backend, flat_ids
 from bertwright.vocabulary.tokenizer_io import CONTINUATION, MAX_WORD_LENGTH, SPECIAL_TOKENS
 from bertwright.vocabulary.word_counts import WordCounts, WordRules
 
 ASCII = [chr(code) for code in range(0x21, 0x7F)]
-TOLD_AT_ONCE = 1000  # tokens between two reports of progress
-MUTILATED_SHARE = 0.01  # of a text's chunks, above which stripping accents is refused where it was not asked for
+PROGRESS_EVERY = 1000  # tokens between two reports of progress
+MAX_DIACRITIC_SHARE = 0.01  # of a text's chunks, above which stripping accents is refused where it was not asked for
 
 
 @dataclass(frozen=True)
@@ -110,26 +110,26 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
             "lower character_coverage or max_characters"
         )
     criterion = Criterion(settings.criterion == "likelihood", settings.min_frequency)
-    pieces = learner(counts.words, frozenset(characters), criterion)
+    pieces = make_trainer(counts.words, frozenset(characters), criterion)
     learned: list[str] = []
     kept: list[str] = []
     more = [""]
     while more and len(kept) < room:
-        more = pieces.advance(min(TOLD_AT_ONCE, room - len(kept)))
+        more = pieces.advance(min(PROGRESS_EVERY, room - len(kept)))
         learned += more
         kept += more
         if progress is not None:
             progress(len(more))
         if settings.drop_unused and (not more or len(kept) == room):
             # All that was ever learned is looked at: a piece unused so far may serve where another one went.
-            used = usage([*start, *learned], counts)[len(start) :]
+            used = token_counts([*start, *learned], counts)[len(start) :]
             kept = [piece for piece, count in zip(learned, used, strict=True) if count]
     return [*start, *kept[:room]]
 
 
 def _refuse_mutilation(counts: WordCounts, settings: VocabularySettings) -> None:
     share = counts.accents_are_letters / max(counts.chunks, 1)
-    if settings.strip_accents is None and settings.strips_accents and share > MUTILATED_SHARE:
+    if settings.strip_accents is None and settings.strips_accents and share > MAX_DIACRITIC_SHARE:
         raise ValueError(
             f"{share:.0%} of the text is Korean, Japanese, Indic or Thai; lowercase=True strips accents as well, which "
             "takes such letters apart (한 becomes three jamo, が becomes か); set strip_accents=False to keep them, or "
@@ -159,7 +159,7 @@ def _character_tokens(characters: Sequence[str], settings: VocabularySettings) -
     return [*characters, *(CONTINUATION + c for c in characters if not rules.stands_alone(c))]
 
 
-def usage(tokens: Sequence[str], counts: WordCounts) -> npt.NDArray[np.int64]:
+def token_counts(tokens: Sequence[str], counts: WordCounts) -> npt.NDArray[np.int64]:
     """How often each token occurs when the counted words are cut up, longest match first."""
     ids, word_of = _cut(tokens, counts)
     occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
@@ -185,14 +185,14 @@ class VocabularyReport(NamedTuple):
     character_coverage: float  # their share of the text
     fertility: float  # tokens per word
     unknown: float  # share of words that are [UNK]
-    whole_words: float  # share of words that are one token, not [UNK]
+    whole_word_mask: float  # share of words that are one token, not [UNK]
     unused: int  # tokens, special ones aside, that never occur in the text
     pruned: float  # share of words left out of counting to bound memory
     longest: tuple[str, ...]
     last: tuple[str, ...]  # learned last: the rarest. Are these still words?
 
 
-def report(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> VocabularyReport:
+def vocabulary_stats(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> VocabularyReport:
     """Figures of a vocabulary on counted words."""
     ids, word_of = _cut(tokens, counts)
     occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
@@ -211,7 +211,7 @@ def report(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> Voc
         character_coverage=covered / frequency.total(),
         fertility=float((lengths * occurrences).sum() / words),
         unknown=float((occurrences[unknown].sum() + counts.too_long) / (words + counts.too_long)),
-        whole_words=float(occurrences[(lengths == 1) & ~unknown].sum() / words),
+        whole_word_mask=float(occurrences[(lengths == 1) & ~unknown].sum() / words),
         unused=sum(not count for token, count in zip(tokens, used, strict=True) if token not in SPECIAL_TOKENS),
         pruned=counts.pruned / counts.total,
         longest=tuple(sorted(pieces, key=lambda piece: (-len(piece.removeprefix(CONTINUATION)), piece))[:examples]),

@@ -13,30 +13,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from bertwright.batching.permutation import permuted
-from bertwright.console import remark
+from bertwright.batching.permutation import permute
+from bertwright.console import notice
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.huggingface import check_vocabulary, load_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
-from bertwright.io.sources import HUB, local_files, real_files, refuse_twice
+from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
 from bertwright.models.heads import BertForTask
-from bertwright.seeding import check_seed, key
+from bertwright.seeding import check_seed, derive_key
 from bertwright.tasks.classification import Regression
-from bertwright.tasks.prediction import cut_notes
-from bertwright.tasks.presets import PARTS, Overrides, TaskSettings
-from bertwright.tasks.task import Encoded, refuse_unfit
+from bertwright.tasks.prediction import truncation_warnings
+from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
+from bertwright.tasks.task import Encoded, check_segments
 from bertwright.tasks.task_io import AnyTask, read_task
 from bertwright.training import checkpoint
-from bertwright.training.context import DeviceSettings, Place
-from bertwright.training.loop import check_weights
+from bertwright.training.context import DeviceSettings, ExecutionContext
+from bertwright.training.loop import check_finite_weights
 from bertwright.training.optimizer import AdamW, OptimizerSettings
-from bertwright.training.run_directory import changed_data, kept_digests, settle, write_down
+from bertwright.training.run_directory import changed_files, prepare_model, read_digests, record_run
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
 def paper_optimizer() -> OptimizerSettings:
     """Section A.3, with the bias correction that Google's code leaves out: without it small sets often fail."""
-    return OptimizerSettings(learning_rate=3e-5, warmup_share=0.1, bias_correction=True)
+    return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FinetuneSettings:
     task: TaskSettings
     model: str | None = None
     """Model folder, run folder or hub name to start from. Needed unless --resume finds it in the run's settings."""
-    dev_share: float = 0.0
+    validation_fraction: float = 0.0
     """Share of the training examples to set aside as dev where there are no dev files."""
     resume: bool = False
     """Go on from the run's newest checkpoint with the settings that stand in the run folder, to the bit."""
@@ -62,11 +62,11 @@ class FinetuneSettings:
     """Dropout of states, attention weights and the head's input, whatever the model was trained with (paper: 0.1)."""
     label_smoothing: float = 0.0
     """Share of a target's probability that is spread over all labels (paper: none)."""
-    freeze: int | None = None
+    freeze_layers: int | None = None
     """Leave the embeddings and this many of the lowest layers as they are; 0: the embeddings alone. Unset: all move."""
-    layer_decay: float = 1.0
+    layerwise_lr_decay: float = 1.0
     """Factor between a layer's rate and that of the layer above it; below 1, lower layers move less (ULMFiT)."""
-    evaluate_every: int | None = None
+    eval_every: int | None = None
     """Steps between evaluations on dev; unset: once an epoch."""
     save_every: int | None = None
     """Steps between checkpoints; unset: at every evaluation."""
@@ -76,22 +76,22 @@ class FinetuneSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "evaluate_every", "save_every", "log_every"):
+        for name in ("batch_size", "eval_every", "save_every", "log_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         check_seed(self.seed)
         if not (self.epochs > 0 and math.isfinite(self.epochs)):
             raise ValueError(f"epochs must be above 0, not {self.epochs}")
-        for name in ("dropout", "label_smoothing", "dev_share"):
+        for name in ("dropout", "label_smoothing", "validation_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a share, from 0 to below 1, not {getattr(self, name)}")
         if self.label_smoothing and isinstance(self.task.make(), Regression):
             raise ValueError(f"label_smoothing = {self.label_smoothing}: a regression has no labels; leave it at 0")
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay is a factor, above 0 and at most 1, not {self.layer_decay}")
-        if self.freeze is not None and self.freeze < 0:
-            raise ValueError(f"freeze is a number of layers, not {self.freeze}")
+        if not 0 < self.layerwise_lr_decay <= 1:
+            raise ValueError(f"layerwise_lr_decay is a factor, above 0 and at most 1, not {self.layerwise_lr_decay}")
+        if self.freeze_layers is not None and self.freeze_layers < 0:
+            raise ValueError(f"freeze_layers is a number of layers, not {self.freeze_layers}")
 
 
 HELD_OUT = 1  # what the random order of groups is for
@@ -99,10 +99,10 @@ HELD_OUT = 1  # what the random order of groups is for
 START = "the weights to start from"  # among the digests of a run
 
 # May differ between a run and its resumption: they say where and how often, not what is computed.
-FREE = ("run", "resume", "evaluate_every", "save_every", "log_every", "device")
+RESUME_OVERRIDES = ("run", "resume", "eval_every", "save_every", "log_every", "device")
 
 
-class Part(NamedTuple):
+class SplitData(NamedTuple):
     """The examples of one part of the data, as read and as the model reads them."""
 
     name: str
@@ -111,46 +111,52 @@ class Part(NamedTuple):
 
 
 @dataclass
-class Tuned:
+class FinetuneState:
     """What a run's steps touch, as it is after the steps done so far."""
 
     task: AnyTask
     tokenizer: Tokenizer
     model: BertForTask
     optimizer: AdamW
-    train: Part
-    dev: Part | None
-    test: Part | None
+    train: SplitData
+    dev: SplitData | None
+    test: SplitData | None
 
 
 def open_run(
-    settings: FinetuneSettings, place: Place, console: Console, examples: Mapping[str, Sequence[Any]] | None = None
-) -> Tuned:
+    settings: FinetuneSettings,
+    place: ExecutionContext,
+    console: Console,
+    examples: Mapping[str, Sequence[Any]] | None = None,
+) -> FinetuneState:
     """Examples, model and optimizer, from the newest checkpoint where there is one; `examples` as `finetune` has them.
 
     Raises ValueError for what is missing, damaged, or does not fit together; nothing has been written then.
     """
     if settings.model is None:
         raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
-    if settings.batch_size < place.ranks:
-        raise ValueError(f"batch_size = {settings.batch_size} leaves some of {place.ranks} ranks without an example")
-    latest = checkpoint.newest(settings.run / "checkpoints")
+    if settings.batch_size < place.world_size:
+        raise ValueError(
+            f"batch_size = {settings.batch_size} leaves some of {place.world_size} ranks without an example"
+        )
+    latest = checkpoint.latest(settings.run / "checkpoints")
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, read = _fitted(settings, examples)
-    model = _starting_model(settings, task, source, latest is not None, console if place.leads else None)
+    model = _starting_model(settings, task, source, latest is not None, console if place.is_main_process else None)
     check_vocabulary(tokenizer, model.config, source)
-    check_weights(model, 0)
+    check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     parts = {
-        name: Part(name, part, task.encode(part, tokenizer, labelled=name == "train")) for name, part in read.items()
+        name: SplitData(name, part, task.encode(part, tokenizer, labelled=name == "train"))
+        for name, part in read.items()
     }
     for part in parts.values():
-        refuse_unfit(part.encoded, model.config)
+        check_segments(part.encoded, model.config)
     if not len(parts["train"].encoded.targets):
         raise ValueError(f"{read['train'][0].place}: neither this nor any other training example can be learned from")
-    settle(model, place)
-    factors = rate_factors(model, settings.freeze, settings.layer_decay)
+    prepare_model(model, place)
+    factors = rate_factors(model, settings.freeze_layers, settings.layerwise_lr_decay)
     moved = {name: parameter for name, parameter in model.named_parameters() if factors[name] > 0}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in moved)
@@ -158,7 +164,7 @@ def open_run(
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
         task = read_task(latest) or task
-    return Tuned(task, tokenizer, model, optimizer, parts["train"], parts.get("dev"), parts.get("test"))
+    return FinetuneState(task, tokenizer, model, optimizer, parts["train"], parts.get("dev"), parts.get("test"))
 
 
 def _fitted(
@@ -166,18 +172,18 @@ def _fitted(
 ) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
     """The task, fitted to its training examples, and those of every part that there is, with labels that it knows."""
     task = settings.task.make()
-    read = examples or {name: read_examples(task, settings.task, name) for name in PARTS}
-    parts = {name: read[name] for name in PARTS if read.get(name)}
+    read = examples or {name: read_examples(task, settings.task, name) for name in SPLITS}
+    parts = {name: read[name] for name in SPLITS if read.get(name)}
     if "train" not in parts:
         raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
     task = task.fitted(parts["train"])
-    if settings.dev_share and "dev" not in parts:
-        parts["train"], parts["dev"] = _set_aside(task, parts["train"], settings.dev_share)
+    if settings.validation_fraction and "dev" not in parts:
+        parts["train"], parts["dev"] = _set_aside(task, parts["train"], settings.validation_fraction)
         try:
             task.check(parts["dev"])
         except ValueError as error:
             raise ValueError(
-                f"dev_share = {settings.dev_share}: what it sets aside cannot choose the best epoch; give a larger "
+                f"validation_fraction = {settings.validation_fraction}: what it sets aside cannot choose the best epoch; give a larger "
                 f"share, or dev examples of their own ({error})"
             ) from None
     for name in ("dev", "test"):
@@ -188,7 +194,7 @@ def _fitted(
 def read_examples(task: AnyTask, settings: TaskSettings, part: str) -> list[Any]:
     """The labelled examples of all files of a part, in order; raises ValueError for a file without any."""
     found: list[Any] = []
-    refuse_twice(settings.files(part), f" with --{part}")
+    check_unique(settings.files(part), f" with --{part}")
     for path in settings.files(part):
         before = len(found)
         found += task.read(path)
@@ -197,20 +203,20 @@ def read_examples(task: AnyTask, settings: TaskSettings, part: str) -> list[Any]
     return found
 
 
-def notes(task: AnyTask, settings: TaskSettings, parts: Sequence[Part], positions: int) -> list[str]:
+def notes(task: AnyTask, settings: TaskSettings, parts: Sequence[SplitData], positions: int) -> list[str]:
     """What a user should know of files and examples before they are learned from, one sentence each.
 
     `parts`: the training part first; `positions`: the model's.
     """
-    told = [note for name in PARTS for path in settings.files(name) for note in task.left_out(path)]
+    told = [note for name in SPLITS for path in settings.files(name) for note in task.left_out(path)]
     told += task.notes(parts[0].examples)
     for part in parts:
-        cut = cut_notes(task, len(part.examples), part.encoded.truncated, positions)
+        cut = truncation_warnings(task, len(part.examples), part.encoded.truncated, positions)
         told += [f"{part.name}: {note}" for note in cut + task.score_notes(part.examples)]
-    real = {name: {file for place in settings.files(name) for file in real_files(place)} for name in PARTS}
+    real = {name: {file for place in settings.files(name) for file in resolve_files(place)} for name in SPLITS}
     if shared := real["train"] & (real["dev"] | real["test"]):
         place = min(shared)
-        place = place if place.startswith(HUB) else os.path.relpath(place)
+        place = place if place.startswith(HF_SCHEME) else os.path.relpath(place)
         told.append(f"{place}: trained on and scored; such a score says little about others")
     return told
 
@@ -223,7 +229,7 @@ def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[li
     groups = list(found.values())
     wanted = share * len(examples)
     chosen: set[int] = set()
-    for number in permuted(np.arange(len(groups)), len(groups), key(HELD_OUT)):
+    for number in permute(np.arange(len(groups)), len(groups), derive_key(HELD_OUT)):
         nearer = abs(len(chosen) + len(groups[number]) - wanted) < abs(len(chosen) - wanted)
         if nearer:  # which it is not with a large group
             chosen.update(groups[number])
@@ -232,7 +238,7 @@ def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[li
         chosen.update(smallest)
     if len(chosen) in (0, len(examples)):
         raise ValueError(
-            f"dev_share = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "
+            f"validation_fraction = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "
             "nothing in common, and only those can be parted); name --dev files"
         )
     return (
@@ -249,30 +255,30 @@ def _starting_model(
     started = start_task_model(
         source, task.head, settings.seed, hidden_dropout=settings.dropout, attention_dropout=settings.dropout
     )
-    if "pooler" in started.fresh and console is not None:
-        remark(console, f"{source} has no pooler: it starts from random weights, as the classifier does")
+    if "pooler" in started.newly_initialized and console is not None:
+        notice(console, f"{source} has no pooler: it starts from random weights, as the classifier does")
     return started.model
 
 
-def within_positions(task: AnyTask, asked: Overrides, positions: int) -> AnyTask:
+def within_positions(task: AnyTask, asked: TaskOptions, positions: int) -> AnyTask:
     """The task for a model of so many positions: default lengths give way to them, those asked for do not."""
     if asked.max_length is not None and asked.max_length > positions:
         raise ValueError(f"max_length = {asked.max_length}: the model has {positions} positions; ask for that or less")
     found = task.shortened(positions)
-    if asked.max_question is not None and asked.max_question != getattr(found, "max_question", None):
+    if asked.max_query_length is not None and asked.max_query_length != getattr(found, "max_query_length", None):
         raise ValueError(
-            f"max_question = {asked.max_question}: no room for a context is left in the model's {positions} positions; "
+            f"max_query_length = {asked.max_query_length}: no room for a context is left in the model's {positions} positions; "
             "ask for less"
         )
     return found
 
 
-def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[str, float]:
+def rate_factors(model: BertForTask, freeze_layers: int | None, decay: float) -> dict[str, float]:
     """What each parameter's rate is multiplied by: 0 where it is frozen, else `decay` for each layer above it."""
     layers = model.config.num_layers
-    frozen = -1 if freeze is None else freeze
+    frozen = -1 if freeze_layers is None else freeze_layers
     if frozen > layers:
-        raise ValueError(f"freeze = {freeze}: this model has {layers} layers")
+        raise ValueError(f"freeze_layers = {freeze_layers}: this model has {layers} layers")
     factors = {}
     for name, _ in model.named_parameters():
         layer = re.match(r"encoder\.layers\.(\d+)\.", name)
@@ -284,24 +290,24 @@ def rate_factors(model: BertForTask, freeze: int | None, decay: float) -> dict[s
 def begin(settings: FinetuneSettings) -> None:
     """Write down what is run, once all of it has been opened; hold a resumed run to the files that it began with."""
     data = digests(settings.task)
-    if checkpoint.newest(settings.run / "checkpoints") is None:
+    if checkpoint.latest(settings.run / "checkpoints") is None:
         data |= start_digest(settings.model)
     else:  # which is past; a run that it came from may have gone on since
-        data |= {name: digest for name, digest in kept_digests(settings.run).items() if name == START}
+        data |= {name: digest for name, digest in read_digests(settings.run).items() if name == START}
     if settings.resume:
-        hold_to_data(settings.run, data)
-    write_down(settings, "finetune", data)
+        check_data_unchanged(settings.run, data)
+    record_run(settings, "finetune", data)
 
 
-def hold_to_data(run: Path, data: Mapping[str, str]) -> None:
+def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
     """Raise ValueError where a run's files, by their digests, are not what they were when it began."""
-    for path in changed_data(run, data):
+    for path in changed_files(run, data):
         raise ValueError(f"{path}: not what the run began with; give the file its content back, or start anew")
 
 
 def digests(task: TaskSettings) -> dict[str, str]:
     """What every file, folder or glob of a task holds; of a data set on the hub, its name."""
-    return {path: _digest(path) for part in PARTS for path in task.files(part)}
+    return {path: _digest(path) for part in SPLITS for path in task.files(part)}
 
 
 def start_digest(model: str | None) -> dict[str, str]:
@@ -313,5 +319,5 @@ def start_digest(model: str | None) -> dict[str, str]:
 
 
 def _digest(path: str) -> str:
-    files = [] if path.startswith(HUB) else local_files(path)
+    files = [] if path.startswith(HF_SCHEME) else expand_files(path)
     return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in files))

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.files import write_text
-from bertwright.metrics.seed_summary import Spread, spread
+from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.context import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
 
 
-class Setting(NamedTuple):
+class HyperParams(NamedTuple):
     """What a grid varies."""
 
     learning_rate: float
@@ -31,7 +31,7 @@ class Setting(NamedTuple):
 class Trial(NamedTuple):
     """One run of a grid."""
 
-    setting: Setting
+    setting: HyperParams
     seed: int
 
     @property
@@ -54,7 +54,7 @@ class GridSettings:
     task: TaskSettings
     model: str | None = None
     """Model folder, run folder or hub name to start from. Needed unless --resume finds it in the grid's settings."""
-    dev_share: float = FinetuneSettings.dev_share
+    validation_fraction: float = FinetuneSettings.validation_fraction
     """Share of the training examples to set aside as dev where there are no dev files."""
     learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
     """Peak rates to try (paper, 4.1)."""
@@ -75,9 +75,9 @@ class GridSettings:
     """Dropout of states, attention weights and the head's input, whatever the model was trained with (paper: 0.1)."""
     label_smoothing: float = FinetuneSettings.label_smoothing
     """Share of a target's probability that is spread over all labels (paper: none)."""
-    freeze: int | None = FinetuneSettings.freeze
+    freeze_layers: int | None = FinetuneSettings.freeze_layers
     """Leave the embeddings and this many of the lowest layers as they are; 0: the embeddings alone. Unset: all move."""
-    layer_decay: float = FinetuneSettings.layer_decay
+    layerwise_lr_decay: float = FinetuneSettings.layerwise_lr_decay
     """Factor between a layer's rate and that of the layer above it; below 1, lower layers move less (ULMFiT)."""
     optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -102,7 +102,7 @@ class GridSettings:
     def trials(self) -> list[Trial]:
         """All runs, those of a setting together, so that the weights of settings that lost can go early."""
         found = product(self.learning_rates, self.batch_sizes, self.epochs, range(self.seeds))
-        return [Trial(Setting(rate, size, epochs), seed) for rate, size, epochs, seed in found]
+        return [Trial(HyperParams(rate, size, epochs), seed) for rate, size, epochs, seed in found]
 
     def finetuning(self, trial: Trial) -> FinetuneSettings:
         """The settings of one run, as of a new one."""
@@ -110,14 +110,14 @@ class GridSettings:
             run=self.run / "runs" / trial.name,
             task=self.task,
             model=self.model,
-            dev_share=self.dev_share,
+            validation_fraction=self.validation_fraction,
             epochs=trial.setting.epochs,
             batch_size=trial.setting.batch_size,
             seed=trial.seed,
             dropout=self.dropout,
             label_smoothing=self.label_smoothing,
-            freeze=self.freeze,
-            layer_decay=self.layer_decay,
+            freeze_layers=self.freeze_layers,
+            layerwise_lr_decay=self.layerwise_lr_decay,
             optimizer=replace(self.optimizer, learning_rate=trial.setting.learning_rate),
             device=self.device,
         )
@@ -127,7 +127,7 @@ class GridSettings:
 FREE = ("run", "resume", "dry_run", "keep_all", "device")
 
 
-class Outcome(NamedTuple):
+class TrialResult(NamedTuple):
     """What one run came to."""
 
     trial: Trial
@@ -137,23 +137,23 @@ class Outcome(NamedTuple):
     """Why it diverged."""
 
 
-class Standing(NamedTuple):
+class SettingSummary(NamedTuple):
     """What a setting's runs came to, on dev."""
 
-    setting: Setting
-    spread: Spread | None
+    setting: HyperParams
+    spread: SeedSummary | None
     """The task's metric over the seeds; None where every run failed."""
     failures: int
-    best: Outcome
+    best: TrialResult
     """The run with the best score; of equal ones the first."""
 
 
-def standings(outcomes: Iterable[Outcome], metric: str) -> list[Standing]:
+def rank_settings(outcomes: Iterable[TrialResult], metric: str) -> list[SettingSummary]:
     """Settings from the best to the last: by their mean on dev, of equal ones the first.
 
     A setting of which a run failed stands behind all that never did: the mean of its other runs flatters it.
     """
-    by_setting: dict[Setting, list[Outcome]] = {}
+    by_setting: dict[HyperParams, list[TrialResult]] = {}
     for outcome in outcomes:
         by_setting.setdefault(outcome.trial.setting, []).append(outcome)
     found = []
@@ -161,36 +161,36 @@ def standings(outcomes: Iterable[Outcome], metric: str) -> list[Standing]:
         ended = [run for run in runs if run.failure is None]
         scores = [run.scores["dev"][metric] for run in ended]
         best = ended[scores.index(max(scores))] if ended else runs[0]
-        found.append(Standing(setting, spread(scores) if scores else None, len(runs) - len(ended), best))
+        found.append(SettingSummary(setting, summarize_seeds(scores) if scores else None, len(runs) - len(ended), best))
     return sorted(found, key=lambda one: (one.failures > 0, -one.spread.mean if one.spread else float("inf")))
 
 
-def contenders(outcomes: Sequence[Outcome], metric: str, seeds: int) -> set[Trial]:
+def live_candidates(outcomes: Sequence[TrialResult], metric: str, seeds: int) -> set[Trial]:
     """The runs so far that can still be chosen: the best of the best whole setting, and of each that is not whole."""
-    counts: dict[Setting, int] = {}
+    counts: dict[HyperParams, int] = {}
     for outcome in outcomes:
         counts[outcome.trial.setting] = counts.get(outcome.trial.setting, 0) + 1
     whole = [outcome for outcome in outcomes if counts[outcome.trial.setting] == seeds]
     begun = [outcome for outcome in outcomes if counts[outcome.trial.setting] < seeds]
-    return {one.best.trial for one in [*standings(whole, metric)[:1], *standings(begun, metric)]}
+    return {one.best.trial for one in [*rank_settings(whole, metric)[:1], *rank_settings(begun, metric)]}
 
 
 # --- on disk
 
 
-def row(outcome: Outcome) -> dict[str, Any]:
+def row(outcome: TrialResult) -> dict[str, Any]:
     """What a file tells of a run."""
     trial = outcome.trial
     ended = {"scores": outcome.scores} if outcome.failure is None else {"failure": outcome.failure}
     return {"run": trial.name} | trial.setting._asdict() | {"seed": trial.seed} | ended
 
 
-def write_results(path: Path, outcomes: Iterable[Outcome]) -> None:
+def write_results(path: Path, outcomes: Iterable[TrialResult]) -> None:
     """Write one line of JSON a run, whole: a kill leaves the file as it was."""
     write_text(path, "".join(json.dumps(row(outcome)) + "\n" for outcome in outcomes))
 
 
-def read_results(path: Path, trials: Iterable[Trial]) -> list[Outcome]:
+def read_results(path: Path, trials: Iterable[Trial]) -> list[TrialResult]:
     """What is done of these runs, in their order; none where the file is missing.
 
     Raises ValueError for a line that is none of them.
@@ -202,7 +202,7 @@ def read_results(path: Path, trials: Iterable[Trial]) -> list[Outcome]:
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
             found = json.loads(line)
-            outcome = Outcome(by_name[found["run"]], found.get("scores", {}), found.get("failure"))
+            outcome = TrialResult(by_name[found["run"]], found.get("scores", {}), found.get("failure"))
             if outcome.failure is None:
                 _ = outcome.scores["dev"].items()
             outcomes.append(outcome)
@@ -213,7 +213,7 @@ def read_results(path: Path, trials: Iterable[Trial]) -> list[Outcome]:
     return in_order(outcomes, by_name.values())
 
 
-def in_order(outcomes: Iterable[Outcome], trials: Iterable[Trial]) -> list[Outcome]:
+def in_order(outcomes: Iterable[TrialResult], trials: Iterable[Trial]) -> list[TrialResult]:
     """Outcomes in the order of their trials, in which the first of equals is chosen, whenever each was done."""
     places = {trial: place for place, trial in enumerate(trials)}
     return sorted(outcomes, key=lambda outcome: places[outcome.trial])

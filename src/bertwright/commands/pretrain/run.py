@@ -21,21 +21,21 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bertwright.commands.pretrain.settings import FREE, PretrainSettings
-from bertwright.commands.pretrain.setup import Opened, begin, open_run
-from bertwright.console import columns, facts, heading, remark, say
+from bertwright.commands.pretrain.settings import RESUME_OVERRIDES, PretrainSettings
+from bertwright.commands.pretrain.setup import PretrainState, begin, open_run
+from bertwright.console import heading, key_value_table, make_table, notice, say
 from bertwright.files import write_json
 from bertwright.interop import huggingface
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.evaluation import Standstill, evaluate, scores, unigram_entropy
-from bertwright.pretraining.objective import losses
+from bertwright.pretraining.evaluation import PlateauDetector, compute_metrics, evaluate, unigram_entropy
+from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import checkpoint, schedules
-from bertwright.training.context import Place, gemm_ceiling, tokens_a_pass
-from bertwright.training.interrupt import interruptible, steps_until
-from bertwright.training.loop import Computed, Objective, Report, check_weights
-from bertwright.training.metrics_log import METRICS, Journal, plot_metrics, progress
-from bertwright.training.run_directory import finished_model, held, way_on
+from bertwright.training.context import ExecutionContext, default_micro_batch_tokens, measure_peak_flops
+from bertwright.training.interrupt import graceful_shutdown, train_until_stopped
+from bertwright.training.loop import LossModule, LossOutput, StepReport, check_finite_weights
+from bertwright.training.metrics_log import METRICS_FILE, MetricLogger, plot_metrics, progress
+from bertwright.training.run_directory import finished_model, locked_run, resume_command
 
 PANELS = (("mlm_loss", "masked-LM loss (nats)"), ("nsp_accuracy", "next-sentence accuracy"))
 STANDSTILL_STEPS = 400  # a loss this long without progress near the unigram entropy is worth a word
@@ -49,51 +49,51 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
     a disk that fails; the newest checkpoint is whole in every case.
     """
     console = console or Console()
-    with held(settings, FREE) as place:
+    with locked_run(settings, RESUME_OVERRIDES) as place:
         if finished := finished_model(settings, place, console):
             return finished
         run = _Run(**vars(open_run(settings, place, console)), settings=settings, place=place, console=console)
-        if place.leads:
+        if place.is_main_process:
             begin(settings, run)
         return run.carry_out()
 
 
 @dataclass
-class _Run(Opened):
+class _Run(PretrainState):
     """An opened run being carried out at a place."""
 
     settings: PretrainSettings
-    place: Place
+    place: ExecutionContext
     console: Console
 
     def carry_out(self) -> Path:
         """The remaining steps, with everything around them."""
         settings, place = self.settings, self.place
         started = time.perf_counter()
-        ceiling = gemm_ceiling(place, self.model.config.hidden_size) * place.ranks
-        if not place.leads:
-            with interruptible() as received:  # Ctrl-C reaches every rank; all must come to the same last step
+        ceiling = measure_peak_flops(place, self.model.config.hidden_size) * place.world_size
+        if not place.is_main_process:
+            with graceful_shutdown() as received:  # Ctrl-C reaches every rank; all must come to the same last step
                 for _ in self.reports(received):
                     pass
             return settings.run
         self.announce(ceiling)
-        journal = Journal(settings.run, self.optimizer.steps)
-        with closing(journal), progress(self.console) as live, interruptible() as received:
+        journal = MetricLogger(settings.run, self.optimizer.steps)
+        with closing(journal), progress(self.console) as live, graceful_shutdown() as received:
             if self.optimizer.steps == 0:
                 self.evaluate(journal)
             self.follow(journal, live, ceiling, received)
             self.save(journal)
             if received:
                 done = f"step {self.optimizer.steps:,} is saved"
-                raise KeyboardInterrupt(f"{done}; go on with: {way_on(settings, 'pretrain', place)}")
+                raise KeyboardInterrupt(f"{done}; go on with: {resume_command(settings, 'pretrain', place)}")
         return self.finish(journal, time.perf_counter() - started)
 
-    def follow(self, journal: Journal, live: Progress, ceiling: float, received: list[int]) -> None:
+    def follow(self, journal: MetricLogger, live: Progress, ceiling: float, received: list[int]) -> None:
         """Step by step: log, warn, evaluate, save."""
         settings = self.settings
-        watch = Standstill(unigram_entropy(self.train), max(1, STANDSTILL_STEPS // settings.log_every))
+        watch = PlateauDetector(unigram_entropy(self.train), max(1, STANDSTILL_STEPS // settings.log_every))
         line = live.add_task("", total=settings.steps, completed=self.optimizer.steps, figures="")
-        window: list[Report] = []
+        window: list[StepReport] = []
         spoken = time.perf_counter()
         for report in self.reports(received):
             step, last = report.step, report.step == settings.steps
@@ -104,39 +104,39 @@ class _Run(Opened):
                 window = []
                 journal.write("train", step, figures)
                 live.update(line, figures=_shortest(figures))
-                if step > settings.warmup_steps and watch.stands_still(figures["mlm_loss"]):
+                if step > settings.warmup_steps and watch.update(figures["mlm_loss"]):
                     self.warn_standstill(watch.entropy)
                 if not self.console.is_terminal and time.perf_counter() - spoken > 30:
                     say(self.console, f"step {step:,} of {settings.steps:,}: {_brief(figures)}")
                     spoken = time.perf_counter()
             live.update(line, completed=step)
-            if last or step % settings.evaluate_every == 0:
+            if last or step % settings.eval_every == 0:
                 self.evaluate(journal)
             if saving:
                 self.save(journal)
         if window:  # interrupted: what is saved now ends a line of the journal, as every checkpoint does
             journal.write("train", window[-1].step, _figures(window, ceiling))
 
-    def reports(self, received: list[int]) -> Iterator[Report]:
+    def reports(self, received: list[int]) -> Iterator[StepReport]:
         """The steps still to be done, on every rank; ends early, on all ranks alike, once a signal was received."""
-        objective: Objective[PretrainingBatch] = Objective(self.model, partial(compute, self.model))
+        objective: LossModule[PretrainingBatch] = LossModule(self.model, partial(compute, self.model))
         rate = partial(
-            schedules.linear,
+            schedules.linear_warmup_decay,
             peak=self.settings.optimizer.learning_rate,
             warmup=self.settings.warmup_steps,
             total=self.settings.steps,
         )
         batches = self.batches(self.optimizer.steps)
         all_used = self.settings.data.objective == "mlm+nsp"
-        return steps_until(received, objective, batches, self.optimizer, rate, self.place, all_used)
+        return train_until_stopped(received, objective, batches, self.optimizer, rate, self.place, all_used)
 
     def batches(self, first: int) -> Iterator[list[PretrainingBatch]]:
         """This rank's micro-batches of step `first` and all after it, on the device."""
-        tokens = tokens_a_pass(self.place, self.model.config)
+        tokens = default_micro_batch_tokens(self.place, self.model.config)
         for phase, data in zip(self.settings.phases, self.data, strict=True):
-            size = self.settings.micro_batch or max(1, tokens // phase.data.max_length)
+            size = self.settings.micro_batch_size or max(1, tokens // phase.data.max_length)
             for step in range(max(phase.first, first), phase.end):
-                parts = data.step(step, self.place.rank, self.place.ranks, size)
+                parts = data.step(step, self.place.rank, self.place.world_size, size)
                 yield [part.to(self.place.device) for part in parts]
 
     def announce(self, ceiling: float) -> None:
@@ -144,7 +144,7 @@ class _Run(Opened):
         config = self.model.config
         shape = f"L{config.num_layers} H{config.hidden_size} A{config.num_heads}"
         self.console.print(
-            facts(
+            key_value_table(
                 {
                     "model": f"{shape}, {config.num_parameters:,} parameters, vocabulary {config.vocab_size:,}",
                     "place": f"{self.place}; matrix products reach {ceiling / 1e9:,.0f} GFLOP/s",
@@ -157,24 +157,24 @@ class _Run(Opened):
         if self.optimizer.steps:
             say(self.console, f"Resuming after step {self.optimizer.steps:,}")
 
-    def evaluate(self, journal: Journal) -> None:
+    def evaluate(self, journal: MetricLogger) -> None:
         """Score the model as it is on the held-out part, unless the journal has the scores of this step already."""
         if self.held_out is None or self.optimizer.steps in journal.evaluations:
             return
-        sequences = self.held_out.held_out(self.settings.evaluate_sequences)
+        sequences = self.held_out.held_out(self.settings.eval_sequences)
         found = evaluate(self.model, (batch.to(self.place.device) for batch in sequences))._asdict()
         journal.write("held_out", self.optimizer.steps, found)
         say(self.console, f"held out after step {self.optimizer.steps:,}: {_brief(found)}")
 
-    def save(self, journal: Journal) -> None:
+    def save(self, journal: MetricLogger) -> None:
         """A whole checkpoint of this step; the journal reaches the disk first."""
-        check_weights(self.model, self.optimizer.steps)
+        check_finite_weights(self.model, self.optimizer.steps)
         journal.flush()
         write_model = partial(huggingface.write_model, model=self.model, tokenizer=self.tokenizer)
         folder = self.settings.run / "checkpoints"
-        checkpoint.save(folder, self.optimizer.steps, write_model, self.optimizer.state(), self.settings.keep)
+        checkpoint.save(folder, self.optimizer.steps, write_model, self.optimizer.state(), self.settings.keep_last)
 
-    def finish(self, journal: Journal, seconds: float) -> Path:
+    def finish(self, journal: MetricLogger, seconds: float) -> Path:
         """Write plot, report and model of a run that has done all its steps, and show what came out."""
         run, folder = self.settings.run, self.settings.run / "model"
         plot_metrics(run, run / "loss.png", PANELS)
@@ -191,12 +191,12 @@ class _Run(Opened):
             heading(self.console, "Held out")
             self.console.print(_before_and_after(evaluations[0], evaluations[-1]))
             if evaluations[-1]["mlm_loss"] > evaluations[0]["mlm_loss"]:
-                remark(
+                notice(
                     self.console,
                     "The loss is higher than before training: the run has diverged, and its model is worth nothing. "
-                    "Take a lower --learning-rate (a tenth) or a longer --warmup-share.",
+                    "Take a lower --learning-rate (a tenth) or a longer --warmup-ratio.",
                 )
-        left = {"model": f"{folder}", "loss plot": f"{run / 'loss.png'}", "all figures": f"{run / METRICS}"}
+        left = {"model": f"{folder}", "loss plot": f"{run / 'loss.png'}", "all figures": f"{run / METRICS_FILE}"}
         for name, path in left.items():
             say(self.console, f"{name:<12} {path}")
         say(
@@ -206,18 +206,18 @@ class _Run(Opened):
         return folder
 
     def warn_standstill(self, entropy: float) -> None:
-        remark(
+        notice(
             self.console,
             f"The loss stands still near {entropy:.2f}, what token frequencies alone give: nothing is learned from "
             "context. Usual causes: a rate too high (try a third of --learning-rate) or too low, a warm-up too short "
-            "(--warmup-share; a short one needs --bias-correction), too few sequences a step (--batch-size), or text "
+            "(--warmup-ratio; a short one needs --bias-correction), too few sequences a step (--batch-size), or text "
             "without sentences (bertwright survey). A small model may also just need more steps; this is said once.",
         )
 
 
-def compute(model: BertForPretraining, batch: PretrainingBatch) -> Computed:
+def compute(model: BertForPretraining, batch: PretrainingBatch) -> LossOutput:
     """One micro-batch's share of the loss, and what the journal sums up."""
-    found = losses(model, batch)
+    found = pretraining_losses(model, batch)
     flops = model.config.training_flops(batch.batch.lengths, len(batch.mlm_labels), pooled=len(batch.nsp_labels) > 0)
     counts = {
         "mlm_count": len(batch.mlm_labels),
@@ -227,16 +227,16 @@ def compute(model: BertForPretraining, batch: PretrainingBatch) -> Computed:
     }
     sums = {name: getattr(found, name) for name in ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct")}
     device = found.loss.device
-    return Computed(
+    return LossOutput(
         found.loss, sums | {name: torch.full((), float(value), device=device) for name, value in counts.items()}
     )
 
 
-def _figures(window: list[Report], ceiling: float) -> dict[str, float]:
+def _figures(window: list[StepReport], ceiling: float) -> dict[str, float]:
     """Some steps in numbers."""
     total = {name: sum(report.sums[name] for report in window) for name in window[0].sums}
     seconds = sum(report.seconds for report in window)
-    return scores(total)._asdict() | {
+    return compute_metrics(total)._asdict() | {
         "learning_rate": window[-1].learning_rate,
         "gradient_norm": window[-1].gradient_norm,
         "tokens_per_second": total["tokens"] / seconds,
@@ -246,7 +246,7 @@ def _figures(window: list[Report], ceiling: float) -> dict[str, float]:
 
 def _before_and_after(before: dict[str, Any], after: dict[str, Any]) -> Table:
     """Held-out scores of the first and the last evaluation, side by side."""
-    table = columns("", f"step {before['step']:,}", f"step {after['step']:,}")
+    table = make_table("", f"step {before['step']:,}", f"step {after['step']:,}")
     rows = [
         ("masked-LM loss (nats)", "mlm_loss", "{:.3f}"),
         ("masked-LM perplexity", "perplexity", "{:,.1f}" if after["perplexity"] < 1e9 else "{:.1e}"),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.models.mimetic_init import look_around
+from bertwright.models.mimetic_init import mimetic_init_
 from bertwright.pretraining.data import DataSettings
 from bertwright.training.context import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
@@ -48,13 +48,13 @@ class ModelSettings:
     initializer_range: float | None = None
     """Standard deviation of the first weights; unset: 0.02 (Google's code), and 0.02·√(768 / width) below a width of
     768, so that products with a state spread at every width as they do in BASE."""
-    first_weights: Literal["neighbours", "random"] | None = None
+    init_scheme: Literal["neighbours", "random"] | None = None
     """neighbours: every head starts out looking at the tokens around its own, which saves most of the steps in which a
     new model knows nothing but frequencies; random: all weights are independent draws (Google's code). Unset:
     neighbours below a width of 768, where both sides are seen; else random."""
 
     def __post_init__(self) -> None:
-        if self.init is not None and (given := self._given("size", "first_weights", *NEW_MODEL)):
+        if self.init is not None and (given := self._given("size", "init_scheme", *NEW_MODEL)):
             told = ", ".join(f"{name} = {value!r}" for name, value in given.items())
             raise ValueError(f"{told}: the model to start from, {self.init}, has its own; leave that out")
 
@@ -62,7 +62,7 @@ class ModelSettings:
         """A new model's configuration. Raises ValueError for a shape that does not work."""
         width = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
         given = width | self._given(*NEW_MODEL) | self.dropouts
-        config = BertConfig.named(self.size or "base", vocab_size, causal=causal, **given)
+        config = BertConfig.from_size(self.size or "base", vocab_size, causal=causal, **given)
         if self.initializer_range is not None:
             return config
         return replace(config, initializer_range=0.02 * max(1.0, PAPER_WIDTH / config.hidden_size) ** 0.5)
@@ -71,8 +71,8 @@ class ModelSettings:
         """A model of this shape with its first weights, which are a function of the seed."""
         model = BertForPretraining(config, seed)
         unset = "neighbours" if config.hidden_size < PAPER_WIDTH and not config.causal else "random"
-        if (self.first_weights or unset) == "neighbours":
-            look_around(model.encoder)
+        if (self.init_scheme or unset) == "neighbours":
+            mimetic_init_(model.encoder)
         return model
 
     @property
@@ -88,7 +88,7 @@ class ModelSettings:
 class LongPhase:
     """The last steps, on longer sequences (paper, A.2: 90 % of the steps at length 128, the rest at 512)."""
 
-    long_share: float = 0.1
+    long_ratio: float = 0.1
     """Share of all steps that the long phase has; 0 turns it off."""
     long_length: int = 512
     """Its max-length, in tokens; its max-predictions is the default at that length."""
@@ -96,8 +96,8 @@ class LongPhase:
     """Its sequences a step; unset: the same number as before (paper)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.long_share <= 1:
-            raise ValueError(f"long_share is a share of all steps, from 0 to 1, not {self.long_share}")
+        if not 0 <= self.long_ratio <= 1:
+            raise ValueError(f"long_ratio is a share of all steps, from 0 to 1, not {self.long_ratio}")
 
 
 @dataclass(frozen=True)
@@ -113,18 +113,18 @@ class PretrainSettings:
     the same threads and micro-batch."""
     steps: int = 1_000_000
     """Optimizer steps in all (paper: 1,000,000)."""
-    micro_batch: int | None = None
+    micro_batch_size: int | None = None
     """Sequences a forward pass: bounds memory, and changes rounding alone (on a GPU, also which attention weights are
     dropped). Unset: about 4,096 tokens; on a GPU, up to 65,536 as its memory holds them."""
     save_every: int = 1_000
     """Steps between checkpoints."""
-    keep: int = 2
+    keep_last: int = 2
     """Checkpoints kept; older ones are deleted."""
     log_every: int = 20
     """Steps that one line of metrics.jsonl sums up, or fewer: a line ends at every checkpoint."""
-    evaluate_every: int = 1_000
+    eval_every: int = 1_000
     """Steps between evaluations on the held-out part of the store."""
-    evaluate_sequences: int = 1_024
+    eval_sequences: int = 1_024
     """Held-out sequences an evaluation scores."""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
@@ -133,25 +133,25 @@ class PretrainSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "save_every", "keep", "log_every", "evaluate_every", "evaluate_sequences"):
+        for name in ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.micro_batch is not None and self.micro_batch < 1:
-            raise ValueError(f"micro_batch must be at least 1, not {self.micro_batch}")
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise ValueError(f"micro_batch_size must be at least 1, not {self.micro_batch_size}")
 
     @property
     def warmup_steps(self) -> int:
-        return round(self.optimizer.warmup_share * self.steps)
+        return round(self.optimizer.warmup_ratio * self.steps)
 
     @property
     def phases(self) -> list[Phase]:
         """The run's one or two phases in order; together they cover every step."""
-        first_long = self.steps - round(self.long.long_share * self.steps)
+        first_long = self.steps - round(self.long.long_ratio * self.steps)
         long_data = replace(
             self.data,
             max_length=self.long.long_length,
             batch_size=self.data.batch_size if self.long.long_batch_size is None else self.long.long_batch_size,
-            max_predictions=None,
+            max_predictions_per_seq=None,
         )
         phases = [Phase(0, first_long, self.data), Phase(first_long, self.steps, long_data)]
         return [phase for phase in phases if phase.first < phase.end]
@@ -168,15 +168,15 @@ class Phase:
 
 # May differ between a run and its resumption: they say where and how often, not what is computed.
 # A store may have been moved: what it holds is compared by digest.
-FREE = (
+RESUME_OVERRIDES = (
     "run",
     "store",
     "resume",
-    "micro_batch",
+    "micro_batch_size",
     "save_every",
-    "keep",
+    "keep_last",
     "log_every",
-    "evaluate_every",
-    "evaluate_sequences",
+    "eval_every",
+    "eval_sequences",
     "device",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.console import remark
+from bertwright.console import notice
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
 from bertwright.interop.model_files import model_folder
@@ -18,15 +18,15 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingData
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
-from bertwright.training.context import Place
-from bertwright.training.loop import check_weights
+from bertwright.training.context import ExecutionContext
+from bertwright.training.loop import check_finite_weights
 from bertwright.training.optimizer import AdamW
-from bertwright.training.run_directory import changed_data, settle, write_down
+from bertwright.training.run_directory import changed_files, prepare_model, record_run
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
 @dataclass
-class Opened:
+class PretrainState:
     """What a run's steps touch, as it is after the steps done so far."""
 
     tokenizer: Tokenizer
@@ -38,7 +38,7 @@ class Opened:
     held_out: PretrainingData | None
 
 
-def open_run(settings: PretrainSettings, place: Place, console: Console) -> Opened:
+def open_run(settings: PretrainSettings, place: ExecutionContext, console: Console) -> PretrainState:
     """Store, model and optimizer, from the newest checkpoint where there is one.
 
     A run that begins compares every byte of its store with the store's header; one that goes on, which should take no
@@ -47,21 +47,21 @@ def open_run(settings: PretrainSettings, place: Place, console: Console) -> Open
     """
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
-    latest = checkpoint.newest(settings.run / "checkpoints")
+    latest = checkpoint.latest(settings.run / "checkpoints")
     tokenizer = Tokenizer.load(settings.store / "tokenizer")
     train = TokenStore.open(settings.store / "train", tokenizer.digest, verify=not settings.resume)
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
     for phase in settings.phases:
-        phase.data.shared_among(place.ranks)
-    held_out = _held_out(settings, tokenizer, console if place.leads else None)
-    model = _starting_model(settings, tokenizer, latest, console if place.leads else None)
-    check_weights(model, 0)
+        phase.data.shared_among(place.world_size)
+    held_out = _held_out(settings, tokenizer, console if place.is_main_process else None)
+    model = _starting_model(settings, tokenizer, latest, console if place.is_main_process else None)
+    check_finite_weights(model, 0)
     _check_fit(settings, model.config)
-    settle(model, place)
+    prepare_model(model, place)
     optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
-    return Opened(tokenizer, model, optimizer, train, data, held_out)
+    return PretrainState(tokenizer, model, optimizer, train, data, held_out)
 
 
 def _held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console | None) -> PretrainingData | None:
@@ -73,7 +73,7 @@ def _held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console
     store, first = TokenStore.open(folder, tokenizer.digest, verify=not settings.resume), settings.phases[0].data
     if store.num_sentences < first.least_sentences:  # a small corpus, whose shortest document was set aside
         if console is not None:
-            remark(console, f"{folder} has one sentence: too little to score; nothing is evaluated")
+            notice(console, f"{folder} has one sentence: too little to score; nothing is evaluated")
         return None
     return PretrainingData(store, tokenizer, first)
 
@@ -100,7 +100,7 @@ def _starting_model(
     huggingface.check_vocabulary(tokenizer, loaded.model.config, folder)
     if console is not None:
         for head in loaded.missing_heads:
-            remark(console, f"{folder} has no {head} head: it starts from random weights")
+            notice(console, f"{folder} has no {head} head: it starts from random weights")
     return loaded.model
 
 
@@ -127,7 +127,7 @@ def _check_fit(settings: PretrainSettings, config: BertConfig) -> None:
             raise ValueError(
                 f"sequences of {phase.data.max_length} tokens are asked for, but the model has {config.max_positions} "
                 "positions; raise --max-positions, lower --max-length or --long-length, or leave the long phase out "
-                "(--long-share 0)"
+                "(--long-ratio 0)"
             )
     if settings.data.objective == "mlm+nsp" and config.type_vocab_size < 2:
         raise ValueError(
@@ -136,15 +136,15 @@ def _check_fit(settings: PretrainSettings, config: BertConfig) -> None:
         )
 
 
-def begin(settings: PretrainSettings, opened: Opened) -> None:
+def begin(settings: PretrainSettings, opened: PretrainState) -> None:
     """Write down what is run, once all of it has been opened; hold a resumed run to the store that it began with."""
     stores = [opened.train] if opened.held_out is None else [opened.train, opened.held_out.store]
     digests = {
         store.folder.name: digest_bytes(*(file.digest.encode() for file in store.header.files)) for store in stores
     }
-    if settings.resume and changed_data(settings.run, digests):
+    if settings.resume and changed_files(settings.run, digests):
         raise ValueError(
             f"{settings.store}: holds another text, or the same in other sentences, than the run began with; give it "
             f"back its text, or start a new run from the newest checkpoint: --init {settings.run} --run FOLDER"
         )
-    write_down(settings, "pretrain", digests)
+    record_run(settings, "pretrain", digests)

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertwright.batching.batch import starts
-from bertwright.batching.permutation import permuted
-from bertwright.commands.finetune.setup import Part
-from bertwright.console import Advance
+from bertwright.batching.batch import offsets_from_lengths
+from bertwright.batching.permutation import permute
+from bertwright.commands.finetune.setup import SplitData
+from bertwright.console import ProgressCallback
 from bertwright.inference.feature_cache import Features, example_rows
 from bertwright.kernels.dropout import Dropout
-from bertwright.models.feature_head import Probe
-from bertwright.seeding import key
-from bertwright.tasks.task import Ints, Outputs, TaskBatch, gather, take
+from bertwright.models.feature_head import FeatureHead
+from bertwright.seeding import derive_key
+from bertwright.tasks.task import Ints, Outputs, TaskBatch, collate, flat_ranges
 from bertwright.tasks.task_io import AnyTask
 from bertwright.training import schedules
-from bertwright.training.loop import Computed, steps
+from bertwright.training.loop import LossOutput, train_steps
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
 ORDER, BATCH_ORDER, DROPOUT = 0, 1, 2  # what a random number is for
@@ -52,7 +52,7 @@ class HeadBatch(NamedTuple):
 class HeadData:
     """One part of the data as a head reads it: the states of some layers."""
 
-    part: Part
+    part: SplitData
     features: Features
     layers: tuple[int, ...]
     device: torch.device
@@ -65,8 +65,8 @@ class HeadData:
     @cached_property
     def item_starts(self) -> Ints:
         """N + 1, where each example's items start."""
-        of_items = self.part.encoded.example_of[:: self.part.encoded.width]
-        return starts(np.bincount(of_items, minlength=len(self.part.examples)))
+        of_items = self.part.encoded.example_ids[:: self.part.encoded.width]
+        return offsets_from_lengths(np.bincount(of_items, minlength=len(self.part.examples)))
 
     @cached_property
     def lengths(self) -> Ints:
@@ -80,13 +80,13 @@ class HeadData:
 
     def batch(self, chosen: Ints) -> HeadBatch:
         """Some examples, in the order given."""
-        rows = gather(self.row_starts[chosen], self.lengths[chosen])
-        items = gather(self.item_starts[chosen], np.diff(self.item_starts)[chosen])
+        rows = flat_ranges(self.row_starts[chosen], self.lengths[chosen])
+        items = flat_ranges(self.item_starts[chosen], np.diff(self.item_starts)[chosen])
         states = self.features.take(rows, self.layers).to(self.device)
-        return HeadBatch(states, self.lengths[chosen].tolist(), rows, take(self.part.encoded, items).to(self.device))
+        return HeadBatch(states, self.lengths[chosen].tolist(), rows, collate(self.part.encoded, items).to(self.device))
 
 
-class Recipe(NamedTuple):
+class HeadHyperParams(NamedTuple):
     """How a head is trained."""
 
     epochs: int
@@ -96,7 +96,7 @@ class Recipe(NamedTuple):
     seed: int
 
 
-class Trained(NamedTuple):
+class TrainedHead(NamedTuple):
     """What became of a head."""
 
     epoch: int
@@ -105,7 +105,9 @@ class Trained(NamedTuple):
     test: dict[str, float] | None
 
 
-def train(head: Probe, task: AnyTask, data: Mapping[str, HeadData], recipe: Recipe, advance: Advance) -> Trained:
+def train(
+    head: FeatureHead, task: AnyTask, data: Mapping[str, HeadData], recipe: HeadHyperParams, advance: ProgressCallback
+) -> TrainedHead:
     """Train a head on data["train"], score it on "dev" after every epoch, and the best of them on "test".
 
     The head is left as it was after that epoch. `advance` is told of steps done, of `total_steps`.
@@ -114,32 +116,34 @@ def train(head: Probe, task: AnyTask, data: Mapping[str, HeadData], recipe: Reci
     optimizer = AdamW(
         dict(head.named_parameters()), OptimizerSettings(recipe.learning_rate, WARMUP_SHARE, bias_correction=True)
     )
-    rate = partial(schedules.linear, peak=recipe.learning_rate, warmup=round(WARMUP_SHARE * total), total=total)
+    rate = partial(
+        schedules.linear_warmup_decay, peak=recipe.learning_rate, warmup=round(WARMUP_SHARE * total), total=total
+    )
 
-    def compute(batch: HeadBatch) -> Computed:
-        drop = Dropout(recipe.dropout, key(recipe.seed, DROPOUT, optimizer.steps)) if recipe.dropout else None
+    def compute(batch: HeadBatch) -> LossOutput:
+        drop = Dropout(recipe.dropout, derive_key(recipe.seed, DROPOUT, optimizer.steps)) if recipe.dropout else None
         loss = task.loss(head(batch.states, batch.lengths, drop), batch.task) / max(batch.task.count, 1)
-        return Computed(loss, {"loss": loss.detach()})
+        return LossOutput(loss, {"loss": loss.detach()})
 
-    best: Trained | None = None
+    best: TrainedHead | None = None
     for epoch in range(recipe.epochs):
-        for _ in steps(compute, batches(data["train"], recipe, epoch), optimizer, rate):
+        for _ in train_steps(compute, batches(data["train"], recipe, epoch), optimizer, rate):
             advance(1)
         dev = scores(head, task, data["dev"])
         if best is None or dev[task.metric] > best.dev[task.metric]:
-            best = Trained(epoch + 1, dev, None)
+            best = TrainedHead(epoch + 1, dev, None)
             weights = {name: tensor.clone() for name, tensor in head.state_dict().items()}
     assert best is not None
     head.load_state_dict(weights)
     return best._replace(test=scores(head, task, data["test"])) if "test" in data else best
 
 
-def total_steps(data: HeadData, recipe: Recipe) -> int:
+def total_steps(data: HeadData, recipe: HeadHyperParams) -> int:
     """Optimizer steps of a head's whole training."""
     return recipe.epochs * math.ceil(len(data.readable) / recipe.batch_size)
 
 
-def batches(data: HeadData, recipe: Recipe, epoch: int) -> Iterator[list[HeadBatch]]:
+def batches(data: HeadData, recipe: HeadHyperParams, epoch: int) -> Iterator[list[HeadBatch]]:
     """An epoch's steps, each of one batch."""
     for chosen in epoch_batches(data.lengths, recipe.batch_size, recipe.seed, epoch):
         yield [data.batch(chosen)]
@@ -155,21 +159,23 @@ def epoch_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list
     [[4, 1], [0, 3]]
     """
     readable = np.flatnonzero(lengths)
-    order = readable[permuted(np.arange(len(readable)), len(readable), key(seed, ORDER, epoch))]
+    order = readable[permute(np.arange(len(readable)), len(readable), derive_key(seed, ORDER, epoch))]
     pools = np.split(order, range(POOL * batch_size, len(order), POOL * batch_size))
     alike = np.concatenate([pool[np.argsort(lengths[pool], kind="stable")] for pool in pools])
     parts = np.split(alike, range(batch_size, len(alike), batch_size))
-    return [parts[number] for number in permuted(np.arange(len(parts)), len(parts), key(seed, BATCH_ORDER, epoch))]
+    return [
+        parts[number] for number in permute(np.arange(len(parts)), len(parts), derive_key(seed, BATCH_ORDER, epoch))
+    ]
 
 
-def scores(head: Probe, task: AnyTask, data: HeadData) -> dict[str, float]:
+def scores(head: FeatureHead, task: AnyTask, data: HeadData) -> dict[str, float]:
     """The task's scores of a head's predictions."""
     examples, encoded = data.part.examples, data.part.encoded
     return task.score(examples, task.decode(examples, encoded, outputs(head, data)))
 
 
 @torch.inference_mode()
-def outputs(head: Probe, data: HeadData) -> Outputs:
+def outputs(head: FeatureHead, data: HeadData) -> Outputs:
     """The head's outputs for all rows, R × C float32, dropout off."""
     found = np.empty((len(data.part.encoded.rows), head.classifier.out_features), dtype=np.float32)
     order = data.readable[np.argsort(-data.lengths[data.readable], kind="stable")]

@@ -20,23 +20,29 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.finetune.setup import Part, notes, read_examples, within_positions
-from bertwright.commands.probe.head_training import HeadData, Recipe, total_steps, train
-from bertwright.console import columns, counting, facts, heading, remark, say
-from bertwright.files import digest_bytes, sweep_parts, write_json, write_text
-from bertwright.inference.feature_cache import Features, cached_features, encoder_digest, refuse_others, rows_digest
+from bertwright.commands.finetune.setup import SplitData, notes, read_examples, within_positions
+from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, total_steps, train
+from bertwright.console import heading, item_progress, key_value_table, make_table, notice, say
+from bertwright.files import digest_bytes, remove_stale_parts, write_json, write_text
+from bertwright.inference.feature_cache import Features, cached_features, check_cache_key, encoder_digest, rows_digest
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
-from bertwright.metrics.seed_summary import Spread, spread
-from bertwright.metrics.span_f1 import parted
+from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.metrics.span_f1 import split_tag
 from bertwright.models.encoder import Encoder
-from bertwright.models.feature_head import REPRESENTATIONS, Probe, ProbeShape, RepresentationName, layers_of
+from bertwright.models.feature_head import (
+    REPRESENTATIONS,
+    FeatureHead,
+    FeatureHeadConfig,
+    RepresentationName,
+    layers_of,
+)
 from bertwright.seeding import check_seed
 from bertwright.settings import write_settings
-from bertwright.tasks.presets import PARTS, TaskSettings
+from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.task_io import AnyTask
-from bertwright.training.context import DeviceSettings, Place
-from bertwright.training.run_directory import held, saved_settings
+from bertwright.training.context import DeviceSettings, ExecutionContext
+from bertwright.training.run_directory import locked_run, saved_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -93,7 +99,7 @@ class ProbeSettings:
             raise ValueError(f"dropout is a share, from 0 to below 1, not {self.dropout}")
 
     def added_to(self, kept: ProbeSettings) -> ProbeSettings:
-        """These settings with the heads that `kept` asks for, too: its own first, so that they stay in their order."""
+        """These settings with the heads that `truncate_longest_first` asks for, too: its own first, so that they stay in their order."""
         return replace(
             self,
             representations=tuple(dict.fromkeys(kept.representations + self.representations)),
@@ -107,7 +113,7 @@ CONLL_2003 = {"LOC", "MISC", "ORG", "PER"}  # the entities of table 7
 FREE = ("run", "resume", "representations", "features", "seeds", "learning_rates", "device")
 
 
-class HeadTrial(NamedTuple):
+class ProbeTrial(NamedTuple):
     """One head to be trained."""
 
     representation: RepresentationName
@@ -134,24 +140,24 @@ class Result:
     """Digest of features and targets."""
 
     @property
-    def trial(self) -> HeadTrial:
-        return HeadTrial(self.representation, self.learning_rate, self.seed)
+    def trial(self) -> ProbeTrial:
+        return ProbeTrial(self.representation, self.learning_rate, self.seed)
 
 
-class Row(NamedTuple):
+class ProbeRow(NamedTuple):
     """What a representation is worth, at the rate that is best on dev."""
 
     representation: RepresentationName
     learning_rate: float
-    dev: Spread
-    test: Spread | None
+    dev: SeedSummary
+    test: SeedSummary | None
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""
         return self._asdict() | {"dev": self.dev._asdict(), "test": self.test and self.test._asdict()}
 
 
-def table_rows(results: Sequence[Result], metric: str) -> list[Row]:
+def table_rows(results: Sequence[Result], metric: str) -> list[ProbeRow]:
     """One row a representation, in the order of table 7; of several rates, the one with the best mean on dev.
 
     A rate that lacks some of the seeds stands behind all that have them: the mean of fewer may be a lucky one.
@@ -160,25 +166,30 @@ def table_rows(results: Sequence[Result], metric: str) -> list[Row]:
     alike: dict[tuple[RepresentationName, float], list[Result]] = {}
     for result in results:
         alike.setdefault((result.representation, result.learning_rate), []).append(result)
-    best: dict[RepresentationName, tuple[bool, Row]] = {}
+    best: dict[RepresentationName, tuple[bool, ProbeRow]] = {}
     for (name, rate), found in alike.items():
         tests = [result.test[metric] for result in found if result.test]
-        row = Row(name, rate, spread([result.dev[metric] for result in found]), spread(tests) if tests else None)
+        row = ProbeRow(
+            name,
+            rate,
+            summarize_seeds([result.dev[metric] for result in found]),
+            summarize_seeds(tests) if tests else None,
+        )
         whole = len(found) == len(seeds)
         if name not in best or (whole, row.dev.mean) > (best[name][0], best[name][1].dev.mean):
             best[name] = whole, row
     return [best[name][1] for name in REPRESENTATIONS if name in best]
 
 
-def probe(settings: ProbeSettings, console: Console | None = None) -> list[Row]:
+def probe(settings: ProbeSettings, console: Console | None = None) -> list[ProbeRow]:
     """Compute the features, train every head that is still missing, and show and return the table.
 
     Ctrl-C loses no more than the head in hand. Raises ValueError for settings, files and folders that do not fit, and
     DivergedError for a loss that is not finite.
     """
     console = console or Console()
-    with held(settings, FREE) as place:
-        if place.ranks > 1:
+    with locked_run(settings, FREE) as place:
+        if place.world_size > 1:
             raise ValueError("heads this small are trained in one process; start it without torchrun")
         if settings.resume:
             settings = settings.added_to(saved_settings(ProbeSettings, settings.run))
@@ -192,7 +203,7 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Row]:
             ) from None
 
 
-def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
+def _open(settings: ProbeSettings, place: ExecutionContext, console: Console) -> _Run:
     """Read and check everything; nothing has been written then."""
     if settings.model is None:
         raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
@@ -203,7 +214,7 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
     for name in settings.representations:
         layers_of(name, encoder.config.num_layers)
     task = settings.task.make()
-    read = {name: read_examples(task, settings.task, name) for name in PARTS}
+    read = {name: read_examples(task, settings.task, name) for name in SPLITS}
     for part in ("train", "dev"):
         if not read[part]:
             raise ValueError(f"no {part} examples: name files with --{part}, or a published task's folder with --data")
@@ -213,12 +224,12 @@ def _open(settings: ProbeSettings, place: Place, console: Console) -> _Run:
     for part in ("dev", "test"):
         task.check(read[part])
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
-    parts = [Part(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
+    parts = [SplitData(name, examples, task.encode(examples, tokenizer)) for name, examples in read.items() if examples]
     run = _Run(settings, place, console, task, encoder.to(place.device), parts)
     if kept := [one for one in parts if run.features_folder(one).exists()]:
         model = encoder_digest(run.encoder)
         for one in kept:
-            refuse_others(run.features_folder(one), model, rows_digest(one.encoded))
+            check_cache_key(run.features_folder(one), model, rows_digest(one.encoded))
     return run
 
 
@@ -227,19 +238,19 @@ class _Run:
     """An opened run being carried out at a place."""
 
     settings: ProbeSettings
-    place: Place
+    place: ExecutionContext
     console: Console
     task: AnyTask
     encoder: Encoder
-    parts: list[Part]
+    parts: list[SplitData]
 
-    def carry_out(self) -> list[Row]:
+    def carry_out(self) -> list[ProbeRow]:
         """Features, heads, table."""
         in_force = replace(self.settings, resume=False)  # so that they begin another run as well, with --config
         write_settings(self.settings.run / "settings.toml", in_force, "bertwright probe: the settings in force")
-        sweep_parts(self.settings.run)
+        remove_stale_parts(self.settings.run)
         asked = (self.settings.representations, self.settings.learning_rates, self.settings.seeds)
-        trials = [HeadTrial(*chosen) for chosen in product(*asked)]
+        trials = [ProbeTrial(*chosen) for chosen in product(*asked)]
         self.announce(len(trials))
         features = {part.name: self.features(part) for part in self.parts}
         source = self.source(features)
@@ -271,17 +282,17 @@ class _Run:
             "heads": f"{heads}, of {len(settings.representations)} representations",
             "place": str(self.place),
         }
-        self.console.print(facts(rows))
+        self.console.print(key_value_table(rows))
         for note in notes(self.task, settings.task, self.parts, config.max_positions):
-            remark(self.console, note)
+            notice(self.console, note)
 
-    def features(self, part: Part) -> Features:
+    def features(self, part: SplitData) -> Features:
         """The states of one part, computed or found on disk."""
         wanted = {layer for name in self.settings.representations for layer in self.layers(name)}
-        with counting(self.console, f"features of {part.name}", part.encoded.items) as advance:
+        with item_progress(self.console, f"features of {part.name}", part.encoded.items) as advance:
             return cached_features(self.encoder, part.encoded, sorted(wanted), self.features_folder(part), advance)
 
-    def features_folder(self, part: Part) -> Path:
+    def features_folder(self, part: SplitData) -> Path:
         return (self.settings.features or self.settings.run / "features") / part.name
 
     def source(self, features: Mapping[str, Features]) -> str:
@@ -311,9 +322,9 @@ class _Run:
     def layers(self, name: RepresentationName) -> tuple[int, ...]:
         return layers_of(name, self.encoder.config.num_layers)
 
-    def shape(self, name: RepresentationName) -> ProbeShape:
+    def shape(self, name: RepresentationName) -> FeatureHeadConfig:
         head, settings = self.task.head, self.settings
-        return ProbeShape(
+        return FeatureHeadConfig(
             layers=len(self.layers(name)),
             weighted=REPRESENTATIONS[name].weighted,
             hidden_size=self.encoder.config.hidden_size,
@@ -322,15 +333,17 @@ class _Run:
             lstm_layers=settings.lstm_layers if head.kind == "token" else 0,
         )
 
-    def train(self, trial: HeadTrial, features: Mapping[str, Features], source: str) -> Result:
+    def train(self, trial: ProbeTrial, features: Mapping[str, Features], source: str) -> Result:
         """One head, from its seed."""
         started = time.perf_counter()
         layers, metric = self.layers(trial.representation), self.task.metric
         data = {part.name: HeadData(part, features[part.name], layers, self.place.device) for part in self.parts}
-        head = Probe(self.shape(trial.representation), trial.seed).to(self.place.device)
+        head = FeatureHead(self.shape(trial.representation), trial.seed).to(self.place.device)
         settings = self.settings
-        recipe = Recipe(settings.epochs, settings.batch_size, settings.dropout, trial.learning_rate, trial.seed)
-        with counting(self.console, str(trial), total_steps(data["train"], recipe)) as advance:
+        recipe = HeadHyperParams(
+            settings.epochs, settings.batch_size, settings.dropout, trial.learning_rate, trial.seed
+        )
+        with item_progress(self.console, str(trial), total_steps(data["train"], recipe)) as advance:
             trained = train(head, self.task, data, recipe, advance)
         told = f"{metric} {100 * trained.dev[metric]:.2f} on dev after epoch {trained.epoch}"
         told += f", {100 * trained.test[metric]:.2f} on test" if trained.test else ""
@@ -338,14 +351,14 @@ class _Run:
         say(self.console, f"{trial}: {told}; {seconds:,.0f} s")
         return Result(*trial, *trained, seconds, source)
 
-    def report(self, rows: Sequence[Row]) -> None:
+    def report(self, rows: Sequence[ProbeRow]) -> None:
         """Print the table, beside the paper's where it is of the same kind, and write it as JSON."""
-        types = {parted(name)[1] for name in self.task.label_names} - {""}
+        types = {split_tag(name)[1] for name in self.task.label_names} - {""}
         comparable = self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
         metric = self.task.metric.replace("_", " ")
         heading(self.console, f"{metric} on the frozen states, percent, mean ± deviation over the seeds")
         paper = ("paper",) if comparable else ()
-        table = columns("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
+        table = make_table("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
         for row in rows:
             scores = [_shown(found) for found in (row.dev, row.test) if found]
             given = [f"{100 * REPRESENTATIONS[row.representation].paper:.1f}"] if comparable else []
@@ -367,6 +380,6 @@ def _result(line: Any, metric: str) -> Result:
     return result
 
 
-def _shown(found: Spread) -> str:
-    deviation = "" if found.deviation is None else f" ± {100 * found.deviation:.2f}"
+def _shown(found: SeedSummary) -> str:
+    deviation = "" if found.std is None else f" ± {100 * found.std:.2f}"
     return f"{100 * found.mean:.2f}{deviation}"

@@ -33,7 +33,7 @@ class Threshold(NamedTuple):
     f1: float
 
 
-def normalized(answer: str) -> str:
+def normalize_answer(answer: str) -> str:
     """An answer without case, punctuation, articles and superfluous white space.
 
     >>> normalized("The  Sun's core.")
@@ -50,8 +50,8 @@ def answer_score(answer: str, right: Iterable[str]) -> Score:
     >>> answer_score("", [])
     Score(exact_match=1.0, f1=1.0)
     """
-    given = normalized(answer)
-    candidates = {text for text in map(normalized, right) if text} or {""}
+    given = normalize_answer(answer)
+    candidates = {text for text in map(normalize_answer, right) if text} or {""}
     return Score(float(given in candidates), max(_overlap(given, text) for text in candidates))
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.metrics.squad import answer_score, best_threshold, normalized, scores
+from bertwright.metrics.exact_match import answer_score, best_threshold, normalize_answer, scores
 
 SQUAD = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "squad"
 
@@ -35,7 +35,7 @@ TEXTS = st.lists(st.sampled_from(["a", "the", "An", "cat", "Cat,", "sat", "sat."
     ],
 )
 def test_normalization_by_hand(answer: str, expected: str) -> None:
-    assert normalized(answer) == expected
+    assert normalize_answer(answer) == expected
 
 
 def test_the_best_right_answer_counts() -> None:
@@ -56,8 +56,8 @@ def test_a_question_without_answer_is_right_or_wrong() -> None:
 @given(TEXTS, st.lists(TEXTS, max_size=3))
 def test_scores_are_those_of_the_official_formula(answer: str, right: list[str]) -> None:
     best_exact = best_f1 = 0.0
-    for gold in [text for text in right if normalized(text)] or [""]:
-        tokens, golds = normalized(answer).split(), normalized(gold).split()
+    for gold in [text for text in right if normalize_answer(text)] or [""]:
+        tokens, golds = normalize_answer(answer).split(), normalize_answer(gold).split()
         same = sum((Counter(tokens) & Counter(golds)).values())
         if not tokens or not golds:
             f1 = float(tokens == golds)
