@@ -81,7 +81,7 @@ def test_the_result_is_a_function_of_the_counts(counts, monkeypatch):
     shuffled = list(counts.words.items())
     random.Random(0).shuffle(shuffled)
     assert learn(WordCounts(Counter(dict(shuffled))), CASED) == tokens
-    monkeypatch.setattr(merges.native, "library", lambda name: None)  # where there is no compiler
+    monkeypatch.setattr(merges.native, "load_library", lambda name: None)  # where there is no compiler
     assert learn(counts, CASED) == tokens
 
 
