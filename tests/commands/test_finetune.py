@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -15,12 +14,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from harness import check_killed_runs, load_weights, read_untimed, run_and_capture, same_weights
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -46,30 +48,7 @@ Make = Callable[..., FinetuneSettings]
 CPU = DeviceSettings("cpu", "float32", 1)
 
 
-def carried_out(settings: FinetuneSettings) -> str:
-    """Run, and give what was printed."""
-    printed = io.StringIO()
-    finetune(settings, Console(file=printed, width=100))
-    return printed.getvalue()
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
-
-
-def figures(run: Path) -> list[dict[str, Any]]:
-    """The run's records, without what a clock decides."""
-    timing = ("tokens_per_second", "sequences_per_second")
-    return [{name: value for name, value in record.items() if name not in timing} for record in read_metrics(run)]
-
-
-def same_bits(one: Path, other: Path) -> bool:
-    return same_weights(one / "model", other / "model")
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+run_finetune = partial(run_and_capture, finetune)
 
 
 @contextmanager
@@ -94,7 +73,7 @@ def questions(path: Path, *rows: tuple[str, str | None]) -> str:
 
 def test_it_learns_and_the_best_checkpoint_is_the_result(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run")
-    printed = carried_out(settings)
+    printed = run_finetune(settings)
     report = read_json(settings.run / "report.json")
     evaluations = [record for record in read_metrics(settings.run) if record["kind"] == "dev"]
     assert [record["step"] for record in evaluations] == [20, 40, 60, 80]  # once an epoch of 320 examples by 16
@@ -123,7 +102,7 @@ def test_the_best_weights_are_the_result_where_they_are_not_the_last(
     files = {"train": (str(review_files / "train.tsv"),), "dev": (str(tmp_path / "dev.tsv"),)}
     files["test"] = files["dev"]
     settings = make_tuning(tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, eval_every=10)
-    carried_out(settings)
+    run_finetune(settings)
     report = read_json(settings.run / "report.json")
     assert report["best_step"] < report["steps"] == 80
     best = checkpoint.latest(settings.run / "best")
@@ -146,7 +125,7 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
     }
     task = TaskSettings("squad_v2", **files, overrides=TaskOptions(max_length=32, max_query_length=4))
     settings = make_tuning(tmp_path / "run", task=task, epochs=2.0, batch_size=8)
-    carried_out(settings)
+    run_finetune(settings)
     found = load_task(settings.run / "model")
     assert found is not None
     tokenizer = Tokenizer.load(settings.run / "model")
@@ -172,62 +151,40 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
 
 def test_it_learns_in_bfloat16_too(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run", device=DeviceSettings("cpu", "bfloat16", 1))
-    assert "bfloat16" in carried_out(settings)
+    assert "bfloat16" in run_finetune(settings)
     assert read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"] > 0.9
-    assert {tensor.dtype for tensor in weights(settings.run).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in load_weights(settings.run / "model").values()} == {torch.float32}
 
 
 def test_resuming_a_finished_run_says_so(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run", epochs=0.2)
-    carried_out(settings)
-    assert "finished already" in carried_out(replace(settings, resume=True))
+    run_finetune(settings)
+    assert "finished already" in run_finetune(replace(settings, resume=True))
 
 
 # Resuming
 
 
-def _silently(settings: FinetuneSettings) -> None:
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
-    finetune(settings)
-
-
-def killed_until_done(settings: FinetuneSettings, kill_after: Callable[[], int]) -> int:
-    """Run, SIGKILL once so many records are written, resume, until a process comes to the end; how many were killed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bertwright.commands.finetune.run"])
-    kills = 0
-    while True:
-        resume = (settings.run / "settings.toml").exists()
-        process = context.Process(target=_silently, args=(replace(settings, resume=resume),))
-        process.start()
-        assert process.pid is not None
-        enough = len(read_metrics(settings.run)) // 2 + kill_after()
-        while process.is_alive() and len(read_metrics(settings.run)) < enough:
-            process.join(0.005)
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        process.join()
-        if process.exitcode == 0:
-            return kills
-
-
-def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make, kills: int) -> None:
     settings = make_tuning(tmp_path / "unbroken", epochs=3.0, eval_every=8, save_every=3, log_every=2)
-    carried_out(settings)
-    broken = replace(settings, run=tmp_path / "broken")
+    run_finetune(settings)
     chance = random.Random(1)
-    assert killed_until_done(broken, lambda: chance.randint(2, 30)) >= 3
-    assert same_bits(settings.run, broken.run)
-    assert figures(settings.run) == figures(broken.run)
-    assert not list(broken.run.rglob(".*.part-*"))
+
+    def wait(process: BaseProcess, run: Path) -> None:
+        """Return once some more records are written: somewhere between two evaluations or checkpoints."""
+        enough = len(read_metrics(run)) // 2 + chance.randint(2, 30)
+        while process.is_alive() and len(read_metrics(run)) < enough:
+            process.join(0.005)
+
+    check_killed_runs(finetune, settings, wait, kills)
 
 
 def test_every_step_stands_in_one_line_of_an_interrupted_run(
     tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_tuning(tmp_path / "whole", epochs=0.5, log_every=4, save_every=1_000)
-    carried_out(settings)
+    run_finetune(settings)
     broken, compute = replace(settings, run=tmp_path / "broken"), Run.compute
 
     def with_signal(run: Run, batch: Any) -> Any:
@@ -237,10 +194,10 @@ def test_every_step_stands_in_one_line_of_an_interrupted_run(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="step 6 is saved"):
         patch.setattr(Run, "compute", with_signal)
-        carried_out(broken)
-    carried_out(replace(broken, resume=True))
-    first, second, third, *_ = figures(settings.run)
-    first_again, begun, ended, third_again, *_ = figures(broken.run)
+        run_finetune(broken)
+    run_finetune(replace(broken, resume=True))
+    first, second, third, *_ = read_untimed(settings.run)
+    first_again, begun, ended, third_again, *_ = read_untimed(broken.run)
     assert [one["step"] for one in (first, second, third, begun, ended)] == [4, 8, 10, 6, 8]
     assert (first_again, third_again) == (first, third)
     assert (begun["loss"] + ended["loss"]) / 2 == pytest.approx(second["loss"])
@@ -248,7 +205,7 @@ def test_every_step_stands_in_one_line_of_an_interrupted_run(
 
 def test_two_processes_compute_what_one_does(tmp_path: Path, make_tuning: Make) -> None:
     alone = make_tuning(tmp_path / "alone", epochs=0.5, log_every=1)
-    carried_out(alone)
+    run_finetune(alone)
     together = replace(alone, run=tmp_path / "together")
     write_settings(tmp_path / "recipe.toml", together, "test")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -273,7 +230,7 @@ def test_other_training_data_is_refused(
     place = spelled if spelled[0] == "~" else str(tmp_path / spelled)
     task = TaskSettings("classification", train=(place,), dev=(str(review_files / "dev.tsv"),))
     settings = make_tuning(tmp_path / "run", task=task, epochs=0.2)
-    carried_out(settings)
+    run_finetune(settings)
     (settings.run / "model").rename(tmp_path / "gone")
     train.write_text(train.read_text() + "the bear\tbad\n")
     with pytest.raises(ValueError, match=rf"{re.escape(place)}: not what the run began with"):
@@ -310,7 +267,7 @@ def test_weights_that_are_damaged_already_are_refused_before_anything_is_written
 def test_best_weights_that_are_gone_or_unknown_are_refused(tmp_path: Path, make_tuning: Make) -> None:
     """The last weights must not pass for the best ones, nor the first evaluation from here on for the best."""
     settings = make_tuning(tmp_path / "run", epochs=1.0)
-    carried_out(settings)
+    run_finetune(settings)
     (settings.run / "model").rename(tmp_path / "gone")
     (settings.run / "best").rename(tmp_path / "best")
     again = replace(settings, resume=True)
@@ -344,7 +301,7 @@ def test_a_file_under_two_names_is_refused(tmp_path: Path, make_tuning: Make, re
 
 def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run", epochs=0.2)
-    carried_out(settings)
+    run_finetune(settings)
     with pytest.raises(ValueError, match="batch_size was 16, now 8"):
         finetune(replace(settings, resume=True, batch_size=8))
     with pytest.raises(ValueError, match="holds a run already"):
@@ -353,13 +310,13 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> 
 
 def test_examples_may_be_given_in_place_of_files(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "files", epochs=0.2)
-    carried_out(settings)
+    run_finetune(settings)
     task = settings.task.make()
     examples = {part: list(task.read(*settings.task.files(part))) for part in ("train", "dev", "test")}
     given = replace(settings, run=tmp_path / "given", task=TaskSettings("classification"))
     finetune(given, Console(quiet=True), examples)
-    assert same_bits(settings.run, given.run)
-    assert figures(settings.run) == figures(given.run)
+    assert same_weights(settings.run / "model", given.run / "model")
+    assert read_untimed(settings.run) == read_untimed(given.run)
     assert read_json(settings.run / "report.json")["scores"] == read_json(given.run / "report.json")["scores"]
     odd = [examples["train"][0]._replace(label=label) for label in "xy"]
     with pytest.raises(ValueError, match=r"dev\.tsv, line 2: the label .* is not one of the training data: 'x', 'y'"):
@@ -382,7 +339,7 @@ def test_rate_factors(tiny_bert: Path) -> None:
 
 def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
     settings = make_tuning(tmp_path / "run", epochs=0.2, freeze_layers=1)
-    carried_out(settings)
+    run_finetune(settings)
     before = start_task_model(tiny_bert, HeadSpec("sequence", 2), seed=0).model.state_dict()
     after = load_task_model(settings.run / "model").state_dict()
     same = {name for name in before if torch.equal(before[name], after[name])}
@@ -408,8 +365,8 @@ def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_f
     optimizer = OptimizerSettings(learning_rate=4e-3, warmup_ratio=0.5, bias_correction=True)
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
     settings = make_tuning(tmp_path / "run", task=task, epochs=0.4, log_every=1, optimizer=optimizer)  # 8 steps
-    carried_out(settings)
-    rates = [record["learning_rate"] for record in figures(settings.run)]
+    run_finetune(settings)
+    rates = [record["learning_rate"] for record in read_untimed(settings.run)]
     assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3, 3e-3, 2e-3, 1e-3])
 
 
@@ -457,14 +414,14 @@ def test_dropout_is_that_of_the_settings(tmp_path: Path, make_tuning: Make) -> N
 def test_the_seed_decides_everything(tmp_path: Path, make_tuning: Make) -> None:
     runs = [make_tuning(tmp_path / name, epochs=0.3, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
     for settings in runs:
-        carried_out(settings)
-    assert same_bits(runs[0].run, runs[1].run)
-    assert not same_bits(runs[0].run, runs[2].run)
+        run_finetune(settings)
+    assert same_weights(runs[0].run / "model", runs[1].run / "model")
+    assert not same_weights(runs[0].run / "model", runs[2].run / "model")
 
 
 def test_dev_may_be_a_share_of_the_training_examples(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
-    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.25))
+    printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.25))
     assert "240 examples" in printed
     assert "80 examples" in printed
 
@@ -488,7 +445,7 @@ def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, mak
     ):
         files = {part: (str(tmp_path / f"{part}.tsv"),) for part in ("train", "dev")}
         task = TaskSettings("classification", **files, overrides=TaskOptions(metric=metric))
-        assert note in carried_out(make_tuning(tmp_path / metric, task=task, epochs=1, batch_size=2))
+        assert note in run_finetune(make_tuning(tmp_path / metric, task=task, epochs=1, batch_size=2))
 
 
 def test_a_token_without_a_vector_is_told_of_before_training(
@@ -511,7 +468,7 @@ def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) 
     path = tmp_path / "copies.tsv"
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
     task = TaskSettings("classification", train=(str(path),))
-    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
+    printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
     assert printed.count("20 examples") == 2
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe bear sees\tgood\n" * 20)
     with pytest.raises(ValueError, match=r"one part of 40 examples would be empty \(1 of them"):
@@ -536,11 +493,11 @@ def test_a_dev_part_far_from_its_share_is_told_of(tmp_path: Path, make_tuning: M
     path = tmp_path / "copies.tsv"
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
     task = TaskSettings("classification", train=(str(path),))
-    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
+    printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
     assert "20 of 40 examples (50.0%) are set aside as dev" in printed
     (tmp_path / "dev.tsv").write_text("text\tlabel\nthe bear sees\tbad\n")
     named = replace(task, dev=(str(tmp_path / "dev.tsv"),))
-    assert "set aside" not in carried_out(
+    assert "set aside" not in run_finetune(
         make_tuning(tmp_path / "other", task=named, epochs=0.2, validation_fraction=0.1)
     )
 
@@ -614,7 +571,7 @@ def test_answers_without_a_place_are_all_in_the_report(tmp_path: Path, make_tuni
     lost = [("the bear sees the wolf", "hare")] * 7
     train = questions(tmp_path / "train.jsonl", ("the bear sees", "bear"), ("the wolf", "the"), *lost)
     task = TaskSettings("question-answering", train=(train,), dev=(train,), overrides=TaskOptions(max_query_length=4))
-    printed = carried_out(make_tuning(tmp_path / "run", task=task, epochs=1.0))
+    printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=1.0))
     told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
     assert "1 questions whose answer does not stand where the file says, but once elsewhere: moved there (" in told
     assert "7 questions whose answer is not where the file says" in told
@@ -650,7 +607,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     }
     for message, task in refusals.items():
         with pytest.raises(ValueError, match=message):
-            carried_out(make_tuning(tmp_path / "run", task=task))
+            run_finetune(make_tuning(tmp_path / "run", task=task))
         assert not (tmp_path / "run" / "settings.toml").exists()
 
 
@@ -666,7 +623,7 @@ def test_what_is_left_out_of_a_published_file_is_told_by_part(tmp_path: Path, ma
     half = "8\t3\t4\tthe bear\n"
     (tmp_path / "train.tsv").write_text("".join([header, *rows[:4], half, "the wolf\t0\n", *rows[4:]]))
     (tmp_path / "dev.tsv").write_text("".join([header, half, *rows]))
-    printed = carried_out(make_tuning(tmp_path / "run", task=TaskSettings("qqp", data=tmp_path), epochs=1.0))
+    printed = run_finetune(make_tuning(tmp_path / "run", task=TaskSettings("qqp", data=tmp_path), epochs=1.0))
     told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
     assert "2 rows lack columns, as is known of the published file: left out; the first is" in told
     assert "1 row lacks columns" in told

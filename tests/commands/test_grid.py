@@ -10,10 +10,12 @@ import signal
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import read_weight_file, run_and_capture, same_weights
 from rich.console import Console
 
 from bertwright.cli import field_docs
@@ -72,26 +74,18 @@ def make(tiny_bert: Path, review_files: Path) -> Make:
     return made
 
 
-def carried_out(settings: GridSettings) -> str:
-    """Run, and give what was printed."""
-    printed = io.StringIO()
-    grid(settings, Console(file=printed, width=100))
-    return printed.getvalue()
+run_grid = partial(run_and_capture, grid)
 
 
 @pytest.fixture(scope="module")
 def finished(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[GridSettings, str]:
     """A grid that nobody disturbed, and what it printed."""
     settings = make(tmp_path_factory.mktemp("grid") / "run")
-    return settings, carried_out(settings)
+    return settings, run_grid(settings)
 
 
 def rows(settings: GridSettings) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (settings.run / "results.jsonl").read_text().splitlines()]
-
-
-def weights(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
 
 
 # The whole
@@ -128,7 +122,7 @@ def test_the_chosen_model_is_what_finetune_makes_of_its_settings(
     chosen = read_json(settings.run / "report.json")["chosen"]
     (trial,) = [trial for trial in settings.trials() if trial.name == chosen["run"]]
     alone = finetune(replace(settings.finetuning(trial), run=tmp_path / "alone"), Console(file=io.StringIO()))
-    assert weights(alone) == weights(settings.run / "model")
+    assert same_weights(alone, settings.run / "model")
     assert (alone / "task.json").read_bytes() == (settings.run / "model" / "task.json").read_bytes()
 
 
@@ -155,11 +149,11 @@ def test_resuming_a_finished_grid_shows_it_again(
 ) -> None:
     settings, printed = finished
     monkeypatch.setattr(grids, "finetune", lambda *_: pytest.fail("run again"))
-    before = weights(settings.run / "model")
-    again = carried_out(replace(settings, resume=True))
+    before = read_weight_file(settings.run / "model")
+    again = run_grid(replace(settings, resume=True))
     assert "all 4 runs are done" in again
     assert again.endswith(printed[printed.index("dev accuracy, best") :])
-    assert weights(settings.run / "model") == before
+    assert read_weight_file(settings.run / "model") == before
     assert saved_settings(GridSettings, settings.run) == replace(settings, resume=True)
 
 
@@ -189,17 +183,17 @@ def test_ctrl_c_in_the_middle_of_a_run_costs_nothing(
 
     monkeypatch.setattr(grids, "finetune", second_is_stopped)
     with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are done; go on with: bertwright grid --run .* --resume"):
-        carried_out(settings)
+        run_grid(settings)
     stopped = settings.run / "runs" / begun[1]
     assert [path.name for path in (stopped / "checkpoints").glob("step-*")] == ["step-00000004"]
     assert not (settings.run / "model").exists()
 
-    carried_out(saved_settings(GridSettings, settings.run))
+    run_grid(saved_settings(GridSettings, settings.run))
     whole, _ = finished
     first, second = (trial.name for trial in settings.trials())
     assert begun == [first, second, second]
     assert rows(settings) == rows(whole)[2:]
-    assert weights(settings.run / "model") == weights(whole.run / "model")
+    assert same_weights(settings.run / "model", whole.run / "model")
 
 
 def test_a_kill_between_a_run_and_its_record_repeats_nothing(
@@ -213,11 +207,11 @@ def test_a_kill_between_a_run_and_its_record_repeats_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(grids, "write_results", killed)
         with pytest.raises(SystemExit):
-            carried_out(settings)
-    made = weights(settings.run / "runs" / settings.trials()[0].name / "model")
+            run_grid(settings)
+    made = read_weight_file(settings.run / "runs" / settings.trials()[0].name / "model")
     monkeypatch.setattr(Run, "carry_out", lambda _: pytest.fail("run again"))
-    carried_out(replace(settings, resume=True))
-    assert weights(settings.run / "model") == made
+    run_grid(replace(settings, resume=True))
+    assert read_weight_file(settings.run / "model") == made
     assert len(rows(settings)) == 1
 
 
@@ -226,41 +220,41 @@ def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make)
     task = TaskSettings("classification", train=(str(tmp_path / "train.tsv"),))
     one = {"task": task, "validation_fraction": 0.25, "epochs": (1.0,), "seeds": 1}
     settings = make(tmp_path / "run", **one)
-    carried_out(settings)
+    run_grid(settings)
     with pytest.raises(ValueError, match="holds a run already; go on with --resume"):
-        carried_out(settings)
+        run_grid(settings)
     with pytest.raises(ValueError, match=r"seeds was 1, now 2: a resumed run keeps its settings"):
-        carried_out(replace(settings, seeds=2, resume=True))
+        run_grid(replace(settings, seeds=2, resume=True))
 
     last, second = (settings.run / "results.jsonl").read_text().splitlines()
     (settings.run / "results.jsonl").write_text(last + "\n")  # as if the second run were still to be done
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tgood\nthe seal\tbad\n" * 8)
     with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
-        carried_out(replace(settings, resume=True))
+        run_grid(replace(settings, resume=True))
     remove_folder(settings.run / "runs" / json.loads(second)["run"])  # a run to be begun has no files to be held to
     with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
-        carried_out(replace(settings, resume=True))
+        run_grid(replace(settings, resume=True))
     (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
     with pytest.raises(ValueError, match=r"results\.jsonl, line 2: no result of this grid"):
-        carried_out(replace(settings, resume=True))
+        run_grid(replace(settings, resume=True))
 
 
 def test_runs_of_a_grid_start_from_the_same_weights(tmp_path: Path, tiny_bert: Path, make: Make) -> None:
     shutil.copytree(tiny_bert, tmp_path / "bert")
     settings = make(tmp_path / "run", model=str(tmp_path / "bert"), epochs=(0.2,), seeds=1)
-    carried_out(settings)
+    run_grid(settings)
     first, _ = (settings.run / "results.jsonl").read_text().splitlines()
     (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were still to be done
     kept = (tmp_path / "bert/model.safetensors").read_bytes()
     (tmp_path / "bert/model.safetensors").write_bytes(kept[:-4] + b"\0\0\0\0")
     with pytest.raises(ValueError, match="the weights to start from: not what the run began with"):
-        carried_out(replace(settings, resume=True))
+        run_grid(replace(settings, resume=True))
 
 
 def test_what_a_resumed_grid_is_given_holds_from_then_on(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
-    carried_out(settings)
-    carried_out(replace(settings, keep_all=True, resume=True))
+    run_grid(settings)
+    run_grid(replace(settings, keep_all=True, resume=True))
     written = from_table(GridSettings, read_toml(settings.run / "settings.toml"), "there")
     assert written == replace(settings, keep_all=True)
 
@@ -270,7 +264,7 @@ def test_tags_that_spell_no_spans_are_chosen_by_accuracy(tmp_path: Path, make: M
     path.write_text("the DT\nbear NN\n\nwolf NN\nsees VB\n")
     task = TaskSettings("tagging", train=(str(path),), dev=(str(path),))  # whose metric is f1 until it has seen them
     settings = make(tmp_path / "run", task=task, learning_rates=(1e-3,), epochs=(1.0,))
-    carried_out(settings)
+    run_grid(settings)
     report = read_json(settings.run / "report.json")
     assert report["metric"] == "accuracy"
     assert model_folder(settings.run) == settings.run / "model"
@@ -281,7 +275,7 @@ def test_tags_that_spell_no_spans_are_chosen_by_accuracy(tmp_path: Path, make: M
 
 def test_a_run_that_diverges_is_recorded_and_the_grid_goes_on(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", learning_rates=(1e30, 1e-3), epochs=(0.5,), seeds=1, keep_all=True)
-    printed = carried_out(settings)
+    printed = run_grid(settings)
     failed, ended = rows(settings)
     assert "not finite" in failed["failure"]
     assert "scores" not in failed
@@ -293,14 +287,14 @@ def test_a_run_that_diverges_is_recorded_and_the_grid_goes_on(tmp_path: Path, ma
         (1e30, 1, True),
     ]
     kept = settings.run / "runs" / ended["run"]
-    assert weights(kept / "model") == weights(settings.run / "model")
+    assert same_weights(kept / "model", settings.run / "model")
     assert list((kept / "checkpoints").glob("step-*"))  # keep_all
 
 
 def test_where_every_run_diverges_none_is_chosen(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", learning_rates=(1e30,), epochs=(0.5,), seeds=1)
     with pytest.raises(DivergedError, match="every run diverged; the first one: step"):
-        carried_out(settings)
+        run_grid(settings)
     assert not (settings.run / "model").exists()
 
 
@@ -309,13 +303,13 @@ def test_where_every_run_diverges_none_is_chosen(tmp_path: Path, make: Make) -> 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.0, 2.0), seeds=3, dry_run=True)
-    printed = carried_out(settings)
+    printed = run_grid(settings)
     assert not list(tmp_path.iterdir())
     assert "Grid of 24 runs" in printed
     assert "24, of 540 steps in all" in printed  # 2 rates × 3 seeds × (20 + 40 + 10 + 20) steps
     assert "estimated time" in printed
     with pytest.raises(ValueError, match=r"no model given"):
-        carried_out(replace(settings, model=None))
+        run_grid(replace(settings, model=None))
 
 
 def test_the_estimate_counts_steps_evaluations_and_openings(
@@ -414,14 +408,14 @@ def test_settings_that_make_no_grid(tmp_path: Path, make: Make, changes: dict[st
 def test_without_dev_there_is_nothing_to_choose_by(tmp_path: Path, make: Make, review_files: Path) -> None:
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
     with pytest.raises(ValueError, match="nothing to choose by"):
-        carried_out(make(tmp_path / "run", task=task))
+        run_grid(make(tmp_path / "run", task=task))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_grid_is_one_process(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="one process"):
-        carried_out(make(tmp_path / "run"))
+        run_grid(make(tmp_path / "run"))
 
 
 def test_no_results_file_no_results(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import random
 import re
 import resource
@@ -16,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness import check_killed_runs, load_weights, run_and_capture, same_weights, start_process
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -49,25 +49,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 Make = Callable[..., PretrainSettings]
 
 
-def carried_out(settings: PretrainSettings) -> str:
-    """Run it and return what it printed."""
-    console = Console(file=StringIO(), width=120)
-    pretrain(settings, console)
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
-
-
-def figures(run: Path) -> list[dict[str, Any]]:
-    """The run's records, without what a clock decides."""
-    timing = ("tokens_per_second", "utilisation")
-    return [{name: value for name, value in record.items() if name not in timing} for record in read_metrics(run)]
-
-
-def same_bits(one: Path, other: Path) -> bool:
-    return (one / "model" / "model.safetensors").read_bytes() == (other / "model" / "model.safetensors").read_bytes()
+run_pretrain = partial(run_and_capture, pretrain, width=120)
 
 
 def test_it_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: Make) -> None:
@@ -82,7 +64,7 @@ def test_it_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: M
         data=DataSettings(max_length=32, batch_size=32),
         optimizer=OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1, bias_correction=True),
     )
-    printed = carried_out(settings)
+    printed = run_pretrain(settings)
     before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
     assert after["mlm_loss"] < before["mlm_loss"] / 2
     # Of nine tokens a sentence five are always the same, a verb is one of five, and without context so are the others.
@@ -97,7 +79,7 @@ def test_it_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: M
 
 def test_the_run_folder_holds_what_is_promised(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     names = {path.name for path in settings.run.iterdir()}
     assert names >= {"settings.toml", "checkpoints", "metrics.jsonl", "tensorboard", "loss.png", "report.json", "model"}
     assert [path.name for path in sorted((settings.run / "checkpoints").iterdir())] == [
@@ -116,7 +98,7 @@ def test_transformers_opens_the_result_and_scores_the_same(tmp_path: Path, make_
     from transformers import AutoTokenizer, BertForPreTraining
 
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     theirs = BertForPreTraining.from_pretrained(settings.run / "model").eval()
     text = "the fish sees the [MASK] in the river ."
     encoded = AutoTokenizer.from_pretrained(settings.run / "model")(text, return_tensors="pt")
@@ -129,8 +111,8 @@ def test_transformers_opens_the_result_and_scores_the_same(tmp_path: Path, make_
 
 def test_micro_batches_change_the_result_by_rounding_only(tmp_path: Path, make_settings: Make) -> None:
     for name, size in (("whole", 8), ("parts", 3)):
-        carried_out(make_settings(tmp_path / name, micro_batch_size=size))
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+        run_pretrain(make_settings(tmp_path / name, micro_batch_size=size))
+    whole, parts = load_weights(tmp_path / "whole" / "model"), load_weights(tmp_path / "parts" / "model")
     for name, tensor in whole.items():
         torch.testing.assert_close(parts[name], tensor, rtol=2e-3, atol=2e-4)
 
@@ -138,7 +120,7 @@ def test_micro_batches_change_the_result_by_rounding_only(tmp_path: Path, make_s
 def test_the_last_steps_are_long(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", log_every=1)
     assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
-    printed = carried_out(settings)
+    printed = run_pretrain(settings)
     assert "Steps 9 to 12, length 64" in printed
 
 
@@ -146,7 +128,7 @@ def test_the_last_steps_are_long(tmp_path: Path, make_settings: Make) -> None:
 def test_other_objectives(tmp_path: Path, make_settings: Make, objective: str) -> None:
     data = DataSettings(max_length=32, batch_size=8, objective=objective)  # type: ignore[arg-type]
     settings = make_settings(tmp_path / "run", data=data)
-    printed = carried_out(settings)
+    printed = run_pretrain(settings)
     assert "next-sentence accuracy" not in printed
     config = json.loads((settings.run / "model" / "config.json").read_text())
     assert config["is_decoder"] == (objective == "ltr")
@@ -154,9 +136,9 @@ def test_other_objectives(tmp_path: Path, make_settings: Make, objective: str) -
 
 def test_training_goes_on_from_another_model(tmp_path: Path, make_settings: Make) -> None:
     first = make_settings(tmp_path / "first", steps=60, optimizer=OptimizerSettings(learning_rate=5e-3))
-    carried_out(first)
+    run_pretrain(first)
     second = make_settings(tmp_path / "second", model=ModelSettings(init=str(tmp_path / "first" / "model")))
-    carried_out(second)
+    run_pretrain(second)
     last = [record for record in read_metrics(first.run) if record["kind"] == "held_out"][-1]
     start = next(record for record in read_metrics(second.run) if record["kind"] == "held_out")
     assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
@@ -170,9 +152,9 @@ def test_a_model_with_one_kind_of_segment_is_refused_where_pairs_are_read(
     save_model(tmp_path / "one", BertForPretraining(replace(config, type_vocab_size=1), seed=0), tokenizer)
     settings = make_settings(tmp_path / "run", model=ModelSettings(init=str(tmp_path / "one")))
     with pytest.raises(ValueError, match=r"one kind of segment \(type_vocab_size 1\).*; choose --objective mlm$"):
-        carried_out(settings)
+        run_pretrain(settings)
     assert not settings.run.exists()
-    carried_out(replace(settings, data=replace(settings.data, objective="mlm")))
+    run_pretrain(replace(settings, data=replace(settings.data, objective="mlm")))
 
 
 @pytest.mark.parametrize(
@@ -187,10 +169,10 @@ def test_the_model_to_start_from_has_its_dropouts_unless_others_are_given(
     theirs = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}
     (init / "config.json").write_text(json.dumps(config | theirs))
     settings = make_settings(tmp_path / "run", steps=2, save_every=1, model=ModelSettings(init=str(init), **given))
-    carried_out(settings)
+    run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
     shutil.rmtree(settings.run / "checkpoints" / "step-00000002")
-    carried_out(replace(settings, resume=True))
+    run_pretrain(replace(settings, resume=True))
     trained = load_config(settings.run / "model")
     assert (trained.hidden_dropout, trained.attention_dropout) == rates
     assert replace(trained, hidden_dropout=0.3, attention_dropout=0.2) == load_config(init)
@@ -199,7 +181,7 @@ def test_the_model_to_start_from_has_its_dropouts_unless_others_are_given(
 def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", model=ModelSettings("tiny", num_layers=10**9))
     with pytest.raises(ValueError, match=r"take 793,\d{3} GB, .* lower --num-layers \(1,000,000,000\)"):
-        carried_out(settings)
+        run_pretrain(settings)
     assert not (settings.run / "settings.toml").exists()
 
 
@@ -209,7 +191,7 @@ def test_heads_that_the_model_to_start_from_lacks_are_named(
     init = shutil.copytree(tiny_bert, tmp_path / "init")
     bare = {name: tensor for name, tensor in load_file(init / "model.safetensors").items() if "cls." not in name}
     save_file(bare, init / "model.safetensors")
-    told = carried_out(make_settings(tmp_path / "run", steps=1, model=ModelSettings(init=str(init))))
+    told = run_pretrain(make_settings(tmp_path / "run", steps=1, model=ModelSettings(init=str(init))))
     assert "init has no masked_token head: it starts from random weights" in " ".join(told.split())
     assert "no next_sentence head" in " ".join(told.split())
     assert "no pooler" not in told
@@ -271,55 +253,16 @@ def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
 # Resuming
 
 
-def child(settings: PretrainSettings) -> multiprocessing.process.BaseProcess:
-    """The run in a process of its own, started from a server that has everything imported."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bertwright.commands.pretrain.run"])
-    process = context.Process(target=_silently, args=(settings,))
-    process.start()
-    return process
-
-
-def _silently(settings: PretrainSettings) -> None:
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
-    pretrain(settings)
-
-
-def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_settings: Make, kills: int) -> None:
     settings = make_settings(tmp_path / "unbroken", steps=40, save_every=2, long=LongPhase(0.5, 64))
     started = time.monotonic()
-    process = child(settings)
+    process = start_process(pretrain, settings)
     process.join()
     whole = time.monotonic() - started
     assert process.exitcode == 0
-
-    chance = random.Random(4)
-    kills = 0
-    while kills < 20:  # on a machine that grows faster meanwhile, one run may end before it is killed often enough
-        broken = replace(settings, run=tmp_path / f"broken-{kills}")
-        kills += killed_until_done(broken, lambda: chance.uniform(0.05, 0.5) * whole, at_most=22)
-        assert (broken.run / "model").is_dir()
-        assert same_bits(settings.run, broken.run)
-        assert figures(broken.run) == figures(settings.run)
-        assert not list(broken.run.rglob(".*.part-*"))
-
-
-def killed_until_done(settings: PretrainSettings, patience: Callable[[], float], at_most: int) -> int:
-    """Run, SIGKILL after `patience` seconds, resume, and so on until a process comes to the end; how many were killed.
-
-    From the very start, where nothing is written yet, up to the middle of a later save.
-    """
-    kills = 0
-    while True:
-        process = child(replace(settings, resume=(settings.run / "settings.toml").exists()))
-        process.join(patience() if kills < at_most else None)
-        if process.exitcode is not None:
-            assert process.exitcode == 0
-            return kills
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        kills += 1
+    chance = random.Random(4)  # kills from the very start, when nothing is written yet, to the middle of a later save
+    check_killed_runs(pretrain, settings, lambda process, _: process.join(chance.uniform(0.05, 0.5) * whole), kills)
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, make_settings: Make) -> None:
@@ -345,14 +288,14 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "unbroken")
-    carried_out(settings)
+    run_pretrain(settings)
     shutil.copytree(settings.run, tmp_path / "resumed")
     shutil.rmtree(tmp_path / "resumed" / "model")
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "step-00000012")
-    printed = carried_out(replace(settings, run=tmp_path / "resumed", resume=True))
+    printed = run_pretrain(replace(settings, run=tmp_path / "resumed", resume=True))
     assert "Resuming after step 8" in printed
-    assert same_bits(settings.run, tmp_path / "resumed")
-    again = carried_out(replace(settings, run=tmp_path / "resumed", resume=True))
+    assert same_weights(settings.run / "model", tmp_path / "resumed" / "model")
+    again = run_pretrain(replace(settings, run=tmp_path / "resumed", resume=True))
     assert "finished already" in again
 
 
@@ -367,17 +310,17 @@ def test_a_run_killed_at_its_end_still_gets_its_report(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("bertwright.commands.pretrain.run.plot_metrics", killed)
         pretrain(settings, Console(file=StringIO()))
-    carried_out(replace(settings, resume=True))
+    run_pretrain(replace(settings, resume=True))
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}
 
 
 def test_a_store_may_move_but_not_change(tmp_path: Path, make_settings: Make, vocabulary_folder: Path) -> None:
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
     assert settings.store is not None
     moved = shutil.copytree(settings.store, tmp_path / "moved")
-    carried_out(replace(settings, resume=True, store=moved))
+    run_pretrain(replace(settings, resume=True, store=moved))
     assert (settings.run / "model").is_dir()
 
     shutil.rmtree(settings.run / "model")
@@ -441,7 +384,7 @@ def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_s
 )
 def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make, changes: dict[str, Any]) -> None:
     alone = make_settings(tmp_path / "alone", log_every=1, **changes)
-    carried_out(alone)
+    run_pretrain(alone)
     together = make_settings(tmp_path / "together", log_every=1, **changes)
     write_settings(tmp_path / "recipe.toml", together, "test")
     command = ["--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
@@ -459,7 +402,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make
 
 def test_a_folder_with_a_run_is_not_begun_again(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     refusal = "holds a run already; go on with --resume, or name another"
     with pytest.raises(ValueError, match=refusal):
         pretrain(settings)
@@ -470,21 +413,21 @@ def test_a_folder_with_a_run_is_not_begun_again(tmp_path: Path, make_settings: M
 
 def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     changed = replace(settings, resume=True, optimizer=OptimizerSettings(learning_rate=1.0))
     with pytest.raises(ValueError, match=r"optimizer.learning_rate was 0.003, now 1.0"):
         pretrain(changed)
-    carried_out(replace(settings, resume=True, keep=1, log_every=50))
+    run_pretrain(replace(settings, resume=True, keep=1, log_every=50))
 
 
 def test_a_resumed_run_writes_down_what_may_change(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
     assert settings.store is not None
     moved = shutil.copytree(settings.store, tmp_path / "moved")
     now = replace(settings, resume=True, store=moved, keep=1, log_every=50)
-    carried_out(now)
+    run_pretrain(now)
     assert saved_settings(PretrainSettings, settings.run) == now
     assert "resume = false" in (settings.run / "settings.toml").read_text()
 
@@ -515,7 +458,7 @@ def test_a_held_out_part_too_small_to_score_is_left_out(
     preparing = PrepareSettings(held_out_inputs=(str(tmp_path / "one.txt"),), workers=1)
     build(tmp_path / "store", corpus, Tokenizer.load(vocabulary_folder), preparing)
     settings = make_settings(tmp_path / "run", store=tmp_path / "store")
-    assert "held_out has one sentence: too little to score" in " ".join(carried_out(settings).split())
+    assert "held_out has one sentence: too little to score" in " ".join(run_pretrain(settings).split())
     assert {record["kind"] for record in read_metrics(settings.run)} == {"train"}
 
 
@@ -569,27 +512,27 @@ def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, make_sett
 
 def test_a_run_that_diverged_without_breaking_says_so(tmp_path: Path, make_settings: Make) -> None:
     wild = OptimizerSettings(learning_rate=3.0, warmup_ratio=0.0)
-    printed = carried_out(make_settings(tmp_path / "run", optimizer=wild, steps=30))
+    printed = run_pretrain(make_settings(tmp_path / "run", optimizer=wild, steps=30))
     assert "higher than before training: the run has diverged" in printed
-    assert "has diverged" not in carried_out(make_settings(tmp_path / "tame", steps=30))
+    assert "has diverged" not in run_pretrain(make_settings(tmp_path / "tame", steps=30))
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
     file = settings.run / "checkpoints" / "step-00000012" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(ValueError, match=r"step-00000012/model.safetensors: .* bytes expected.*delete .*step-00000012"):
         pretrain(replace(settings, resume=True))
     shutil.rmtree(file.parent)  # the way out that the message names
-    carried_out(replace(settings, resume=True))
+    run_pretrain(replace(settings, resume=True))
     assert (settings.run / "model").is_dir()
 
 
 def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
     shutil.rmtree(settings.run / "checkpoints" / "step-00000012")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -600,7 +543,7 @@ def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: M
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in (settings.run / "checkpoints").iterdir()] == ["step-00000008"]
-    carried_out(replace(settings, resume=True))
+    run_pretrain(replace(settings, resume=True))
     assert (settings.run / "model").is_dir()
 
 
@@ -621,7 +564,7 @@ def test_impossible_settings(tmp_path: Path, make_settings: Make, changes: dict[
 
 def test_a_checkpoint_of_another_vocabulary_is_not_trained_on(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
-    carried_out(settings)
+    run_pretrain(settings)
     other = tmp_path / "other"
     shutil.copytree(settings.run / "model", other)
     for name in ("vocab.txt", "tokenizer.json"):

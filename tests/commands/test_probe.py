@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from harness import run_with_output
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -19,7 +21,7 @@ from rich.console import Console
 from bertwright.commands.probe import head_training
 from bertwright.commands.probe import run as probe_module
 from bertwright.commands.probe.head_training import epoch_batches
-from bertwright.commands.probe.run import ProbeRow, ProbeSettings, Result, probe, table_rows
+from bertwright.commands.probe.run import ProbeSettings, Result, probe, table_rows
 from bertwright.commands.use import InfoSettings, info
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
@@ -91,10 +93,7 @@ def make(tmp_path: Path, bert: Path) -> Make:
     return settings
 
 
-def carried_out(settings: ProbeSettings) -> tuple[list[ProbeRow], str]:
-    """Run, and give the rows and what was printed."""
-    printed = io.StringIO()
-    return probe(settings, Console(file=printed, width=80)), printed.getvalue()
+run_probe = partial(run_with_output, probe, width=80)
 
 
 def results(run: Path) -> list[dict[str, Any]]:
@@ -107,7 +106,7 @@ def timeless(run: Path) -> list[dict[str, Any]]:
 
 def test_every_representation_is_learned_from(make: Make) -> None:
     settings = make(representations=tuple(REPRESENTATIONS), seeds=(0,), epochs=6)
-    rows, printed = carried_out(settings)
+    rows, printed = run_probe(settings)
     assert [row.representation for row in rows] == list(REPRESENTATIONS)
     assert all(row.dev.mean > 0.9 and row.test and row.test.mean > 0.9 for row in rows)  # nothing but O scores 0
     assert len(results(settings.run)) == 6
@@ -139,7 +138,7 @@ def test_a_line_of_results_is_the_best_epoch_on_dev(make: Make, monkeypatch: pyt
 
     monkeypatch.setattr(head_training, "scores", noted)
     settings = make(seeds=(0,), epochs=6)
-    carried_out(settings)
+    run_probe(settings)
     (result,) = results(settings.run)
     assert len(seen) == 7  # six epochs on dev, the best on test
     assert result["dev"]["f1"] == max(seen[:6]) == seen[result["epoch"] - 1]
@@ -149,7 +148,7 @@ def test_a_line_of_results_is_the_best_epoch_on_dev(make: Make, monkeypatch: pyt
 
 def test_an_interrupted_run_goes_on_to_the_same_results(make: Make, tmp_path: Path, monkeypatch: Any) -> None:
     whole = make(run=tmp_path / "whole")
-    carried_out(whole)
+    run_probe(whole)
     settings, train, trained = make(), probe_module.train, []
 
     def interrupted(*given: Any) -> Any:
@@ -160,10 +159,10 @@ def test_an_interrupted_run_goes_on_to_the_same_results(make: Make, tmp_path: Pa
 
     monkeypatch.setattr(probe_module, "train", interrupted)
     with pytest.raises(KeyboardInterrupt, match=r"bertwright probe --run \S+/run --resume"):
-        carried_out(settings)
+        run_probe(settings)
     assert timeless(settings.run) == timeless(whole.run)[:1]
     monkeypatch.setattr(probe_module, "train", lambda *given: trained.append(given) or train(*given))
-    rows, printed = carried_out(replace(settings, resume=True))
+    rows, printed = run_probe(replace(settings, resume=True))
     assert len(trained) == 2
     assert "1 of 2 heads are done already" in printed
     assert timeless(settings.run) == timeless(whole.run)
@@ -173,14 +172,14 @@ def test_an_interrupted_run_goes_on_to_the_same_results(make: Make, tmp_path: Pa
 
 def test_heads_may_be_added_but_nothing_else_changed(make: Make) -> None:
     settings = make(seeds=(0,), epochs=1)
-    carried_out(settings)
+    run_probe(settings)
     before = timeless(settings.run)
     with pytest.raises(ValueError, match=r"holds a run already; go on with --resume"):
-        carried_out(settings)
+        run_probe(settings)
     with pytest.raises(ValueError, match=r"settings\.toml: epochs was 1, now 2"):
-        carried_out(replace(settings, resume=True, epochs=2))
+        run_probe(replace(settings, resume=True, epochs=2))
     wider = replace(settings, resume=True, representations=("embeddings", "last"), learning_rates=(3e-2, 1e-6))
-    rows, _ = carried_out(wider)
+    rows, _ = run_probe(wider)
     after = timeless(settings.run)
     assert after[:1] == before
     assert {(result["representation"], result["learning_rate"]) for result in after} == {
@@ -194,8 +193,8 @@ def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(
 ) -> None:
     settings = make(epochs=1)
     with interrupted_in(probe_module, "train", 2):
-        carried_out(settings)
-    rows, printed = carried_out(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
+        run_probe(settings)
+    rows, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
     assert "1 of 6 heads are done already" in printed
     asked = [(name, seed) for name in ("last", "embeddings") for seed in (0, 1, 7)]
     assert [(result["representation"], result["seed"]) for result in results(settings.run)] == asked
@@ -204,33 +203,33 @@ def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(
     assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
 
     monkeypatch.setattr(probe_module, "train", lambda *_: pytest.fail("trained again"))
-    assert carried_out(saved_settings(ProbeSettings, settings.run))[0] == rows
+    assert run_probe(saved_settings(ProbeSettings, settings.run))[0] == rows
 
 
 def test_changed_files_are_noticed(make: Make, tmp_path: Path) -> None:
     settings = make(seeds=(0,), epochs=1)
-    carried_out(settings)
+    run_probe(settings)
     dev = tmp_path / "dev.jsonl"
     content = dev.read_text(encoding="utf-8")
     dev.write_text(content.replace("I-LOC", "O", 1), encoding="utf-8")
     with pytest.raises(ValueError, match=r"results\.jsonl: its results are of other data"):
-        carried_out(replace(settings, resume=True))
+        run_probe(replace(settings, resume=True))
     dev.write_text(content.replace("bear", "deer", 1), encoding="utf-8")
     with pytest.raises(ValueError, match=r"features/dev: holds features of other data"):
-        carried_out(replace(settings, resume=True))
+        run_probe(replace(settings, resume=True))
     dev.write_text(content, encoding="utf-8")
     whole = results(settings.run)[0]
     for line in ({"seed": 0}, whole | {"dev": {}}, whole | {"dev": {"f1": "x"}}, whole | {"test": [1]}):
         (settings.run / "results.jsonl").write_text(json.dumps(line) + "\n")
         with pytest.raises(ValueError, match=r"results\.jsonl: not as it was written"):
-            carried_out(replace(settings, resume=True))
+            run_probe(replace(settings, resume=True))
 
 
 def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
-    carried_out(first)
+    run_probe(first)
     monkeypatch.setattr("bertwright.inference.feature_cache.predict_logits", lambda *_: pytest.fail("computed again"))
-    carried_out(replace(first, run=tmp_path / "two"))
+    run_probe(replace(first, run=tmp_path / "two"))
     assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
     assert not (tmp_path / "two/features").exists()
 
@@ -249,19 +248,17 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_a_user_should_know_is_remarked(make: Make, tmp_path: Path) -> None:
-    _, printed = carried_out(
-        make(seeds=(0,), epochs=1, task=replace(make().task, dev=(str(tmp_path / "train.jsonl"),)))
-    )
+    _, printed = run_probe(make(seeds=(0,), epochs=1, task=replace(make().task, dev=(str(tmp_path / "train.jsonl"),))))
     assert "trained on and scored; such a score says little about others" in " ".join(printed.split())
 
 
 def test_features_of_other_data_are_refused_before_a_run_is_begun(make: Make, tmp_path: Path) -> None:
     first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
-    carried_out(first)
+    run_probe(first)
     dev = tmp_path / "dev.jsonl"
     dev.write_text(dev.read_text(encoding="utf-8").replace("bear", "deer", 1), encoding="utf-8")
     with pytest.raises(ValueError, match=r"states/dev: holds features of other data"):
-        carried_out(replace(first, run=tmp_path / "two"))
+        run_probe(replace(first, run=tmp_path / "two"))
     assert not (tmp_path / "two").exists()
 
 
@@ -269,7 +266,7 @@ def test_a_sentence_without_words_is_passed_over(make: Make, tmp_path: Path) -> 
     for part in ("train", "dev"):
         path = tmp_path / f"{part}.jsonl"
         path.write_text(path.read_text(encoding="utf-8") + '{"words": [], "tags": []}\n', encoding="utf-8")
-    rows, _ = carried_out(make(seeds=(0,)))
+    rows, _ = run_probe(make(seeds=(0,)))
     assert rows[0].dev.mean > 0.9
 
 
@@ -277,7 +274,7 @@ def test_the_papers_figures_stand_beside_the_entities_they_are_of(make: Make, tm
     for path in tmp_path.glob("*.jsonl"):
         lines = path.read_text(encoding="utf-8").replace("-ANI", "-PER")
         path.write_text(lines + '{"words": ["a", "b"], "tags": ["B-ORG", "B-MISC"]}\n', encoding="utf-8")
-    _, printed = carried_out(make(representations=("last", "embeddings"), seeds=(0,), epochs=1))
+    _, printed = run_probe(make(representations=("last", "embeddings"), seeds=(0,), epochs=1))
     for name in ("last", "embeddings"):
         (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{name} "))
         assert line.split()[-1] == f"{100 * REPRESENTATIONS[name].paper:.1f}"
@@ -292,7 +289,7 @@ def test_a_text_is_told_by_a_linear_layer_on_its_first_state(make: Make, tmp_pat
         (tmp_path / f"{part}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]), encoding="utf-8")
     task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
     settings = make(task=task, representations=("embeddings", "last"), epochs=20, learning_rates=(1e-1,), dropout=0.0)
-    rows, printed = carried_out(settings)
+    rows, printed = run_probe(settings)
     assert rows[0].dev.best < 0.65
     assert rows[1].dev.min == 1.0
     assert rows[1].test is None
@@ -314,7 +311,7 @@ def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make,
     ):
         settings = make(run=tmp_path / "refused", seeds=(0,), epochs=1, **changes)
         with pytest.raises(ValueError, match=message):
-            carried_out(settings)
+            run_probe(settings)
         assert not settings.run.exists()
 
 
