@@ -42,7 +42,15 @@ DATA = Path(os.environ.get("BERTWRIGHT_DATA", ROOT.parent / "shared" / "data"))
 
 # The jobs below are written in the names of BASE_COMMIT. These are the names that have changed since: flags, then
 # record kinds and fields of metrics.jsonl. It is the only table to adapt when one is renamed.
-RENAMED: dict[str, str] = {}
+RENAMED = {
+    "--evaluate-every": "--eval-every",
+    "--evaluate-sequences": "--eval-sequences",
+    "--long-share": "--long-ratio",
+    "--warmup-share": "--warmup-ratio",
+    "--freeze": "--freeze-layers",
+    "--layer-decay": "--layerwise-lr-decay",
+    "--stride": "--doc-stride",
+}
 
 TIMING = ("_per_second", "utilisation")  # ends of the names of fields that a clock decides
 NUM_STEPS = 20
