@@ -29,7 +29,7 @@ training.optimizer training.schedules training.context training.loop training.in
 training.metrics_log training.run_directory
 interop.crc32c interop.tf_checkpoint interop.model_files interop.weight_names interop.weights interop.head_config
 interop.huggingface interop.google
-tasks.task tasks.collation tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging
+tasks.task tasks.splits tasks.collation tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging
 tasks.squad tasks.question_answering tasks.task_io tasks.presets
 inference.fill_mask inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.corpus commands.pretrain.settings commands.pretrain.setup commands.pretrain.run

@@ -220,7 +220,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             sides.append(SegmentTokens.of([example.text_pair or "" for example in examples], tokenizer))
         return encode_segments(sides, self.targets(examples if labelled else ()), tokenizer, self.max_length)
 
-    def kin(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
         return [(example.text, example.text_pair) for example in examples]  # a copy across would be known by heart
 
     def notes(self, examples: Sequence[TextExample[L]]) -> list[str]:

@@ -161,7 +161,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             return ["no right ending is the first one; are they counted from 1? (--first-label 1)"]
         return []
 
-    def kin(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
         return [example.prompt for example in examples]
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:

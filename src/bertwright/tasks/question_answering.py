@@ -168,7 +168,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             if not (example.answers or example.is_impossible):
                 raise ValueError(f"{example.place}: its answers are not known, but needed here")
 
-    def kin(self, examples: Sequence[QaExample]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Sequence[QaExample]) -> Sequence[Hashable]:
         return [example.context for example in examples]
 
     def notes(self, examples: Sequence[QaExample]) -> list[str]:

@@ -143,7 +143,7 @@ class Tagging(Task[TagExample, TagPrediction]):
     def typed(self, texts: Sequence[str], place: str) -> list[TagExample]:
         return [TagExample.from_text(text, place) for text in texts]
 
-    def kin(self, examples: Sequence[TagExample]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Sequence[TagExample]) -> Sequence[Hashable]:
         """The words; with context those of the whole document, since its sentences see one another."""
         if not self.context:
             return [example.words for example in examples]

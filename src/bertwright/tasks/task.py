@@ -195,7 +195,7 @@ class Task(ABC, Generic[E, P]):
         """Raise ValueError, naming the place, for an example that cannot be scored: its label is not known."""
 
     @abstractmethod
-    def kin(self, examples: Sequence[E]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Sequence[E]) -> Sequence[Hashable]:
         """For each example, what is equal in those that must not be parted between training and dev."""
 
     @property

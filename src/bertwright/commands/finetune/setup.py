@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 
-from bertwright.batching.permutation import permute
 from bertwright.console import notice
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.huggingface import check_vocabulary, load_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
 from bertwright.models.heads import BertForTask
-from bertwright.seeding import check_seed, derive_key
+from bertwright.seeding import check_seed
 from bertwright.tasks.classification import Regression
 from bertwright.tasks.prediction import truncation_warnings
 from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
+from bertwright.tasks.splits import train_validation_split
 from bertwright.tasks.task import Encoded, check_segments
 from bertwright.tasks.task_io import AnyTask, read_task
 from bertwright.training import checkpoint
@@ -93,8 +92,6 @@ class FinetuneSettings:
         if self.freeze_layers is not None and self.freeze_layers < 0:
             raise ValueError(f"freeze_layers is a number of layers, not {self.freeze_layers}")
 
-
-HELD_OUT = 1  # what the random order of groups is for
 
 START = "the weights to start from"  # among the digests of a run
 
@@ -178,7 +175,9 @@ def _fitted(
         raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
     task = task.fitted(parts["train"])
     if settings.validation_fraction and "dev" not in parts:
-        parts["train"], parts["dev"] = _set_aside(task, parts["train"], settings.validation_fraction)
+        parts["train"], parts["dev"] = train_validation_split(
+            parts["train"], task.group_keys(parts["train"]), settings.validation_fraction
+        )
         try:
             task.check(parts["dev"])
         except ValueError as error:
@@ -219,32 +218,6 @@ def notes(task: AnyTask, settings: TaskSettings, parts: Sequence[SplitData], pos
         place = place if place.startswith(HF_SCHEME) else os.path.relpath(place)
         told.append(f"{place}: trained on and scored; such a score says little about others")
     return told
-
-
-def _set_aside(task: AnyTask, examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
-    """Training and dev examples, each part in its order; what belongs together (`Task.kin`) stays together."""
-    found: dict[Hashable, list[int]] = {}
-    for place, kin in enumerate(task.kin(examples)):
-        found.setdefault(kin, []).append(place)
-    groups = list(found.values())
-    wanted = share * len(examples)
-    chosen: set[int] = set()
-    for number in permute(np.arange(len(groups)), len(groups), derive_key(HELD_OUT)):
-        nearer = abs(len(chosen) + len(groups[number]) - wanted) < abs(len(chosen) - wanted)
-        if nearer:  # which it is not with a large group
-            chosen.update(groups[number])
-    if not chosen:
-        smallest = min(groups, key=len)
-        chosen.update(smallest)
-    if len(chosen) in (0, len(examples)):
-        raise ValueError(
-            f"validation_fraction = {share}: one part of {len(examples)} examples would be empty ({len(groups)} of them have "
-            "nothing in common, and only those can be parted); name --dev files"
-        )
-    return (
-        [example for place, example in enumerate(examples) if place not in chosen],
-        [example for place, example in enumerate(examples) if place in chosen],
-    )
 
 
 def _starting_model(
