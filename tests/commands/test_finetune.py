@@ -471,7 +471,7 @@ def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) 
     printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
     assert printed.count("20 examples") == 2
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe bear sees\tgood\n" * 20)
-    with pytest.raises(ValueError, match=r"one part of 40 examples would be empty \(1 of them"):
+    with pytest.raises(ValueError, match=r"40 examples in 1 groups leave one split empty"):
         finetune(make_tuning(tmp_path / "other", task=task, validation_fraction=0.1))
 
 

@@ -34,7 +34,8 @@ def train_validation_split(
         if abs(len(chosen) + len(groups[number]) - wanted) < abs(len(chosen) - wanted):
             chosen.update(groups[number])
     if not chosen:
-        chosen.update(min(groups, key=len))
+        smallest = min(groups, key=len)
+        chosen.update(smallest)
     if len(chosen) == len(examples):
         raise ValueError(
             f"validation_fraction = {validation_fraction}: {len(examples)} examples in {len(groups)} groups leave one split "
