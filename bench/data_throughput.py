@@ -8,22 +8,18 @@ Without arguments the corpora of ../shared/data are used (environment variable B
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import platform
 import statistics
 import tempfile
 import time
 from pathlib import Path
-
-import numpy
-import torch
 
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.pretraining.data import DataSettings, PretrainingData
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
+from environment import describe_machine
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 CASES = {
@@ -35,17 +31,6 @@ CASES = {
 }
 STEPS = 20
 ROUNDS = 5
-
-
-def machine() -> str:
-    """Processor, cores, versions and date."""
-    models = [
-        line.split(":")[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    versions = f"Python {platform.python_version()}, numpy {numpy.__version__}, torch {torch.__version__}"
-    return f"{models[0]}, {len(models)} cores; {versions}; {datetime.date.today()}"
 
 
 def tokens_a_second(data: PretrainingData, first: int) -> float:
@@ -72,7 +57,7 @@ def main() -> None:
         for number in range(ROUNDS):  # interleaved, so that a slow minute of the machine hits all alike
             for name in CASES:
                 found[name].append(tokens_a_second(data[name], number * STEPS))
-    print(machine())
+    print(describe_machine())
     print(f"{store.num_tokens:,} tokens in the store; batch 256; one core; median of {ROUNDS} rounds (least … most)\n")
     print("| batches | M tokens/s | ms a step |\n|---|---|---|")
     for name, rates in found.items():

@@ -26,7 +26,7 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.training.context import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from environment import machine
+from environment import describe_machine
 
 OPTIMIZER = OptimizerSettings(learning_rate=5e-4, warmup_ratio=0.1, bias_correction=True)
 
@@ -58,7 +58,7 @@ def main() -> None:
                 finetune(settings, Console(quiet=True))
                 found[name].append(read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"])
     counts = Counter(example.label for example in read_examples(task.make(), task, "dev"))
-    print(machine(chosen.threads))
+    print(describe_machine(chosen.threads))
     print("\n| start | dev accuracy |\n|---|---:|")
     print(f"| most frequent label | {100 * max(counts.values()) / counts.total():.1f} |")
     for name, scores in found.items():

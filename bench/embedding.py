@@ -32,7 +32,7 @@ from torch import Tensor
 
 import bertwright
 from bertwright.training.context import supports_bfloat16
-from environment import machine, minilm, use_threads
+from environment import describe_machine, minilm, use_threads
 
 TRIED, DEFAULT = 512, 32  # texts on which batch sizes are tried; sentence-transformers' own batch size
 
@@ -160,7 +160,7 @@ def main() -> None:
     chosen = parser.parse_args()
     use_threads(chosen.threads)
     transformers.logging.disable_progress_bar()
-    print(machine(chosen.threads))
+    print(describe_machine(chosen.threads))
     folder = chosen.data / "glue" / "STS-B"
     texts = [text for *both, _ in pairs(folder / "train.tsv") for text in both][: chosen.texts]
     taking_part = contenders(chosen.batch_sizes, texts[:TRIED], supports_bfloat16(torch.device("cpu")))

@@ -16,7 +16,7 @@ import torch
 
 from bertwright.training.context import supports_bfloat16
 
-PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
+PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
 
 
 def minilm() -> Path:
@@ -27,12 +27,17 @@ def minilm() -> Path:
     return Path(found.origin).parent / "model"
 
 
-def machine(threads: int) -> str:
-    """Date, processor, number types and versions, for the line above a table."""
-    bfloat16 = "yes" if supports_bfloat16(torch.device("cpu")) else "no"
+def describe_machine(threads: int | None = None, device: str = "cpu") -> str:
+    """Describe date, processor, number types and versions, for the line above a table.
+
+    `threads`: those of torch if not given. `device`: "cuda" adds the GPU's name.
+    """
+    bfloat16 = "yes" if supports_bfloat16(torch.device(device)) else "no"
+    gpu = f"{torch.cuda.get_device_name()}, " if device == "cuda" else ""
     return (
-        f"{date.today()}, {processor()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}, bf16 "
-        f"units: {bfloat16}, threads: {threads}; Python {platform.python_version()}, {', '.join(versions())}"
+        f"{date.today()}, {processor()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}, {gpu}bf16 "
+        f"units: {bfloat16}, threads: {threads or torch.get_num_threads()}; Python {platform.python_version()}, "
+        f"{', '.join(versions())}"
     )
 
 

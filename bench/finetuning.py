@@ -44,7 +44,7 @@ from bertwright.tasks.task import Encoded
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from environment import machine, minilm, use_threads
+from environment import describe_machine, minilm, use_threads
 from pretraining import MEMORY, Child
 
 BATCH, GROUPED = 32, 50  # examples a step; batches within which transformers groups by length
@@ -284,7 +284,7 @@ def main() -> None:
         serve(chosen)
         return
     seconds = "CPU seconds" if chosen.cpu_time else "seconds of the clock"
-    print(f"{machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.steps} × {BATCH} examples, {seconds}")
+    print(f"{describe_machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.steps} × {BATCH} examples, {seconds}")
     for model, task in product(chosen.models, chosen.tasks):
         chosen.model, chosen.task = model, task
         compare(chosen, supports_bfloat16(torch.device("cpu")))

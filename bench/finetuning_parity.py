@@ -28,7 +28,7 @@ from bertwright.tasks.task import Encoded, collate
 from bertwright.tasks.task_io import TaskModel, save_task_folder
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
-from environment import machine, minilm, use_threads
+from environment import describe_machine, minilm, use_threads
 from finetuning_scores import DTYPES, MINILM, WORKS, Run, ours, settings_of
 from transformers_baseline import IGNORED, Item, TaggingPeer, steps
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     use_threads(chosen.threads)
-    print(f"{machine(chosen.threads)}; {chosen.task}, {chosen.dtype}\n")
+    print(f"{describe_machine(chosen.threads)}; {chosen.task}, {chosen.dtype}\n")
     with tempfile.TemporaryDirectory() as folder:
         run = Run(chosen.task, "ours", 0, 1.0, 1e-4, MINILM, chosen.examples, 40, chosen.dtype)
         settings = settings_of(run, WORKS[chosen.task], chosen.data, Path(folder), chosen.threads)

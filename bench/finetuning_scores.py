@@ -36,7 +36,7 @@ from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.training.context import DeviceSettings
-from environment import machine, minilm, sample, use_threads
+from environment import describe_machine, minilm, sample, use_threads
 
 # oneDNN and PyTorch keep machine code and room to work in for each width of a batch that they meet: 20 GB on SQuAD, and
 # no width comes again while it is remembered. One step needs less than this.
@@ -158,7 +158,7 @@ def carry_out(
     use_threads(chosen.threads)
     configure_malloc()  # for both sides
     os.environ.update(CACHES)
-    about = machine(chosen.threads)
+    about = describe_machine(chosen.threads)
     print(about)
     done = read_results(chosen.results)
     for run in asked:
@@ -233,10 +233,7 @@ def welch(one: SeedSummary, other: SeedSummary) -> str:
 
 def shown(found: SeedSummary | None) -> str:
     """As papers print it, in percent."""
-    if found is None:
-        return ""
-    deviation = "" if found.std is None else f" ± {100 * found.std:.2f}"
-    return f"{100 * found.mean:.2f}{deviation} ({found.seeds})"
+    return f"{found.format(2)} ({found.seeds})" if found else ""
 
 
 def main() -> None:

@@ -10,14 +10,11 @@ The last rows set one encoder layer against the matrix products in it: what is l
 
 from __future__ import annotations
 
-import datetime
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,6 +31,7 @@ from bertwright.kernels.linear_bf16 import bfloat16_units
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, initialize
 from bertwright.training.context import supports_bfloat16
+from environment import describe_machine
 
 TOKENS, LENGTH, VOCABULARY, MASKED, HEAD_SIZE = 4096, 128, 30522, 614, 64
 DROPOUT = Dropout(0.1, seed=1)
@@ -240,9 +238,7 @@ def at_once(hidden: int, length: int) -> tuple[float, float]:
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
     configure_malloc()
-    cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("model name\t: ")[1].split("\n")[0]
-    print(f"{cpu}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads; ", end="")
-    print(f"torch {torch.__version__}, Python {platform.python_version()}; {datetime.date.today()}\n")
+    print(f"{describe_machine()}\n")
     print("| H | forward + backward, ms | ours | torch | ratio |\n|---|---|---|---|---|")
     for hidden in (256, 768):
         for what, ours, theirs in kernel_rows(hidden):

@@ -26,7 +26,7 @@ from bertwright.models.config import SIZES
 from bertwright.settings import from_table, read_toml
 from bertwright.training.context import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
-from environment import machine
+from environment import describe_machine
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "demo.toml"
 STEP_TOKENS = 1_024
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     chosen = parser.parse_args()
-    print(machine(chosen.threads))
+    print(describe_machine(chosen.threads))
     print(
         f"\n{chosen.size}, {chosen.objective}, {chosen.steps:,} steps, {chosen.seeds} seeds, {chosen.dtype}, held out\n"
     )
@@ -98,10 +98,7 @@ def main() -> None:
 
 
 def _cell(values: list[float]) -> str:
-    if not values:
-        return ""
-    found = summarize_seeds(values)
-    return f"{found.mean:.3f}" + ("" if found.std is None else f" ± {found.std:.3f}")
+    return summarize_seeds(values).format(3, scale=1) if values else ""
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.setup import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.context import DeviceSettings
-from environment import machine, minilm, sample, use_threads
+from environment import describe_machine, minilm, sample, use_threads
 
 TRIED = 512  # texts on which batch sizes are tried
 
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     use_threads(chosen.threads)
-    print(machine(chosen.threads))
+    print(describe_machine(chosen.threads))
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         table = sample(chosen.data / "glue" / "SST-2" / "train.tsv", chosen.texts, work)

@@ -19,7 +19,6 @@ import argparse
 import atexit
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -27,8 +26,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import date
-from importlib.metadata import version
 from typing import Literal
 
 LENGTH, VOCABULARY = 128, 30_522
@@ -285,14 +282,12 @@ def main() -> None:
     import torch
 
     from bertwright.training.context import supports_bfloat16
+    from environment import describe_machine
 
     bfloat16 = supports_bfloat16(torch.device(arguments.device))
-    name = torch.cuda.get_device_name() if arguments.device == "cuda" else torch.backends.cpu.get_cpu_capability()
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "bertwright"))
     print(
-        f"{date.today()}, {platform.machine()}, {name}, "
-        f"bf16 units: {'yes' if bfloat16 else 'no'}, {arguments.threads} threads; {packages}; Python "
-        f"{platform.python_version()}; {arguments.rounds} rounds, {arguments.sequences} × {LENGTH} tokens"
+        f"{describe_machine(arguments.threads, arguments.device)}; {arguments.rounds} rounds, "
+        f"{arguments.sequences} × {LENGTH} tokens"
     )
     for size in arguments.sizes:
         compare(size, arguments, bfloat16)

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file
 
-from environment import machine, sample
+from environment import describe_machine, sample
 
 BASE_COMMIT = "cd55b79"
 ROOT = Path(__file__).resolve().parents[1]
@@ -281,7 +281,7 @@ def main() -> None:
         present = Tree(arguments.tree.resolve(), work / f"present-{mode}", RENAMED, arguments.reference)
         base.work.mkdir(parents=True, exist_ok=True)
         names = arguments.jobs or list(make_jobs(base.work, base.work, arguments.data, base.work / "data"))
-        print(f"{machine(1)}; {mode} kernels, float32\n")
+        print(f"{describe_machine(1)}; {mode} kernels, float32\n")
         print(
             "| job | steps compared | records equal | weights equal | max. difference, loss | max. difference, weight |"
         )

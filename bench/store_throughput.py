@@ -9,15 +9,12 @@ be equal. Without arguments the corpora of ../shared/data are used (environment 
 from __future__ import annotations
 
 import argparse
-import datetime
 import multiprocessing
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +25,7 @@ from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.tokenstore.store import StoreHeader
 from bertwright.tokenstore.worker import PartTask, write_part
 from bertwright.vocabulary.tokenizer import Ragged, Tokenizer
+from environment import describe_machine
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 ROUNDS = 3
@@ -80,13 +78,7 @@ def main() -> None:
             seconds["tokenizers alone"].append(time.perf_counter() - began)
             assert ours == theirs, "the two stores differ"
 
-    models = [
-        line.split(":")[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("nanotoken", "tokenizers", "numpy"))
-    print(f"{models[0]}, {len(models)} cores; Python {platform.python_version()}, {libraries}; {datetime.date.today()}")
+    print(describe_machine())
     print(f"{size / 1e6:.1f} MB, {ours.num_tokens:,} tokens, {settings.workers} workers; median of {ROUNDS} rounds\n")
     print("| store through | seconds (least … most) | MB/s |\n|---|---|---|")
     for name, taken in seconds.items():

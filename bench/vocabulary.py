@@ -9,10 +9,7 @@ Figures of quality are all taken in the same way: the counted words, cut up by t
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
-import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -131,6 +128,8 @@ def main(settings: Settings) -> None:
     if settings.child:
         run_child(settings)
         return
+    from environment import describe_machine  # imports torch, whose memory must not count in a child's peak
+
     documents = texts(settings)
     megabytes = sum(len(text.encode()) for text in documents) / 1e6
     counts = count_words(documents, chosen(TIMED[0], settings))
@@ -163,17 +162,11 @@ def main(settings: Settings) -> None:
     console = Console(width=max(120, Console().width))
     console.print(table)
     console.print(
-        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, tokenizers "
-        f"{tokenizers.__version__}, {datetime.date.today()}; medians of {settings.rounds} runs in turn; "
+        f"{describe_machine()}; medians of {settings.rounds} runs in turn; "
         f"{runs[TIMED[0]][0]['texts']:.0f} MB of the peak are there, texts among them, before learning begins"
     )
     for name in TIMED:
         console.print(f"{name}, last learned: {' '.join(vocabularies[name][-12:])}", markup=False)
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

@@ -290,7 +290,7 @@ def test_a_text_is_told_by_a_linear_layer_on_its_first_state(make: Make, tmp_pat
     task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
     settings = make(task=task, representations=("embeddings", "last"), epochs=20, learning_rates=(1e-1,), dropout=0.0)
     rows, printed = run_probe(settings)
-    assert rows[0].dev.best < 0.65
+    assert rows[0].dev.max < 0.65
     assert rows[1].dev.min == 1.0
     assert rows[1].test is None
     assert "paper" not in printed

@@ -16,16 +16,19 @@ class SeedSummary(NamedTuple):
     max: float
     seeds: int
 
+    def format(self, digits: int = 1, scale: float = 100) -> str:
+        """Format as `mean ± standard deviation`, in percent unless `scale` is another; one seed has no deviation."""
+        deviation = "" if self.std is None else f" ± {scale * self.std:.{digits}f}"
+        return f"{scale * self.mean:.{digits}f}{deviation}"
+
     def __str__(self) -> str:
-        if self.std is None:
-            return f"{100 * self.mean:.1f} (1 seed)"
-        return f"{100 * self.mean:.1f} ± {100 * self.std:.1f} ({self.seeds} seeds)"
+        return f"{self.format()} ({self.seeds} seed{'s' * (self.seeds > 1)})"
 
 
 def summarize_seeds(scores: Sequence[float]) -> SeedSummary:
     """Mean, standard deviation, lowest and best of one score a seed.
 
-    >>> print(spread([0.878, 0.884, 0.890]))
+    >>> print(summarize_seeds([0.878, 0.884, 0.890]))
     88.4 ± 0.6 (3 seeds)
 
     Raises ValueError where there is no score at all.

@@ -360,7 +360,7 @@ class _Run:
         paper = ("paper",) if comparable else ()
         table = make_table("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
         for row in rows:
-            scores = [_shown(found) for found in (row.dev, row.test) if found]
+            scores = [found.format(2) for found in (row.dev, row.test) if found]
             given = [f"{100 * REPRESENTATIONS[row.representation].paper:.1f}"] if comparable else []
             table.add_row(row.representation, f"{row.learning_rate:g}", str(row.dev.seeds), *scores, *given)
         self.console.print(table)
@@ -378,8 +378,3 @@ def _result(line: Any, metric: str) -> Result:
         if not isinstance(scores, dict) or not isinstance(scores.get(metric), float):
             raise ValueError(f"{metric} of {result.trial} is {scores!r}")
     return result
-
-
-def _shown(found: SeedSummary) -> str:
-    deviation = "" if found.std is None else f" ± {100 * found.std:.2f}"
-    return f"{100 * found.mean:.2f}{deviation}"
