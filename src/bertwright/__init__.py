@@ -31,6 +31,8 @@ Every setting is explained under its field, and by `bertwright VERB --help`.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -143,6 +145,14 @@ HOMES = {
     "training.optimizer": ("OptimizerSettings",),
     "vocabulary.trainer": ("VocabularySettings",),
 }
+
+SPIN_COUNT = 2_000  # turns of a loop after which an OpenMP thread that waits for others sleeps
+
+# By default OpenMP's threads spin for milliseconds. As soon as another process is busy, that takes the CPU from the very
+# thread that they wait for (bench/busy_machine.py). The setting counts if it is made before torch loads OpenMP.
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(os.environ) and "torch" not in sys.modules:
+    os.environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)  # libgomp: torch on Linux
+    os.environ["KMP_BLOCKTIME"] = "1"  # libomp: torch on macOS; milliseconds
 
 
 def __getattr__(name: str) -> Any:

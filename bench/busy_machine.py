@@ -1,0 +1,117 @@
+"""Training speed on a machine that is not idle: ours and transformers, one and two trainings, beside a busy process.
+
+    python bench/busy_machine.py [--sizes tiny mini] [--spins 300000 2000] [--rounds 3] [--seconds 3]
+
+A thread that waits for others at the end of a parallel region spins before it sleeps. Where a foreign thread has taken
+the CPU that it waits for, spinning keeps the CPU from both. `--spins` are the counts after which libgomp's threads
+sleep: 300000 is libgomp's own default, the other one `bertwright`'s (`bertwright.SPIN_COUNT`). The busy process hashes
+in as many threads as a training has. Contenders are processes of their own, warmed up, which train for some seconds in
+turn; steps are those of `pretraining.py`. The medians over the rounds are tokens per second of one training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from pretraining import LENGTH, Child
+
+BUSY = """
+import hashlib, sys, threading
+block = bytes(1 << 20)
+def work():
+    while True:
+        hashlib.blake2b(block).digest()
+for _ in range(int(sys.argv[1])):
+    threading.Thread(target=work).start()
+"""
+
+
+@contextmanager
+def busy_process(threads: int) -> Iterator[None]:
+    """Keep a process busy in the background; 0 threads: none."""
+    if threads == 0:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", BUSY, str(threads)])
+    time.sleep(0.5)  # Python has started
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def train(child: Child, seconds: float) -> float:
+    """Let a contender train for at least so many seconds and one step; return its seconds per step."""
+    started, steps = time.perf_counter(), 0
+    while steps == 0 or time.perf_counter() - started < seconds:
+        child.step(counted=False)
+        steps += 1
+    return (time.perf_counter() - started) / steps
+
+
+def measure(size: str, chosen: argparse.Namespace) -> None:
+    """Print one table."""
+    sides = {"transformers": ["theirs"], "bertwright": ["ours"]}
+    contenders = {
+        (side, spins): [Child(size, chosen, sides[side], {"GOMP_SPINCOUNT": str(spins)}) for _ in range(2)]
+        for side, spins in itertools.product(sides, chosen.spins)
+    }
+    for pair in contenders.values():
+        for child in pair:
+            for _ in range(2):
+                child.step(counted=False)
+    situations = list(itertools.product((0, chosen.threads), (1, 2)))  # threads of the busy process, trainings
+    speeds: dict[tuple[tuple[str, int], tuple[int, int]], list[float]] = {}
+    for _ in range(chosen.rounds):
+        for situation in situations:
+            busy, trainings = situation
+            with busy_process(busy):
+                for contender, pair in contenders.items():
+                    with ThreadPoolExecutor(trainings) as pool:
+                        for taken in pool.map(lambda child: train(child, chosen.seconds), pair[:trainings]):
+                            speed = LENGTH * chosen.sequences / taken
+                            speeds.setdefault((contender, situation), []).append(speed)
+    for child in itertools.chain(*contenders.values()):
+        child.close()
+    headings = [f"{('one', 'two at once')[n - 1]}, {'busy' if busy else 'idle'}" for busy, n in situations]
+    print(f"\n### {size}\n\n| tokens/s of each training | {' | '.join(headings)} |\n|---|{'---:|' * len(headings)}")
+    for contender in contenders:
+        cells = []
+        for situation in situations:
+            median = statistics.median(speeds[contender, situation])
+            first = statistics.median(speeds[(contender[0], chosen.spins[0]), situation])
+            cells.append(f"{median:,.0f}" + (f" ({median / first:.2f} ×)" if contender[1] != chosen.spins[0] else ""))
+        print(f"| {contender[0]}, spin count {contender[1]:,} | {' | '.join(cells)} |", flush=True)
+
+
+def main() -> None:
+    from bertwright import SPIN_COUNT
+    from bertwright.kernels.cpu import available_cpus
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=["tiny", "mini"])
+    parser.add_argument("--spins", nargs="+", type=int, default=[300_000, SPIN_COUNT])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3, help="of one measurement")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="of a training, and of the busy process")
+    parser.add_argument("--sequences", type=int, default=16, help="of 128 tokens, in a step")
+    chosen = parser.parse_args()
+    chosen.device = "cpu"
+    from environment import machine
+
+    print(f"{machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.seconds:g} s")
+    for size in chosen.sizes:
+        measure(size, chosen)
+
+
+if __name__ == "__main__":
+    main()
