@@ -1,9 +1,13 @@
 # make demo   the main job on real text, from nothing to filled masks (about five minutes after the installation)
 # make test   style, types and tests, as CI runs them
+# make wheels   dist/: a wheel with prebuilt kernels for each architecture, checked by auditwheel
+# make test-arm   the kernels for aarch64, in an emulator (Debian's g++-aarch64-linux-gnu and qemu-user)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test test-slow check clean
+MACHINES ?= x86_64 aarch64
+
+.PHONY: install demo test test-slow test-arm wheels check clean
 
 install: .venv/installed
 
@@ -28,5 +32,14 @@ test: check
 test-slow: install
 	$(BIN)/pytest -m slow
 
+# What an earlier build has left in build/ would get into the wheel.
+wheels: install
+	for machine in $(MACHINES); do \
+	    rm -rf build && BERTWRIGHT_WHEEL=$$machine $(BIN)/pip wheel --quiet --no-deps --no-build-isolation \
+	        --wheel-dir build/wheels . && \
+	    PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --plat manylinux_2_28_$$machine --wheel-dir dist \
+	        build/wheels/*_$$machine.whl || exit 1; \
+	done
+
 clean:
-	rm -rf .venv demo-run build *.egg-info src/*.egg-info
+	rm -rf .venv demo-run build dist *.egg-info src/*.egg-info

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.kernels.cpu import available_cpus
+from bertwright.kernels import cpu
+from bertwright.kernels.cpu import LEVELS, available_cpus, find_levels
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +84,40 @@ def test_a_system_without_affinity_masks_counts_all_cpus(tmp_path: Path, monkeyp
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert available_cpus(root=tmp_path) == 5
+
+
+ZEN3 = """fpu pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c lahf_lm abm bmi1 avx2 bmi2 sha_ni"""
+SAPPHIRE_RAPIDS = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl avx512_bf16 amx_bf16 amx_tile amx_int8"
+
+
+@pytest.mark.parametrize(
+    ("machine", "line", "expected"),
+    [
+        ("x86_64", f"flags\t\t: {ZEN3}", ["x86-64-v3", "x86-64-v2"]),
+        ("x86_64", f"flags\t\t: {ZEN3.replace('fma ', '')}", ["x86-64-v2"]),
+        ("x86_64", "flags\t\t: fpu sse2", []),
+        ("x86_64", f"flags\t\t: {SAPPHIRE_RAPIDS}", [level.name for level in LEVELS["x86_64"]]),
+        ("aarch64", "Features\t: fp asimd evtstrm aes", ["armv8-a"]),
+        ("riscv64", "isa\t\t: rv64imafdc", []),
+    ],
+)
+def test_levels_follow_from_cpuinfo(
+    machine: str, line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BERTWRIGHT_ISA", raising=False)
+    monkeypatch.setattr(cpu.platform, "machine", lambda: machine)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\n{line}\nbugs\t\t: none\n")
+    assert [level.name for level in find_levels()] == expected
+
+
+def test_a_level_can_be_chosen_if_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"flags\t\t: {ZEN3}\n")
+    monkeypatch.setenv("BERTWRIGHT_ISA", "x86-64-v2")
+    assert [level.name for level in find_levels()] == ["x86-64-v2"]
+    monkeypatch.setenv("BERTWRIGHT_ISA", "x86-64-v4")
+    with pytest.raises(ValueError, match=r"BERTWRIGHT_ISA.*x86-64-v3, x86-64-v2.*x86-64-v4"):
+        find_levels()
 
 
 def test_configure_malloc_keeps_large_blocks_out_of_mmap() -> None:

@@ -30,6 +30,7 @@ SOURCE = """extern "C" long triple(long x) {
 }
 """
 NOBODY = 65_534
+NO_FLAGS: list[str] = []
 
 
 @pytest.fixture
@@ -347,17 +348,17 @@ def test_flags_fit_the_library_the_compiler_and_the_system(monkeypatch: pytest.M
     assert not uses_openmp([b"int x;"])
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(compilation, "bundled_openmp", lambda: Path("/torch/lib/libgomp.so.1"))
-    assert "-fopenmp" in compile_flags(gcc, openmp=True)
-    assert not [flag for flag in compile_flags(clang, openmp=False) if "openmp" in flag]
+    assert "-fopenmp" in compile_flags(gcc, True, NO_FLAGS)
+    assert not [flag for flag in compile_flags(clang, False, NO_FLAGS) if "openmp" in flag]
     with pytest.raises(CompileError, match=r"libomp.*libgomp\.so\.1.*g\+\+"):  # two runtimes in one process
-        compile_flags(clang, openmp=True)
+        compile_flags(clang, True, NO_FLAGS)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(compilation, "bundled_openmp", lambda: Path("/torch/lib/libomp.dylib"))
-    flags = compile_flags(apple, openmp=True)
+    flags = compile_flags(apple, True, NO_FLAGS)
     assert flags[-2:] == ["-Xclang", "-fopenmp"]
     assert "-fno-semantic-interposition" not in flags
     with pytest.raises(CompileError, match=r"libgomp.*libomp.*clang\+\+"):
-        compile_flags(gcc, openmp=True)
+        compile_flags(gcc, True, NO_FLAGS)
 
 
 def test_torchs_openmp_is_found_on_each_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

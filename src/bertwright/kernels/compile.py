@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from pathlib import Path
 FLAGS = (
     "-std=c++17",
     "-O3",
-    "-march=native",
     "-fPIC",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -106,9 +105,12 @@ def bundled_openmp() -> Path | None:
     return next((path for name in names for path in sorted(folder.glob(name))), None)
 
 
-def compile_flags(compiler: Compiler, openmp: bool) -> list[str]:
-    """Return a compiler's flags for a library. Raises CompileError if its OpenMP does not fit torch's."""
-    flags = [*FLAGS, *(LINUX_FLAGS if sys.platform == "linux" else ())]
+def compile_flags(compiler: Compiler, openmp: bool, march: Sequence[str]) -> list[str]:
+    """Return a compiler's flags for a library; `march` are those for the instruction set.
+
+    Raises CompileError if the compiler's OpenMP does not fit torch's.
+    """
+    flags = [*FLAGS, *march, *(LINUX_FLAGS if sys.platform == "linux" else ())]
     if not openmp:
         return flags
     bundled = bundled_openmp()
@@ -119,7 +121,9 @@ def compile_flags(compiler: Compiler, openmp: bool) -> list[str]:
     return [*flags, *(["-Xclang", "-fopenmp"] if sys.platform == "darwin" else ["-fopenmp"])]
 
 
-def compile_library(source: Path, compiler: Compiler, flags: list[str], folder: Path) -> Path:
+def compile_library(
+    source: Path, compiler: Compiler, flags: Sequence[str], folder: Path, link_flags: Sequence[str] = ()
+) -> Path:
     """Compile and link a source within `folder`; return the library. Raises CompileError.
 
     The library names no OpenMP library as its dependency: its symbols are resolved by the one that is loaded before it.
@@ -129,7 +133,7 @@ def compile_library(source: Path, compiler: Compiler, flags: list[str], folder: 
     unresolved = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
     for command in (
         [*compiler.command, *flags, "-c", str(source), "-o", str(compiled)],
-        [*compiler.command, "-shared", str(compiled), *unresolved, "-o", str(linked)],
+        [*compiler.command, "-shared", str(compiled), *unresolved, *link_flags, "-o", str(linked)],
     ):
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if result.returncode != 0:

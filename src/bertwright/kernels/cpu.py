@@ -1,4 +1,4 @@
-"""The processor: how much of it this process may use, which model it is, how malloc treats large blocks."""
+"""The processor: how much of it this process may use, its instruction set, how malloc treats large blocks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,56 @@ import math
 import os
 import platform
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """An instruction set that libraries are compiled for; one build per level gives the same bits on all its machines."""
+
+    name: str
+    flags: tuple[str, ...]
+    features: frozenset[str]
+    """What /proc/cpuinfo lists on a processor that has it."""
+
+
+_V2 = frozenset("cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3".split())
+_V3 = _V2 | frozenset("abm avx avx2 bmi1 bmi2 f16c fma movbe".split())
+_V4 = _V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
+_BF16 = _V4 | {"avx512_bf16"}
+_AMX = _BF16 | {"amx_bf16", "amx_tile"}
+# Of each architecture, the best level first. The tuning is fixed, too: it decides which products and sums are fused.
+LEVELS = {
+    "x86_64": (
+        Level("x86-64-amx", ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mtune=generic"), _AMX),
+        Level("x86-64-avx512bf16", ("-march=x86-64-v4", "-mavx512bf16", "-mtune=generic"), _BF16),
+        Level("x86-64-v4", ("-march=x86-64-v4", "-mtune=generic"), _V4),
+        Level("x86-64-v3", ("-march=x86-64-v3", "-mtune=generic"), _V3),
+        Level("x86-64-v2", ("-march=x86-64-v2", "-mtune=generic"), _V2),
+    ),
+    "aarch64": (Level("armv8-a", ("-march=armv8-a", "-mtune=generic"), frozenset({"asimd"})),),
+}
+
+
+def find_levels() -> list[Level]:
+    """Return the levels that this processor has, best first; none on systems without /proc/cpuinfo.
+
+    `BERTWRIGHT_ISA` names the best one to use, for the same bits on unlike machines. Raises ValueError if this
+    processor does not have it.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    listed = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    features = set(listed.partition(":")[2].split())
+    levels = [level for level in LEVELS.get(platform.machine(), ()) if level.features <= features]
+    wanted = os.environ.get("BERTWRIGHT_ISA")
+    if not wanted:
+        return levels
+    names = [level.name for level in levels]
+    if wanted not in names:
+        raise ValueError(f"BERTWRIGHT_ISA: expected one of {', '.join(names)} on this processor, got {wanted!r}")
+    return levels[names.index(wanted) :]
 
 
 def available_cpus(processes: int = 1, root: Path = Path("/")) -> int:

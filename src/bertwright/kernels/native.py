@@ -1,8 +1,11 @@
-"""Native libraries: compiled once for this machine, cached, verified, loaded with ctypes.
+"""Native libraries: prebuilt in a wheel, or compiled once for this machine and cached; loaded with ctypes.
 
 A native function is `extern "C"` in `NAME.cpp` within the package and has a Python implementation with the same result,
-so a machine without a compiler is slower and nothing else. `BERTWRIGHT_NATIVE=0` selects Python;
-`BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`, else `~/.cache/bertwright`).
+so a machine without a compiler is slower and nothing else. `BERTWRIGHT_NATIVE=0` selects Python, `compile` compiles
+although there is a prebuilt library; `BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`,
+else `~/.cache/bertwright`).
+
+A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `cpu.LEVELS`; the best one of this processor is loaded.
 
 For each library the cache holds `NAME-KEY.so`, `NAME-KEY.blake2b` (digest of the former) and, where compilation failed,
 `NAME-KEY.failed` (the message). KEY is the digest of all that decides the library's content. Code is run from folders
@@ -38,9 +41,10 @@ from bertwright.kernels.compile import (
     read_sources,
     uses_openmp,
 )
-from bertwright.kernels.cpu import cpu_fingerprint
+from bertwright.kernels.cpu import cpu_fingerprint, find_levels
 
 PACKAGE = Path(__file__).parent.parent
+PREBUILT = Path(__file__).parent / "prebuilt"
 SECONDS_PER_BYTE = 6e-5  # of source; what compiling takes on a processor of 2021
 HOUR, DAY = 3_600, 86_400
 UNUSED = 30 * DAY  # a library that was not loaded for so long is deleted
@@ -49,17 +53,28 @@ SLOWER = "the Python implementation is used, which is slower"
 
 @functools.cache
 def load_library(name: str) -> ctypes.CDLL | None:
-    """Load the library made of `NAME.cpp` and the headers beside it; compile it if the cache does not hold it.
+    """Load the library made of `NAME.cpp` and the headers beside it: prebuilt, from the cache, or compiled now.
 
     Returns None if `BERTWRIGHT_NATIVE=0`, or, with one line on stderr, if no compiler can make it.
     """
-    if os.environ.get("BERTWRIGHT_NATIVE") == "0":
+    mode = os.environ.get("BERTWRIGHT_NATIVE")
+    if mode == "0":
         return None
     if sys.platform == "win32":
         _warn(f"native kernels are built on Linux and macOS; {SLOWER}")
         return None
     (source,) = PACKAGE.rglob(f"{name}.cpp")
     sources, failures = read_sources(source), []
+    prebuilt = [PREBUILT / f"{name}-{level.name}.so" for level in find_levels()]
+    for path in prebuilt if mode != "compile" else []:
+        if path.exists():
+            try:
+                if uses_openmp(sources):
+                    _load_openmp()
+                return ctypes.CDLL(str(path))
+            except OSError as error:
+                failures.append(str(error))
+                break
     for compiler in find_compilers():
         try:
             return _load_with(compiler, source, sources)
@@ -90,10 +105,9 @@ def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes
     Raises CompileError if the compiler cannot, OSError if no folder can be used.
     """
     openmp = uses_openmp(sources)
-    flags = compile_flags(compiler, openmp)
+    flags = compile_flags(compiler, openmp, ["-march=native"])
     if openmp:
-        # Two OpenMP runtimes in one process would each start threads for every core.
-        ctypes.CDLL(str(bundled_openmp() or "libgomp.so.1"), mode=ctypes.RTLD_GLOBAL)
+        _load_openmp()
     facts = [*compiler.command[1:], *flags, compiler.version, cpu_fingerprint()]
     key = digest_bytes(*sources, *(fact.encode() for fact in facts))
     failures = []
@@ -106,6 +120,11 @@ def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes
         except OSError as error:
             failures.append(str(error))
     raise OSError("; ".join(failures))
+
+
+def _load_openmp() -> None:
+    """Load torch's OpenMP, whose symbols our libraries lack: a second one would start threads of its own."""
+    ctypes.CDLL(str(bundled_openmp() or "libgomp.so.1"), mode=ctypes.RTLD_GLOBAL)
 
 
 def _dlopen(library: Path) -> ctypes.CDLL:
