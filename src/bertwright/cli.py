@@ -133,7 +133,7 @@ def fail(message: str, code: int) -> int:
 def format_os_error(error: OSError) -> str:
     """What the system says, and about which file; one that is being written goes by the name that it would get.
 
-    >>> told(PermissionError(13, "Permission denied", "models/.bert.part-4711"))
+    >>> format_os_error(PermissionError(13, "Permission denied", "models/.bert.part-4711"))
     'models/bert: Permission denied'
     """
     text = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror or str(error)
@@ -240,7 +240,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
 def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
     """The value of a flag, and the arguments without it.
 
-    >>> _taken(["--steps", "3", "--config", "a.toml"], "--config")
+    >>> pop_option(["--steps", "3", "--config", "a.toml"], "--config")
     ('a.toml', ['--steps', '3'])
     """
     for place, argument in enumerate(arguments):

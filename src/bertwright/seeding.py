@@ -17,7 +17,7 @@ def check_seed(seed: int, name: str = "seed") -> None:
 def make_rng(seed: int, *place: int) -> np.random.Generator:
     """Random numbers that belong to one place, whoever asks and in whatever order.
 
-    >>> int(generator(7, 3, 1).integers(100)) == int(generator(7, 3, 1).integers(100))
+    >>> int(make_rng(7, 3, 1).integers(100)) == int(make_rng(7, 3, 1).integers(100))
     True
     """
     return np.random.default_rng([seed, *place])
@@ -26,7 +26,7 @@ def make_rng(seed: int, *place: int) -> np.random.Generator:
 def derive_key(seed: int, *place: int) -> int:
     """One 64-bit number that belongs to a place: what kernels are given in place of a generator.
 
-    >>> key(7, 3) == key(7, 3) != key(7, 4)
+    >>> derive_key(7, 3) == derive_key(7, 3) != derive_key(7, 4)
     True
     """
     return int(np.random.SeedSequence([seed, *place]).generate_state(1, np.uint64)[0])

@@ -24,7 +24,7 @@ S = TypeVar("S")
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence that leads from a wrong name to a right one.
 
-    >>> nearest("lerning_rate", ["learning_rate", "steps"])
+    >>> did_you_mean("lerning_rate", ["learning_rate", "steps"])
     'did you mean "learning_rate"?'
     """
     names = sorted(known)

@@ -9,7 +9,7 @@ def test_mean_and_deviation_of_the_sample_by_hand() -> None:
     found = summarize_seeds([0.9, 0.8, 0.7, 0.8])
     assert found.mean == pytest.approx(0.8)
     assert found.std == pytest.approx((0.02 / 3) ** 0.5)
-    assert (found.min, found.best, found.seeds) == (0.7, 0.9, 4)
+    assert (found.min, found.max, found.seeds) == (0.7, 0.9, 4)
 
 
 def test_how_it_is_printed() -> None:

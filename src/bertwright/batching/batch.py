@@ -90,7 +90,7 @@ def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.nda
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
     """Where runs of these lengths start when laid end to end, and where the last one ends.
 
-    >>> starts(np.array([3, 2])).tolist()
+    >>> offsets_from_lengths(np.array([3, 2])).tolist()
     [0, 3, 5]
     """
     bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
@@ -101,7 +101,7 @@ def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
 def positions_from_lengths(lengths: np.ndarray) -> np.ndarray:
     """Counting from zero within each of several runs laid end to end.
 
-    >>> places(np.array([3, 0, 2])).tolist()
+    >>> positions_from_lengths(np.array([3, 0, 2])).tolist()
     [0, 1, 2, 0, 1]
     """
     bounds = offsets_from_lengths(lengths)

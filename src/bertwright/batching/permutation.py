@@ -36,7 +36,7 @@ def permute(indices: np.ndarray, size: int, key: int) -> np.ndarray:
     falls inside ("cycle walking", Black and Rogaway 2002), which leaves a permutation of the range itself.
 
     >>> import numpy as np
-    >>> sorted(permuted(np.arange(10), size=10, key=3).tolist()) == list(range(10))
+    >>> sorted(permute(np.arange(10), size=10, key=3).tolist()) == list(range(10))
     True
 
     Raises ValueError for an index outside the range.
@@ -69,7 +69,7 @@ def token_budget_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarra
     Longest first: memory runs out at once or never, and a backend that pads has little to pad.
 
     >>> import numpy as np
-    >>> [group.tolist() for group in longest_first(np.array([2, 9, 3, 2]), 6)]
+    >>> [group.tolist() for group in token_budget_batches(np.array([2, 9, 3, 2]), 6)]
     [[1], [2, 0], [3]]
     """
     order = np.argsort(-lengths, kind="stable")

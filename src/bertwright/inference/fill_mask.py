@@ -82,7 +82,7 @@ def _asked(held: Sequence[Window]) -> MaskBatch:
 def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
     """A [MASK]'s span without the spaces around, which belong to it where a folder's tokenizer says lstrip or rstrip.
 
-    >>> bare("a [MASK] b", 1, 9)
+    >>> trim_span("a [MASK] b", 1, 9)
     (2, 8)
     """
     span = text[first:last]
@@ -92,7 +92,7 @@ def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
 def replace_spans(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> str:
     """Put tokens in place of character spans; a continuation joins the word before it.
 
-    >>> fill("He [MASK] the play [MASK].", [(3, 9), (19, 25)], ["saw", "##ers"])
+    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], ["saw", "##ers"])
     'He saw the players.'
     """
     done, parts = 0, []

@@ -36,7 +36,7 @@ HEAD_NAMES: Names = (
 def hf_names(name: str, classifier: str = "classifier") -> tuple[str, ...]:
     """What `transformers` calls one of our parameters; several names stand for a concatenation.
 
-    >>> foreign_names("encoder.layers.3.qkv.bias")[1:]
+    >>> hf_names("encoder.layers.3.qkv.bias")[1:]
     ('bert.encoder.layer.3.attention.self.key.bias', 'bert.encoder.layer.3.attention.self.value.bias')
     """
     module, _, kind = name.rpartition(".")

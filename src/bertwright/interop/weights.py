@@ -74,7 +74,7 @@ def raise_if_any(path: Path, what: str, names: list[str]) -> None:
 def summarize(names: Iterable[str]) -> str:
     """The first names of a list that may be long.
 
-    >>> few("abcde")
+    >>> summarize("abcde")
     'a, b, c and 2 more'
     """
     names = list(names)

@@ -36,7 +36,7 @@ class Threshold(NamedTuple):
 def normalize_answer(answer: str) -> str:
     """An answer without case, punctuation, articles and superfluous white space.
 
-    >>> normalized("The  Sun's core.")
+    >>> normalize_answer("The  Sun's core.")
     'suns core'
     """
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())

@@ -22,7 +22,7 @@ def accuracy(truth: Sequence[str] | Sequence[int], found: Sequence[str] | Sequen
 def f1(truth: Sequence[str], found: Sequence[str], pos_label: str) -> float:
     """Harmonic mean of precision and recall for one label; 0 where the label is neither there nor found.
 
-    >>> round(f1(["yes", "yes", "no"], ["yes", "no", "no"], positive="yes"), 3)
+    >>> round(f1(["yes", "yes", "no"], ["yes", "no", "no"], pos_label="yes"), 3)
     0.667
     """
     from sklearn.metrics import f1_score

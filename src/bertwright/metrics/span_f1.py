@@ -56,7 +56,7 @@ class InvalidTag(NamedTuple):
 def split_tag(tag: str) -> tuple[str, str]:
     """A tag's prefix and type; no type means that the word is in no span.
 
-    >>> parted("B-PER"), parted("I"), parted("O"), parted("[PAD]")
+    >>> split_tag("B-PER"), split_tag("I"), split_tag("O"), split_tag("[PAD]")
     (('B', 'PER'), ('I', '_'), ('', ''), ('', ''))
     """
     prefix, _, of = tag.partition("-")
@@ -89,7 +89,7 @@ Span(label='ORG', first=5, last=5)]
 def to_canonical_scheme(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
     """The same spans in the one form that a model learns: IOB2, or BIOES; plain tags as they are.
 
-    >>> normalized(["I-PER", "I-PER", "B-PER", "O"], "iob1"), normalized(["B-PER", "L-PER", "U-LOC"], "bioes")
+    >>> to_canonical_scheme(["I-PER", "I-PER", "B-PER", "O"], "iob1"), to_canonical_scheme(["B-PER", "L-PER", "U-LOC"], "bioes")
     (('B-PER', 'I-PER', 'B-PER', 'O'), ('B-PER', 'E-PER', 'S-LOC'))
     """
     if scheme == "none":
@@ -127,9 +127,9 @@ def detect(sequences: Iterable[Sequence[str]]) -> Scheme:
 def find_invalid_tag(tags: Sequence[str], scheme: Scheme) -> InvalidTag | None:
     """The first tag that the scheme does not have, or that iob2 does not have in this place; None if all is well.
 
-    >>> misfit(["O", "I-PER"], "iob2")
-    Misfit(place=1, reason='in iob2 a span begins with B-; iob1 is the scheme in which I- may begin one')
-    >>> misfit(["O", "I-PER"], "iob1")
+    >>> find_invalid_tag(["O", "I-PER"], "iob2")
+    InvalidTag(place=1, reason='in iob2 a span begins with B-; iob1 is the scheme in which I- may begin one')
+    >>> find_invalid_tag(["O", "I-PER"], "iob1")
     """
     if scheme == "none":
         return None

@@ -85,7 +85,7 @@ class BertConfig:
     def from_size(cls, size: str, vocab_size: int, **changes: Any) -> BertConfig:
         """One of `SIZES`, with any other field changed by name.
 
-        >>> BertConfig.named("mini", vocab_size=30_522, max_positions=128).hidden_size
+        >>> BertConfig.from_size("mini", vocab_size=30_522, max_positions=128).hidden_size
         256
         """
         if size not in SIZES:
@@ -102,7 +102,7 @@ class BertConfig:
     def encoder_parameters(self) -> int:
         """Numbers learned in embeddings and layers.
 
-        >>> BertConfig.named("base", vocab_size=30_522).encoder_parameters
+        >>> BertConfig.from_size("base", vocab_size=30_522).encoder_parameters
         108891648
         """
         width, inner = self.hidden_size, self.intermediate_size
@@ -125,7 +125,7 @@ class BertConfig:
     def num_parameters(self) -> int:
         """Numbers learned in the whole `BertForPretraining`, tied ones once.
 
-        >>> BertConfig.named("base", vocab_size=30_522).num_parameters
+        >>> BertConfig.from_size("base", vocab_size=30_522).num_parameters
         110106428
         """
         return self.encoder_parameters + self.pooler_parameters + self.head_parameters
@@ -144,7 +144,7 @@ class BertConfig:
         positions, and, if `pooled`, pooler and next-sentence head once a sequence. `states`: how many of the last
         layer's states are asked for (None: all).
 
-        >>> BertConfig.named("base", vocab_size=30_522).forward_flops([128], predictions=0, pooled=False) // 128
+        >>> BertConfig.from_size("base", vocab_size=30_522).forward_flops([128], predictions=0, pooled=False) // 128
         174587904
         """
         width, inner = self.hidden_size, self.intermediate_size
@@ -164,7 +164,7 @@ class BertConfig:
         The last layer's states count where they are read, at the predictions and, if `pooled`, at [CLS]. BASE at length
         128 with 15 % of the tokens predicted costs 0.519 GFLOP a token (0.545 with all of the last layer):
 
-        >>> base = BertConfig.named("base", vocab_size=30_522)
+        >>> base = BertConfig.from_size("base", vocab_size=30_522)
         >>> round(base.training_flops([128] * 100, predictions=1920, pooled=True) / 12_800 / 1e9, 3)
         0.519
         """

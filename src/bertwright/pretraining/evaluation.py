@@ -86,8 +86,8 @@ def unigram_entropy(store: TokenStore) -> float:
 class PlateauDetector:
     """Notices a run that has learned token frequencies and nothing more.
 
-    >>> watch = Standstill(entropy=6.0, window=2)
-    >>> [watch.stands_still(loss) for loss in (9.0, 7.0, 6.05, 6.02, 6.03, 6.01)]
+    >>> watch = PlateauDetector(entropy=6.0, window=2)
+    >>> [watch.update(loss) for loss in (9.0, 7.0, 6.05, 6.02, 6.03, 6.01)]
     [False, False, False, False, False, True]
     """
 

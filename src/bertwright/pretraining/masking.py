@@ -131,7 +131,7 @@ def mask_tokens(
 def causal_lm_targets(ids: np.ndarray, lengths: np.ndarray) -> Masked:
     """Left-to-right targets: every token but the last of its sequence predicts the next (section 5.1, "LTR").
 
-    >>> next_tokens(np.array([2, 7, 8, 3, 2, 9, 3]), np.array([4, 3])).labels.tolist()
+    >>> causal_lm_targets(np.array([2, 7, 8, 3, 2, 9, 3]), np.array([4, 3])).labels.tolist()
     [7, 8, 3, 9, 3]
     """
     is_last = np.zeros(len(ids), dtype=bool)

@@ -94,7 +94,7 @@ def truncate_longest_first(lengths: Sequence[Ints], room: int) -> list[Ints]:
     """How many tokens of each sequence's one or two texts stay: the longer gives first, then both, the second keeping
     an odd one (`transformers`' longest_first).
 
-    >>> [side.tolist() for side in kept([np.array([10, 10, 3]), np.array([3, 9, 9])], 7)]
+    >>> [side.tolist() for side in truncate_longest_first([np.array([10, 10, 3]), np.array([3, 9, 9])], 7)]
     [[4, 4, 3], [3, 3, 4]]
     """
     if len(lengths) == 1:

@@ -413,7 +413,7 @@ def max_context_window(first: Ints, content: Ints) -> Ints:
     That is Google's "max context" rule, by which a token is scored once: the longer window wins among equals, and then
     the earlier.
 
-    >>> most_context(np.array([0, 3]), np.array([6, 6])).tolist()
+    >>> max_context_window(np.array([0, 3]), np.array([6, 6])).tolist()
     [0, 0, 0, 0, 0, 1, 1, 1, 1]
     """
     owner = np.zeros(first[-1] + content[-1], dtype=np.int64)

@@ -149,7 +149,7 @@ def collate(encoded: Encoded, items: Ints, count: int | None = None) -> TaskBatc
 def flat_ranges(first: Ints, lengths: Ints) -> Ints:
     """Places of several runs, end to end, given where each starts.
 
-    >>> gather(np.array([10, 0]), np.array([2, 3])).tolist()
+    >>> flat_ranges(np.array([10, 0]), np.array([2, 3])).tolist()
     [10, 11, 0, 1, 2]
     """
     places_of_all: Ints = np.repeat(first, lengths) + positions_from_lengths(lengths)

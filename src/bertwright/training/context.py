@@ -158,8 +158,8 @@ def default_micro_batch_tokens(place: ExecutionContext, config: BertConfig) -> i
 def tokens_that_fit(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
     """Tokens of a forward pass that fit into a GPU of so many bytes, beside weights, gradients and moments (float32).
 
-    >>> base = BertConfig.named("base", vocab_size=30_522)
-    >>> [fitting_tokens(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
+    >>> base = BertConfig.from_size("base", vocab_size=30_522)
+    >>> [tokens_that_fit(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
     [3296, 13713, 50171]
     """
     room = GPU_SHARE * memory - 4 * 4 * config.num_parameters

@@ -10,7 +10,7 @@ def linear_warmup_decay(step: int, *, peak: float, warmup: int, total: int) -> f
     and so does the last; the released code starts at rate 0, which wastes a step, and its decay counts from step 0, so
     that the rate drops by the warm-up's share where the warm-up ends.
 
-    >>> [round(linear(n, peak=1.0, warmup=2, total=6), 2) for n in range(6)]
+    >>> [round(linear_warmup_decay(n, peak=1.0, warmup=2, total=6), 2) for n in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
     if step < warmup:

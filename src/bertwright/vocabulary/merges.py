@@ -59,7 +59,7 @@ def make_trainer(words: Mapping[str, int], alphabet: frozenset[str], criterion: 
 def initial_symbols(word: str) -> list[str]:
     """A word as single characters.
 
-    >>> spelled("the")
+    >>> initial_symbols("the")
     ['t', '##h', '##e']
     """
     return [word[0], *(CONTINUATION + character for character in word[1:])]

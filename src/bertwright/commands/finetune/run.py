@@ -339,7 +339,7 @@ def shown(score: float | None, name: str = "") -> str:
 def format_scores(scores: Mapping[str, float]) -> str:
     """The first scores, for a line of text.
 
-    >>> told({"f1": 0.9, "accuracy": 0.95})
+    >>> format_scores({"f1": 0.9, "accuracy": 0.95})
     'f1 90.00, accuracy 95.00'
     """
     return ", ".join(f"{name.replace('_', ' ')} {shown(value, name)}" for name, value in list(scores.items())[:4])

@@ -322,7 +322,7 @@ def _pass_seconds(run: Run, part: SplitData) -> float:
 def format_duration(seconds: float) -> str:
     """A length of time for people.
 
-    >>> lasting(42.3), lasting(5_000), lasting(200_000)
+    >>> format_duration(42.3), format_duration(5_000), format_duration(200_000)
     ('42 s', '1 h 23 min', '55 h 33 min')
     """
     if seconds < 100:

@@ -38,7 +38,7 @@ class Trial(NamedTuple):
     def name(self) -> str:
         """Its folder.
 
-        >>> Trial(Setting(5e-5, 32, 3.0), seed=0).name
+        >>> Trial(HyperParams(5e-5, 32, 3.0), seed=0).name
         'lr5e-05-bs32-ep3-seed0'
         """
         return f"{self.setting}-seed{self.seed}"
