@@ -26,8 +26,8 @@ from bertwright.batching.batch import pack
 from bertwright.kernels import fused_ops
 from bertwright.kernels.attention import attention
 from bertwright.kernels.cpu import configure_malloc
+from bertwright.kernels.ffi import bf16_isa
 from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
-from bertwright.kernels.linear_bf16 import bfloat16_units
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import Encoder, initialize
 from bertwright.training.context import supports_bfloat16
@@ -248,7 +248,7 @@ def main() -> None:
         for hidden in (256, 768):
             for what, ours, theirs in bfloat16_rows(hidden):
                 print(f"| {hidden} | {what} | {ours:.1f} | {theirs:.1f} | {theirs / ours:.1f}× |", flush=True)
-    if bfloat16_units():
+    if bf16_isa() is not None:
         print("\n| H | six layers in bfloat16, ms | at once | layer by layer | ratio |\n|---|---|---|---|---|")
         for hidden, length in product((256, 768), (13, 128)):
             whole, one_by_one = at_once(hidden, length)

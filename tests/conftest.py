@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from bertwright.kernels import linear_bf16, native
+from bertwright.kernels import ffi, native
 
 # No test asserts a time: on a busy machine any example may take long.
 settings.register_profile("bertwright", deadline=None)
@@ -30,7 +30,7 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes | None], N
 @pytest.fixture
 def bfloat16_units() -> None:
     """Tests of what runs in units for bfloat16 alone are skipped elsewhere."""
-    if native.load_library("kernels") is None or not linear_bf16.bfloat16_units():
+    if native.load_library("kernels") is None or ffi.bf16_isa() is None:
         pytest.skip("a processor without units for bfloat16, or no C++ compiler")
 
 

@@ -20,10 +20,11 @@ metrics.scores metrics.span_f1 metrics.exact_match metrics.seed_summary
 batching.batch batching.permutation
 kernels.cpu kernels.compile kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16
 kernels.fused_ops kernels.attention
+kernels.fused_encoder
 corpus.readers corpus.documents corpus.sentences corpus.sketches corpus.survey
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
 tokenstore.store tokenstore.worker tokenstore.build
-models.config kernels.fused_encoder models.encoder models.heads models.mimetic_init models.feature_head
+models.config models.encoder models.heads models.mimetic_init models.feature_head
 pretraining.segments pretraining.masking pretraining.data pretraining.objective pretraining.evaluation
 training.optimizer training.schedules training.context training.loop training.interrupt training.checkpoint
 training.metrics_log training.run_directory

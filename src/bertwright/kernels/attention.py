@@ -1,7 +1,7 @@
-"""Attention over packed sequences: no token is padded, no sequence sees another.
+"""Attention over packed sequences, without padding.
 
-T tokens of B sequences, A heads, D head size. Three backends with one signature:
-a native kernel on CPU (`attention.h`), PyTorch's variable-length kernels on CUDA, and padding anywhere else.
+T tokens of B sequences, A heads, D head size. Three backends with one signature: a native kernel on CPU
+(`attention.h`), PyTorch's variable-length kernels on CUDA, and the reference implementation, which pads, elsewhere.
 """
 
 from __future__ import annotations
@@ -14,45 +14,46 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.ffi import DTYPE_CODES, CMaskKey, apply, c_mask_key, call, use_native
+from bertwright.kernels.ffi import DTYPE_CODES, CMaskKey, apply, c_mask_key, call, check, use_native
 
 
 def attention(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, site: int, causal: bool = False
 ) -> Tensor:
-    """softmax(Q·Kᵀ/√D)·V within each sequence, T 3 A D → T A D (Vaswani et al. 2017, section 3.2).
+    """Compute softmax(Q·Kᵀ/√D)·V within each sequence, T 3 A D → T A D (Vaswani et al. 2017, section 3.2).
 
-    The weights of the softmax are dropped out, keyed by (token, head, place of the key in its sequence), so that a mask
-    depends neither on micro-batches nor on ranks; on CUDA alone the masks are torch's own.
+    Dropout acts on the weights of the softmax, keyed by (token, head, position of the key), so that a mask depends
+    neither on micro-batches nor on ranks. On CUDA the masks are PyTorch's own.
     """
     vectors = head_size_vectorizable(qkv.shape[-1])
-    if vectors and qkv.device.type == "cuda" and _kernels_take(qkv):
+    if vectors and qkv.device.type == "cuda" and _cuda_supports(qkv):
         return cuda_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
     if vectors and use_native(qkv):
         return apply(PackedAttention, qkv, cu_seqlens, causal, c_mask_key(dropout, site))
-    return reference.attention(qkv, cu_seqlens, max_seqlen, dropout and dropout.mask_key(site), causal)
+    return reference.attention(qkv, cu_seqlens, max_seqlen, dropout.mask_key(site) if dropout else None, causal)
 
 
 def head_size_vectorizable(head_size: int) -> bool:
-    """Whether heads of this size consist of whole vectors, which is what the kernels read."""
+    """Return whether an attention head of this size consists of whole vectors, as the kernels need."""
     return head_size % 8 == 0
 
 
 def check_sequences(cu_seqlens: Tensor, tokens: int) -> None:
-    """Native code would read outside its tensors."""
-    assert cu_seqlens.dtype == torch.int32, cu_seqlens.dtype
-    boundaries = cu_seqlens.tolist()
-    assert (boundaries[0], boundaries[-1]) == (0, tokens), (cu_seqlens, tokens)
-    assert boundaries == sorted(boundaries), cu_seqlens
+    """Raise ValueError unless the sequences lie end to end and cover all tokens."""
+    check(cu_seqlens.dtype == torch.int32, "cu_seqlens: expected int32, got {}", cu_seqlens.dtype)
+    check(cu_seqlens.ndim == 1, "cu_seqlens: expected one dimension, got {}", cu_seqlens.shape)
+    starts = cu_seqlens.tolist()
+    covers = starts[:1] == [0] and starts[-1] == tokens and starts == sorted(starts)
+    check(covers, "cu_seqlens: expected 0 to {} in ascending order, got {}", tokens, starts)
 
 
 class PackedAttention(torch.autograd.Function):
-    """Keeps its input, its output and one number a query and head; the weights are computed again."""
+    """Saves its input, its output and one number per query and head; the backward pass recomputes the weights."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, mask_key: CMaskKey) -> Tensor:
         tokens, three, heads, size = qkv.shape
-        assert three == 3, qkv.shape
+        check(three == 3, "qkv: expected T 3 A D, got {}", qkv.shape)
         check_sequences(cu_seqlens, tokens)
         out, lse = qkv.new_empty(tokens, heads, size), torch.empty(tokens, heads)
         shape = (cu_seqlens, len(cu_seqlens) - 1, heads, size, int(causal))
@@ -66,13 +67,13 @@ class PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         qkv, out, lse, cu_seqlens = ctx.saved_tensors
         dqkv = torch.empty_like(qkv)
-        given = (qkv, out, lse, dout.contiguous(), cu_seqlens, *ctx.shape)
-        call("attention_backward", DTYPE_CODES[qkv.dtype], *given, ctx.mask_key, dqkv)
+        operands = (qkv, out, lse, dout.contiguous(), cu_seqlens, *ctx.shape)
+        call("attention_backward", DTYPE_CODES[qkv.dtype], *operands, ctx.mask_key, dqkv)
         return dqkv, None, None, None
 
 
-def _kernels_take(qkv: Tensor) -> bool:
-    """Heads of at most 256 numbers; of half-size ones only on an Ampere card or newer (flash attention)."""
+def _cuda_supports(qkv: Tensor) -> bool:
+    """Return whether PyTorch has a kernel: head sizes up to 256; 16-bit types on Ampere or newer (flash attention)."""
     return qkv.shape[-1] <= 256 and (
         qkv.dtype == torch.float32 or torch.cuda.get_device_capability(qkv.device) >= (8, 0)
     )
@@ -81,11 +82,10 @@ def _kernels_take(qkv: Tensor) -> bool:
 def cuda_attention(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, site: int, causal: bool
 ) -> Tensor:
-    """PyTorch's variable-length kernels: flash attention for half-size numbers, memory-efficient attention for float32.
+    """Run PyTorch's variable-length kernels: flash attention for 16-bit types, memory-efficient attention for float32.
 
-    `scaled_dot_product_attention` reaches them through nested tensors alone, and not for views such as ours. They have
-    random numbers of their own, which are seeded by the same place as all others, but depend on how a step is cut into
-    micro-batches.
+    `scaled_dot_product_attention` reaches them through nested tensors only, which cannot be views such as ours. They
+    draw their own random numbers, which are seeded with the same key as our masks but depend on the micro-batches.
     """
     if dropout is not None:
         torch.cuda.manual_seed(dropout._replace(seed=dropout.seed + dropout.first_token).site_key(site)[0])
@@ -93,8 +93,8 @@ def cuda_attention(
     query, key, value = qkv.unbind(1)
     sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     if qkv.dtype == torch.float32:
-        given = (query[None], key[None], value[None], None, *sequences, rate, int(causal))
-        context: Tensor = torch.ops.aten._efficient_attention_forward(*given, compute_log_sumexp=True)[0][0]
+        operands = (query[None], key[None], value[None], None, *sequences, rate, int(causal))
+        context: Tensor = torch.ops.aten._efficient_attention_forward(*operands, compute_log_sumexp=True)[0][0]
     else:
         context = torch.ops.aten._flash_attention_forward(query, key, value, *sequences, rate, causal, False)[0]
     return context

@@ -41,7 +41,8 @@ class Dropout(NamedTuple):
 
     def mask_key(self, site: int) -> MaskKey:
         """Derive the key of one site."""
-        assert 0.0 <= self.rate < 1.0, self.rate
+        if not 0.0 <= self.rate < 1.0:
+            raise ValueError(f"dropout: expected a rate from 0 to below 1, got {self.rate}")
         threshold = min(round(self.rate * 2**32), WORD)
         return MaskKey(*self.site_key(site), threshold, 1.0 / (1.0 - self.rate), self.first_token, self.positions)
 

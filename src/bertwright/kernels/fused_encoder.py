@@ -1,11 +1,13 @@
-"""All layers of an encoder as one native call forward and one backward (`layers.h`), on processors with bfloat16 units.
+"""All layers of an encoder as one native call forward and one backward (`encoder.h`), on CPUs with bfloat16 units.
 
 T tokens, of which R leave the last layer; H hidden size, A heads, F feed-forward size.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -14,32 +16,87 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.batching.batch import Batch
 from bertwright.kernels.attention import check_sequences, head_size_vectorizable
-from bertwright.kernels.ffi import CMaskKey, apply, call
+from bertwright.kernels.ffi import CMaskKey, address, apply, bf16_isa, call, check
 from bertwright.kernels.fused_ops import check_range
 from bertwright.kernels.linear_bf16 import is_native_bf16, is_tile_aligned
-from bertwright.models.config import BertConfig
 
-PARAMS_PER_LAYER = 12  # parameters; `struct Parameters` of layers.h
+# A layer's parameters in the order of `struct LayerParameters` of encoder.h.
+PARAMETER_NAMES = tuple(
+    f"{module}.{name}"
+    for module in ("qkv", "attention_output", "attention_norm", "intermediate", "output", "output_norm")
+    for name in ("weight", "bias")
+)
+PARAMS_PER_LAYER, KEYS_PER_LAYER = len(PARAMETER_NAMES), 3
+layer_parameters = attrgetter(*PARAMETER_NAMES)
+"""Return a layer's parameters in that order."""
+
+
+class EncoderShape(NamedTuple):
+    """Sizes and constants of an encoder."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    causal: bool
+    tanh: bool
+    """Whether GELU is the tanh approximation."""
+    layer_norm_eps: float
+
+    @property
+    def parameter_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of a layer's parameters, in the order of PARAMETER_NAMES."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        linear = [
+            [(out, size), (out,)]
+            for out, size in ((3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner))
+        ]
+        qkv, attention_output, intermediate, output = linear
+        norm = [(hidden,), (hidden,)]
+        return [*qkv, *attention_output, *norm, *intermediate, *output, *norm]
+
+
+class EncoderArgs(ctypes.Structure):
+    """`struct EncoderArgs` of encoder.h."""
+
+    _fields_ = (
+        ("starts", ctypes.c_void_p),  # sequences + 1 int32: the first token of each sequence, and T
+        ("positions", ctypes.c_void_p),  # R int64: the tokens whose states leave the last layer
+        *((name, ctypes.c_int64) for name in (
+            "sequences",
+            "num_layers",
+            "first_saved",  # the lowest layer that the backward pass reaches; num_layers if there is none
+            "has_positions",  # the pointer is null also if R is 0
+            "tokens",  # T
+            "selected",  # R
+            "hidden_size",
+            "intermediate_size",
+            "num_heads",
+            "causal",
+            "tanh",
+        )),
+        ("eps", ctypes.c_double),
+    )  # fmt: skip
 
 
 class FusedArgs(NamedTuple):
-    """What is no tensor."""
+    """The arguments that are not tensors."""
 
-    config: BertConfig
+    shape: EncoderShape
     mask_keys: list[CMaskKey]
-    """Three a layer: of attention's weights, and of the outputs of both sub-layers."""
-    first: int
-    """The lowest layer that the backward pass will reach, and so keeps what it needs; without one, their number."""
+    """Three per layer: of attention's weights, and of the outputs of both sub-layers."""
+    first_saved: int
 
 
-def can_fuse(hidden: Tensor, config: BertConfig) -> bool:
-    """Whether this machine and these widths can do with `fused_encoder`."""
-    widths = config.hidden_size, config.intermediate_size
-    return head_size_vectorizable(config.head_size) and is_native_bf16(hidden) and is_tile_aligned(*widths)
+def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
+    """Return whether `fused_encoder` supports this machine and these sizes."""
+    head_size = shape.hidden_size // shape.num_heads
+    fits = head_size_vectorizable(head_size) and is_tile_aligned(shape.hidden_size, shape.intermediate_size)
+    return fits and is_native_bf16(hidden) and bf16_isa() is not None
 
 
 def fusable_parameters(parameters: Sequence[Tensor]) -> bool:
-    """Whether these are float32, and each layer's all trained or all frozen, as `fused_encoder` has them."""
+    """Return whether these are float32, and each layer's all trained or all frozen, as `fused_encoder` needs them."""
     trained = [parameter.requires_grad for parameter in parameters]
     firsts = range(0, len(trained), PARAMS_PER_LAYER)
     return all(parameter.dtype == torch.float32 and parameter.is_contiguous() for parameter in parameters) and all(
@@ -50,70 +107,88 @@ def fusable_parameters(parameters: Sequence[Tensor]) -> bool:
 def fused_encoder(
     hidden: Tensor,
     batch: Batch,
-    rows: Tensor | None,
-    config: BertConfig,
+    positions: Tensor | None,
+    shape: EncoderShape,
     mask_keys: list[CMaskKey],
     parameters: Sequence[Tensor],
 ) -> Tensor:
-    """T H through every layer → T H, or R H with `iter_rows`: what `Encoder.forward` says, with the same bits.
+    """T H through every layer → T H, or R H with `positions`: the same bits as `Encoder.forward` layer by layer.
 
-    `parameters`: each layer's twelve in the order of encoder.py, `fusable_parameters`; `mask_keys`: three a layer.
+    `parameters`: `layer_parameters` of each layer, accepted by `fusable_parameters`; `mask_keys`: three per layer.
     """
-    rows = None if rows is None else rows.contiguous()
+    positions = None if positions is None else positions.contiguous()
     trained = [hidden.requires_grad, *(parameter.requires_grad for parameter in parameters)]
-    first = config.num_layers
+    first_saved = shape.num_layers
     if torch.is_grad_enabled() and any(trained):
-        first = max(trained.index(True) - 1, 0) // PARAMS_PER_LAYER
-    form = FusedArgs(config, mask_keys, first)
-    return apply(FusedEncoder, hidden.contiguous(), batch.cu_seqlens, rows, form, *parameters)
+        first_saved = max(trained.index(True) - 1, 0) // PARAMS_PER_LAYER
+    args = FusedArgs(shape, mask_keys, first_saved)
+    return apply(FusedEncoder, hidden.contiguous(), batch.cu_seqlens, positions, args, *parameters)
 
 
 class FusedEncoder(torch.autograd.Function):
-    """Keeps the states that its kernels would have kept one by one, until the end of the backward pass."""
+    """Saves the states that the single kernels would save, until the end of the backward pass."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, cu_seqlens: Tensor, rows: Tensor | None, form: FusedArgs, *parameters: Tensor
+        ctx: Any, hidden: Tensor, cu_seqlens: Tensor, positions: Tensor | None, args: FusedArgs, *parameters: Tensor
     ) -> Tensor:
-        config = form.config
-        width, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
-        count, tokens, chosen = config.num_layers, len(hidden), len(hidden) if rows is None else len(rows)
-        assert len(parameters) == PARAMS_PER_LAYER * count, (len(parameters), count)
-        assert len(form.mask_keys) == 3 * count, (len(form.mask_keys), count)
-        expected = count * (4 * width * width + 2 * width * inner + 9 * width + inner)
-        assert sum(map(Tensor.numel, parameters)) == expected, [parameter.shape for parameter in parameters]
-        assert hidden.shape == (tokens, width), hidden.shape
+        shape, tokens = args.shape, len(hidden)
+        selected = tokens if positions is None else len(positions)
+        shapes = [tuple(parameter.shape) for parameter in parameters]
+        check(shapes == shape.parameter_shapes * shape.num_layers, "parameters: got shapes {} for {}", shapes, shape)
+        keys = args.mask_keys
+        check(len(keys) == KEYS_PER_LAYER * shape.num_layers, "got {} mask keys for {}", len(keys), shape)
+        check(hidden.shape == (tokens, shape.hidden_size), "hidden: got {} for {}", hidden.shape, shape)
         check_sequences(cu_seqlens, tokens)
-        if rows is not None:
-            assert rows.dtype == torch.int64, rows.dtype
-            check_range(rows, tokens)
+        if positions is not None:
+            check(positions.dtype == torch.int64, "positions: expected int64, got {}", positions.dtype)
+            check(positions.ndim == 1, "positions: expected one dimension, got {}", positions.shape)
+            check_range(positions, tokens)
+        for key in keys[-2:]:
+            key.check_tokens(selected)
 
-        ctx.mask_keys = form.mask_keys
-        ctx.shape = (count, form.first, int(rows is not None), tokens, chosen, width, inner, heads)
-        ctx.form = (int(config.causal), int(config.activation == "gelu_tanh"), config.layer_norm_eps)
-        room = torch.empty(2, dtype=torch.int64)
-        call("layers_room", room, *ctx.shape)
-        size, float_size = room.tolist()
-        halves, floats = hidden.new_empty(size), torch.empty(float_size)
-        y = hidden.new_empty(chosen, width)
-        sequences = (cu_seqlens, len(cu_seqlens) - 1, rows)
-        mask_keys = (CMaskKey * len(form.mask_keys))(*form.mask_keys)
-        call("layers", hidden, parameters, halves, floats, y, mask_keys, *sequences, *ctx.shape, *ctx.form)
-        if form.first < count:
-            ctx.save_for_backward(hidden, cu_seqlens, rows, halves, floats, *parameters)
+        c_args = _encoder_args(args, cu_seqlens, positions, tokens)
+        size = torch.empty((), dtype=torch.int64)
+        call("encoder_workspace_bytes", c_args, size)
+        workspace, y = torch.empty(int(size), dtype=torch.uint8), hidden.new_empty(selected, shape.hidden_size)
+        call("encoder_forward", c_args, hidden, parameters, (CMaskKey * len(keys))(*keys), workspace, y)
+        if args.first_saved < shape.num_layers:
+            ctx.args = args
+            ctx.save_for_backward(hidden, cu_seqlens, positions, workspace, *parameters)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, cu_seqlens, rows, halves, floats, *parameters = ctx.saved_tensors
+        hidden, cu_seqlens, positions, workspace, *parameters = ctx.saved_tensors
         for_hidden, _, _, _, *trained = ctx.needs_input_grad
         dhidden = torch.empty_like(hidden) if for_hidden else None
         gradients = [
-            torch.empty_like(parameter) if asked else None for parameter, asked in zip(parameters, trained, strict=True)
+            torch.empty_like(parameter) if needed else None
+            for parameter, needed in zip(parameters, trained, strict=True)
         ]
-        mask_keys = (CMaskKey * len(ctx.mask_keys))(*ctx.mask_keys)
-        given = (dy.contiguous(), hidden, parameters, halves, floats, dhidden, gradients, mask_keys)
-        sequences = (cu_seqlens, len(cu_seqlens) - 1, rows)
-        call("layers_backward", *given, *sequences, *ctx.shape, *ctx.form)
+        keys = (CMaskKey * len(ctx.args.mask_keys))(*ctx.args.mask_keys)
+        c_args = _encoder_args(ctx.args, cu_seqlens, positions, len(hidden))
+        operands = (dy.contiguous(), hidden, parameters, keys, workspace, dhidden, gradients)
+        call("encoder_backward", c_args, *operands)
         return dhidden, None, None, None, *gradients
+
+
+def _encoder_args(args: FusedArgs, cu_seqlens: Tensor, positions: Tensor | None, tokens: int) -> EncoderArgs:
+    shape = args.shape
+    return EncoderArgs(
+        starts=address(cu_seqlens),
+        positions=None if positions is None else address(positions),
+        sequences=len(cu_seqlens) - 1,
+        num_layers=shape.num_layers,
+        first_saved=args.first_saved,
+        has_positions=positions is not None,
+        tokens=tokens,
+        selected=tokens if positions is None else len(positions),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_heads=shape.num_heads,
+        causal=shape.causal,
+        tanh=shape.tanh,
+        eps=shape.layer_norm_eps,
+    )

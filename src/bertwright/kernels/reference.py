@@ -1,10 +1,9 @@
 """Reference implementation of every native kernel in plain PyTorch, for other devices and machines without a compiler.
 
-On a GPU, in training, PyTorch's compiler makes one kernel each of those with the most passes over memory
-(docs/decisions/12).
+On a GPU, in training, PyTorch's compiler fuses those with the most passes over memory (docs/decisions/12).
 
-As in the native ones, arithmetic is float32 and a result has the number type of its input. (Weights are float32:
-PyTorch by itself would make the sum of a bfloat16 state and a bias, and from there on all of the model, float32.)
+As in the native kernels, arithmetic is float32 and a result has the dtype of its input. (Weights are float32: type
+promotion would turn the sum of a bfloat16 state and a bias, and all states after it, into float32.)
 
 T tokens, B sequences, H hidden size, F intermediate size, A heads, D head size, V vocabulary, M masked positions.
 """
@@ -43,14 +42,14 @@ class EmbeddingTables(NamedTuple):
 
 
 class AdamStep(NamedTuple):
-    """The numbers of one AdamW update (Loshchilov and Hutter 2019, algorithm 2)."""
+    """Coefficients of one AdamW update (Loshchilov and Hutter 2019, algorithm 2)."""
 
     lr: float
     beta1: float
     beta2: float
     eps: float
     weight_decay: float  # decoupled: parameter -= lr * weight_decay * parameter
-    clip_scale: float = 1.0  # what the gradient is multiplied by
+    clip_scale: float = 1.0  # factor of the gradient
     correction1: float = 1.0  # 1 - beta1^step, or 1 without bias correction (as in BERT's own code)
     correction2: float = 1.0  # 1 - beta2^step, or 1
 
@@ -58,8 +57,8 @@ class AdamStep(NamedTuple):
 def compile_on_gpu(op: Op) -> Op:
     """Decorate an operation: torch.compile it for a GPU in training, run it as written anywhere else.
 
-    The hash of a dropout mask alone is some twenty passes over memory as written. Sizes and draws are variables of the
-    kernel: one kernel serves all steps.
+    Uncompiled, the hash of a dropout mask alone takes some twenty passes over memory. Sizes and mask keys are arguments
+    of the compiled kernel: one serves all steps.
     """
 
     @cache
@@ -74,12 +73,12 @@ def compile_on_gpu(op: Op) -> Op:
 
 
 def should_compile(x: Tensor) -> bool:
-    """Predictions are over before a compiler has begun; they drop nothing out anyway."""
+    """Return whether compiling pays; a prediction takes less time than the compiler and has no dropout."""
     return x.device.type == "cuda" and torch.is_grad_enabled() and triton_available()
 
 
 def apply_dropout(x: Tensor, mask_key: MaskKey | None) -> Tensor:
-    """T … → T …; the columns are all that follows the first dimension."""
+    """T … → T …; the columns of the mask are all dimensions after the first."""
     if mask_key is None or len(x) == 0:
         return x
     mask = keep_mask(mask_key, mask_key.token_indices(len(x), x.device), math.prod(x.shape[1:])).view_as(x)
@@ -120,7 +119,7 @@ def embed_norm(
 def cross_entropy_(
     logits: Tensor, bias: Tensor, labels: Tensor, scale: float, dbias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Losses and correctness of each row; with `dbias`, logits become their gradient and its sum is added there."""
+    """Return loss and correctness per row; with `dbias`, turn logits into their gradient and add its sum to dbias."""
     biased = logits.float() + bias
     losses = F.cross_entropy(biased, labels, reduction="none")
     correct = biased.argmax(-1) == labels
@@ -134,7 +133,7 @@ def cross_entropy_(
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """As a number that is still on the device: to wait once is enough."""
+    """Return the norm as a tensor on the device, so that the caller waits for the device once."""
     norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]
     together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return together
@@ -143,7 +142,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 def adamw_(
     parameters: list[Tensor], gradients: list[Tensor], exp_avg: list[Tensor], exp_avg_sq: list[Tensor], step: AdamStep
 ) -> None:
-    """All tensors in one go, for a GPU is slow to start and quick to work; the gradients are used up."""
+    """Update all tensors with few kernel launches; the gradients are overwritten."""
     torch._foreach_mul_(gradients, step.clip_scale)
     torch._foreach_lerp_(exp_avg, gradients, 1 - step.beta1)
     torch._foreach_mul_(exp_avg_sq, step.beta2)
@@ -156,24 +155,22 @@ def adamw_(
 
 
 def attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, mask_key: MaskKey | None, causal: bool) -> Tensor:
-    """Softmax attention on sequences padded to the longest: T 3 A D → T A D."""
+    """Compute softmax attention on sequences padded to the longest: T 3 A D → T A D."""
     tokens, _, heads, head_size = qkv.shape
     starts = cu_seqlens[:-1].long()
-    places = torch.arange(max_seqlen, device=qkv.device)
-    real = places < (cu_seqlens[1:].long() - starts)[:, None]  # B S
-    token = starts[:, None] + torch.where(
-        real, places, 0
-    )  # B S: the token at each place; padding shows the first again
+    positions = torch.arange(max_seqlen, device=qkv.device)
+    real = positions < (cu_seqlens[1:].long() - starts)[:, None]  # B S
+    token = starts[:, None] + torch.where(real, positions, 0)  # B S; padding repeats a sequence's first token
+    token = token.clamp(max=max(tokens - 1, 0))  # an empty sequence at the end has none
     query, key, value = qkv[token].permute(2, 0, 3, 1, 4).float()  # each B A S D
     scores = query @ key.mT * head_size**-0.5  # B A S S
-    seen = real[:, None, None, :]
+    visible = (real | (positions == 0))[:, None, None, :]  # padding sees one key: softmax over none would be NaN
     if causal:
-        seen = seen & (places <= places[:, None])
-    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)  # every query, a padded one too, sees the first key
+        visible = visible & (positions <= positions[:, None])
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
     if mask_key is not None:
         rows = (mask_key.first_token + token[:, None, :]) * heads + torch.arange(heads, device=qkv.device)[:, None]
         mask = keep_mask(mask_key, rows.flatten(), max_seqlen).view_as(weights)
         weights = torch.where(mask, weights * mask_key.scale, 0.0)
     context: Tensor = (weights @ value).transpose(1, 2)[real]  # T A D: sequences lie end to end in both
-    assert len(context) == tokens
     return context.to(qkv.dtype)

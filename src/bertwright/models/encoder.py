@@ -6,7 +6,6 @@ T tokens of the whole batch, H hidden size, A heads, D head size (H = A · D), F
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from itertools import accumulate
 from typing import cast
 
@@ -17,7 +16,13 @@ from bertwright import seeding
 from bertwright.batching.batch import Batch
 from bertwright.kernels.attention import attention
 from bertwright.kernels.ffi import CMaskKey, c_mask_key
-from bertwright.kernels.fused_encoder import can_fuse, fusable_parameters, fused_encoder
+from bertwright.kernels.fused_encoder import (
+    EncoderShape,
+    can_fuse,
+    fusable_parameters,
+    fused_encoder,
+    layer_parameters,
+)
 from bertwright.kernels.fused_ops import (
     Dropout,
     EmbeddingTables,
@@ -110,14 +115,6 @@ class Layer(nn.Module):
             c_mask_key(drop, self.first_site + place) for place, drop in enumerate((on_weights, on_output, on_output))
         ]
 
-    def in_order(self) -> Iterator[Tensor]:
-        """The parameters, as `struct Parameters` of layers.h has them."""
-        for part in (
-            self.qkv, self.attention_output, self.attention_norm, self.intermediate, self.output, self.output_norm,
-        ):  # fmt: skip
-            yield part.weight
-            yield part.bias
-
 
 class Encoder(nn.Module):
     """Token ids to one vector a token. Dropout acts in training mode alone, and its masks belong to the batch."""
@@ -129,6 +126,15 @@ class Encoder(nn.Module):
         """Number type of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
+        self.shape = EncoderShape(
+            config.num_layers,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.causal,
+            config.activation == "gelu_tanh",
+            config.layer_norm_eps,
+        )
 
     def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
         """The last layer's states, T × H; with `iter_rows` (R int64, distinct), those of these tokens alone, R × H.
@@ -138,13 +144,13 @@ class Encoder(nn.Module):
         """
         hidden = self.embed(batch)
         *layers, last = cast(list[Layer], list(self.layers))
-        if can_fuse(hidden, self.config):
-            parameters = [parameter for layer in (*layers, last) for parameter in layer.in_order()]
+        if can_fuse(hidden, self.shape):
+            parameters = [parameter for layer in self.layers for parameter in layer_parameters(layer)]
             if fusable_parameters(parameters):
                 mask_keys = [key for layer in layers for key in layer.mask_keys(batch, None)] + last.mask_keys(
                     batch, rows
                 )
-                return fused_encoder(hidden, batch, rows, self.config, mask_keys, parameters)
+                return fused_encoder(hidden, batch, rows, self.shape, mask_keys, parameters)
         for layer in layers:
             hidden = layer(hidden, batch)
         return cast(Tensor, last(hidden, batch, rows))

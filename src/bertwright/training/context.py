@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc
-from bertwright.kernels.linear_bf16 import dense, is_native_bf16, uses_native_linear
+from bertwright.kernels.linear_bf16 import is_native_bf16, linear_forward, uses_native_linear
 from bertwright.models.config import BertConfig
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # of a forward pass: enough to fill the machine
@@ -181,7 +181,7 @@ def measure_peak_flops(place: ExecutionContext, hidden_size: int, seconds: float
     product = torch.empty(len(rows), len(weights), device=place.device, dtype=place.dtype)
     multiply: list[Callable[[], object]] = [lambda: torch.mm(rows, weights.T, out=product)]
     if is_native_bf16(rows) and uses_native_linear(weights):
-        multiply.append(lambda: dense(rows, weights, None))
+        multiply.append(lambda: linear_forward(rows, weights, None))
     times: list[list[float]] = [[] for _ in multiply]
     until = time.perf_counter() + seconds
     while len(times[0]) < 3 or time.perf_counter() < until:

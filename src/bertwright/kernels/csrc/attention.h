@@ -1,434 +1,419 @@
 // Attention over packed sequences, one task for each (sequence, head).
 //
-// n tokens of one sequence, D head size. Small matrix products carry the work. In float32, `product` multiplies rows read in
-// any order by a right-hand side packed into panels, so that its inner loop touches memory in order. bfloat16 is float32
-// inside, too, but where the machine has units for it: there the factors of all products are bfloat16, and so softmax's
-// weights and the scores' gradients are rounded once, as in the attention kernels of GPUs.
+// n tokens of one sequence, A heads, D head size. Queries are processed in blocks, whose scores stay in the second-level
+// cache. One algorithm serves both number types; a Gemm policy says how its products are made.
 #pragma once
+#include "dispatch.h"
 #include "dropout.h"
-#include "squares.h"
-#include "tiles.h"
-#include <tuple>
+#include "gemm_microkernel_float32.h"
 
-// The block of the product that stays in registers: ROWS × (VECTORS vectors).
-#if defined(__AVX512F__)
-constexpr int ROWS = 12, VECTORS = 2;
-#elif defined(__AVX__)
-constexpr int ROWS = 6, VECTORS = 2;
-#else
-constexpr int ROWS = 6, VECTORS = 4;  // NEON: 32 registers of 4
+// Products in float32, for float32 and, on machines without bfloat16 units, for bfloat16 states. Queries are scaled by
+// 1/√D when they are copied; softmax works in place.
+struct Float32Gemm {
+    using Element = float;  // of A, and of softmax's weights
+    using Panel = float;    // of B
+    using Thread = std::false_type;
+    static constexpr bool IN_PLACE = true;
+    static constexpr int64_t pad_rows(int64_t n) { return n; }
+    static constexpr int64_t pad_depth(int64_t n) { return n; }
+    static constexpr int64_t pad_columns(int64_t n) { return round_up(n, PANEL); }
+    static constexpr int64_t panel_size(int64_t depth, int64_t columns) { return depth * pad_columns(columns); }
+    static constexpr int64_t BLOCK = BLOCK_ROWS, MIN_BLOCKS = 2, MAX_BLOCKS = 10;
+    static float query_scale(int64_t size) { return 1.0f / std::sqrt((float)size); }
+    static constexpr float score_scale(int64_t) { return 1.0f; }
+
+    // Rows that are packed straight from where they are.
+    template <class T> struct Source { const T* rows; int64_t stride; };
+    template <class T> static Source<T> stage(const T* x, int64_t stride, int64_t, int64_t, Element*) {
+        return {x, stride};
+    }
+    template <class T>
+    static void load_rows(const T* x, int64_t stride, int64_t rows, int64_t size, float scale, float* y) {
+        for (int64_t r = 0; r < rows; r++)
+            for_each_vector(size, [&](int64_t c, auto load, auto store) {
+                store(y + r * size + c, load(x + r * stride + c) * scale);
+            });
+    }
+    static void zero_padding(float*, int64_t, int64_t, int64_t) {}
+    template <bool ADD>
+    static void multiply(const float* a, int64_t a_stride, const float* b, int64_t rows, int64_t depth,
+                         int64_t columns, int64_t b_depth, float* c, int64_t c_stride) {
+        ::multiply<ADD>({a, a_stride, 1}, b, rows, depth, columns, b_depth, c, c_stride);
+    }
+    // c += aᵀ · b for a: depth × rows.
+    static void multiply_tn_add(const float* a, int64_t a_stride, const float* b, int64_t rows, int64_t depth,
+                                int64_t columns, float* c, int64_t c_stride, Element*, int64_t) {
+        ::multiply<true>({a, 1, a_stride}, b, rows, depth, columns, depth, c, c_stride);
+    }
+};
+
+#if HAS_BF16_ISA
+// Products in bfloat16, summed in float32. Softmax's weights and the scores' gradients are rounded once, as in the flash
+// attention of GPUs. 1/√D is applied in softmax. Padding is zeros, and so are the weights of padded keys and queries.
+struct Bf16Gemm {
+    using Element = bfloat16;
+    using Panel = uint32_t;
+    using Thread = Bf16Thread;
+    static constexpr bool IN_PLACE = false;
+    static constexpr int64_t pad_rows(int64_t n) { return round_up(n, TILE_ROWS); }
+    static constexpr int64_t pad_depth(int64_t n) { return round_up(n, TILE); }
+    static constexpr int64_t pad_columns(int64_t n) { return round_up(n, PANEL_WORDS); }
+    static constexpr int64_t panel_size(int64_t depth, int64_t columns) {
+        return panel_words(pad_depth(depth), pad_columns(columns));
+    }
+    static constexpr int64_t BLOCK = TILE, MIN_BLOCKS = 1, MAX_BLOCKS = 4;
+    static constexpr float query_scale(int64_t) { return 1.0f; }
+    static float score_scale(int64_t size) { return 1.0f / std::sqrt((float)size); }
+
+    struct Source { const bfloat16* rows; int64_t stride; };
+    static Source stage(const bfloat16* x, int64_t stride, int64_t rows, int64_t size, bfloat16* padded) {
+        load_rows(x, stride, rows, size, 1.0f, padded);
+        return {padded, pad_depth(size)};
+    }
+    static void load_rows(const bfloat16* x, int64_t stride, int64_t rows, int64_t size, float, bfloat16* y) {
+        const int64_t width = pad_depth(size);
+        for (int64_t r = 0; r < rows; r++, x += stride) {
+            bfloat16* row = y + r * width;
+            int64_t c = 0;
+            for (; c + TILE <= size; c += TILE) store((float*)(row + c), load((const float*)(x + c)));
+            if (c == size) continue;
+            memcpy(row + c, x + c, (size - c) * sizeof *y);
+            memset(row + size, 0, (width - size) * sizeof *y);
+        }
+        memset(y + rows * width, 0, (pad_depth(rows) - rows) * width * sizeof *y);
+    }
+    // From column `columns` on, to whole tiles, and from row `rows` on.
+    static void zero_padding(bfloat16* a, int64_t stride, int64_t rows, int64_t columns) {
+        const int64_t width = pad_depth(columns);
+        if (columns < width)
+            for (int64_t r = 0; r < rows; r++) memset(a + r * stride + columns, 0, (width - columns) * sizeof *a);
+        for (int64_t r = rows; r < pad_depth(rows); r++) memset(a + r * stride, 0, width * sizeof *a);
+    }
+    template <bool ADD>
+    static void multiply(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t rows, int64_t depth,
+                         int64_t columns, int64_t b_depth, float* c, int64_t c_stride) {
+        (ADD ? bf16_isa.multiply_add : bf16_isa.multiply)(a, a_stride, b, rows, depth, columns, b_depth, c, c_stride);
+    }
+    // `a_t`: room for aᵀ, rows × t_stride.
+    static void multiply_tn_add(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t rows, int64_t depth,
+                                int64_t columns, float* c, int64_t c_stride, bfloat16* a_t, int64_t t_stride) {
+        for (int64_t k = 0; k < depth; k += 2 * W)
+            for (int64_t r = 0; r < rows; r += W)
+                transpose_pairs(a + k * a_stride + r, a_stride, [&](int i, FloatVec numbers) {
+                    store((float*)(a_t + (r + i) * t_stride + k), numbers);
+                });
+        bf16_isa.multiply_add(a_t, t_stride, b, rows, depth, columns, depth, c, c_stride);
+    }
+};
 #endif
-constexpr int PANEL = VECTORS * W;
 
-INLINE int64_t padded(int64_t columns) { return (columns + PANEL - 1) / PANEL * PANEL; }
-
-// A matrix for reading: element (i, k) is at data[i * row + k * column].
-struct Strided { const float* data; int64_t row, column; };
-
-// c[0 … R)[0 … PANEL) (+)= a[0 … R)[0 … depth) · panel, where panel is depth × PANEL.
-template <int R, bool ADD>
-INLINE void block_product(Strided a, const float* panel, int64_t depth, float* c, int64_t c_row) {
-    Lanes sums[R][VECTORS];
-    for (int i = 0; i < R; i++)
-        for (int v = 0; v < VECTORS; v++) sums[i][v] = ADD ? load(c + i * c_row + v * W) : Lanes{};
-    const float* at = a.data;
-    for (int64_t k = 0; k < depth; k++, at += a.column, panel += PANEL) {
-        Lanes right[VECTORS];
-        for (int v = 0; v < VECTORS; v++) right[v] = load(panel + v * W);
-#pragma GCC unroll 12
-        for (int i = 0; i < R; i++) {
-            Lanes left = all(at[i * a.row]);
-            for (int v = 0; v < VECTORS; v++) sums[i][v] += left * right[v];
-        }
-    }
-    for (int i = 0; i < R; i++)
-        for (int v = 0; v < VECTORS; v++) store(c + i * c_row + v * W, sums[i][v]);
-}
-
-template <int R, bool ADD>
-static void ragged_product(int rows, Strided a, const float* panel, int64_t depth, float* c, int64_t c_row) {
-    if (rows == R) return block_product<R, ADD>(a, panel, depth, c, c_row);
-    if constexpr (R > 1) ragged_product<R - 1, ADD>(rows, a, panel, depth, c, c_row);
-}
-
-// c (+)= a · b: a is rows × depth, b is packed (depth × columns), c has row stride c_row ≥ padded(columns).
-template <bool ADD>
-static void product(Strided a, const float* b, int64_t rows, int64_t depth, int64_t columns, int64_t b_depth,
-                    float* c, int64_t c_row) {
-    for (int64_t j = 0; j < columns; j += PANEL, b += b_depth * PANEL)
-        for (int64_t i = 0; i < rows; i += ROWS) {
-            Strided from{a.data + i * a.row, a.row, a.column};
-            int left = (int)std::min<int64_t>(ROWS, rows - i);
-            if (left == ROWS) block_product<ROWS, ADD>(from, b, depth, c + i * c_row + j, c_row);
-            else ragged_product<ROWS - 1, ADD>(left, from, b, depth, c + i * c_row + j, c_row);
-        }
-}
-
-// Rows of D elements, `stride` apart → float32 rows, scaled.
-template <class T>
-static void copy_rows(const T* x, int64_t stride, int64_t rows, int64_t columns, float scale, float* y) {
-    for (int64_t r = 0; r < rows; r++)
-        sweep(columns, [&](int64_t c, auto load, auto store) { store(y + r * columns + c, load(x + r * stride + c) * scale); });
-}
-
-// rows × columns, rows `stride` apart → panels[columns / PANEL][rows][PANEL], the last one filled up with zeros.
-template <class T>
-static void pack(const T* x, int64_t stride, int64_t rows, int64_t columns, float* panels) {
-    for (int64_t j = 0; j < columns; j += PANEL)
-        for (int64_t r = 0; r < rows; r++, panels += PANEL)
-            for (int v = 0; v < PANEL; v += W) {
-                int64_t rest = columns - j - v;
-                const T* from = x + r * stride + j + v;
-                store(panels + v, rest >= W ? load(from) : rest > 0 ? load(from, rest) : Lanes{});
-            }
-}
-
-// The same of the transpose: rows × columns → panels[rows / PANEL][columns][PANEL].
-template <class T>
-static void pack_transposed(const T* x, int64_t stride, int64_t rows, int64_t columns, float* panels) {
-    for (int64_t j = 0; j < rows; j += PANEL, panels += columns * PANEL)
-        for (int v = 0; v < PANEL; v += W)
-            for (int64_t c = 0; c < columns; c += W) {
-                const int64_t count = std::min<int64_t>(W, columns - c), first = j + v;
-                Lanes square[W];
-                for (int i = 0; i < W; i++) {
-                    const T* from = x + (first + i) * stride + c;
-                    square[i] = first + i >= rows ? Lanes{} : count == W ? load(from) : load(from, count);
-                }
-                swap_blocks<1>(square);
-                for (int i = 0; i < count; i++) store(panels + (c + i) * PANEL + v, square[i]);
-            }
-}
-
-// Where one thread works, in whole cache lines; grown to the longest sequence it meets.
-struct Scratch {
-    std::vector<float> floats;
-    float* next = nullptr;
-    float* take(int64_t size) {
-        float* here = next;
-        next += (size + 15) / 16 * 16;
-        return here;
-    }
-    uint16_t* take_halves(int64_t size) { return (uint16_t*)take((size + 1) / 2); }
-    void reset(int64_t size) {
-        if ((int64_t)floats.size() < size + 16) floats.resize(size + 16);
-        next = (float*)(((uintptr_t)floats.data() + 63) / 64 * 64);
-    }
-};
-
-// Query rows worked on at once: their scores (128 KB at most) stay in the second-level cache.
-INLINE int64_t query_rows(int64_t n) { return std::clamp<int64_t>(32768 / n / ROWS * ROWS, 2 * ROWS, 10 * ROWS); }
-
-// Scores lie in rows this far apart: not a power of two, whose columns would fight for the same cache lines.
-INLINE int64_t score_row(int64_t n) { return padded(n) + 16; }
-
-struct Shape {
-    int64_t heads, size;  // A and D
+struct Sequences { const int32_t* starts; int64_t count; };
+struct HeadShape {
+    int64_t heads, size;                               // A and D
     int64_t token() const { return 3 * heads * size; }  // from one token to the next in qkv
+    int64_t width() const { return heads * size; }
 };
 
-// One head's rows lie pages apart, which no processor foresees: what is written next, and what the next head reads, is asked
-// for while there is something to compute.
-template <class T> INLINE void fetch_to_write(T* row, int64_t size) {
-    for (int64_t c = 0; c < size; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 1);
-}
-template <class T> INLINE void fetch_to_read(const T* row, int64_t size) {
-    for (int64_t c = 0; c < size; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 0, 2);
+// Sizes of the work on one head. Strides are not powers of two, whose columns would share few sets of the cache.
+template <class Gemm> struct HeadSizes {
+    static constexpr int64_t SCORES_IN_L2 = 32768;  // floats
+    int64_t block, depth, columns, score_stride, weight_stride;
+    HeadSizes(int64_t n, int64_t size)
+        : block(std::clamp(SCORES_IN_L2 / Gemm::pad_depth(n) / Gemm::BLOCK, Gemm::MIN_BLOCKS, Gemm::MAX_BLOCKS) *
+                Gemm::BLOCK),
+          depth(Gemm::pad_depth(size)), columns(Gemm::pad_columns(size)), score_stride(Gemm::pad_columns(n) + CACHE_LINE / sizeof(float)),
+          weight_stride(Gemm::IN_PLACE ? score_stride : Gemm::pad_depth(n) + CACHE_LINE / sizeof(bfloat16)) {}
+};
+
+// Softmax's weights overwrite the scores if the policy works in place.
+template <class Gemm> typename Gemm::Element* take_weights(Arena& arena, float* scores, int64_t count) {
+    if constexpr (Gemm::IN_PLACE) return scores; else return arena.take<typename Gemm::Element>(count);
 }
 
-template <class T> INLINE void fetch_next_head(Shape shape, const T* qkv) {
-    for (int part = 0; part < 3; part++) fetch_to_read(qkv + (part * shape.heads + 1) * shape.size, shape.size);
-}
+template <class Gemm> struct ForwardBuffers : HeadSizes<Gemm> {
+    typename Gemm::Element *staging, *queries, *weights;
+    typename Gemm::Panel *keys_t, *values;
+    float *scores, *context, *totals;
+    ForwardBuffers(Arena& arena, int64_t n, int64_t size) : HeadSizes<Gemm>(n, size) {
+        using E = typename Gemm::Element;
+        using P = typename Gemm::Panel;
+        staging = arena.take<E>(Gemm::IN_PLACE ? 0 : Gemm::pad_depth(n) * this->depth);
+        queries = arena.take<E>(this->block * this->depth);
+        keys_t = arena.take<P>(Gemm::panel_size(size, n));
+        values = arena.take<P>(Gemm::panel_size(n, size));
+        scores = arena.take<float>(this->block * this->score_stride);
+        context = arena.take<float>(this->block * this->columns);
+        totals = arena.take<float>(this->block);
+        weights = take_weights<Gemm>(arena, scores, this->block * this->weight_stride);
+    }
+};
 
-// Of one token and head: `out` is written soon, and so is `dqkv`, which lies like qkv; of the others the next head is read.
-template <class T>
-INLINE void fetch_for_row(Shape shape, int64_t head, const T* qkv, T* out) {
-    fetch_to_write(out, shape.size);
-    if (head + 1 < shape.heads) fetch_next_head(shape, qkv);
+template <class Gemm> struct BackwardBuffers : HeadSizes<Gemm> {
+    typename Gemm::Element *staging, *queries, *douts, *weights, *dscores, *transposed;
+    typename Gemm::Panel *keys_t, *values_t, *keys, *rows;
+    float *dkeys, *dvalues, *dquery, *scores, *dweights;
+    int64_t transposed_stride;
+    BackwardBuffers(Arena& arena, int64_t n, int64_t size) : HeadSizes<Gemm>(n, size) {
+        using E = typename Gemm::Element;
+        using P = typename Gemm::Panel;
+        transposed_stride = this->block + CACHE_LINE / sizeof(bfloat16);
+        staging = arena.take<E>(Gemm::IN_PLACE ? 0 : Gemm::pad_depth(n) * this->depth);
+        queries = arena.take<E>(this->block * this->depth);
+        douts = arena.take<E>(this->block * this->depth);
+        keys_t = arena.take<P>(Gemm::panel_size(size, n));
+        values_t = arena.take<P>(Gemm::panel_size(size, n));
+        keys = arena.take<P>(Gemm::panel_size(n, size));
+        rows = arena.take<P>(Gemm::panel_size(this->block, size));
+        dkeys = arena.take<float>(Gemm::pad_rows(n) * this->columns);
+        dvalues = arena.take<float>(Gemm::pad_rows(n) * this->columns);
+        dquery = arena.take<float>(this->block * this->columns);
+        scores = arena.take<float>(this->block * this->score_stride);
+        dweights = arena.take<float>(this->block * this->score_stride);
+        weights = take_weights<Gemm>(arena, scores, this->block * this->weight_stride);
+        dscores = take_weights<Gemm>(arena, dweights, this->block * this->weight_stride);
+        transposed = arena.take<E>(Gemm::IN_PLACE ? 0 : Gemm::pad_rows(n) * transposed_stride);
+    }
+};
+
+// The rows of one head are pages apart, which hardware prefetchers do not follow: the next writes, and the next head's
+// reads, are prefetched during softmax.
+template <class T> INLINE void prefetch_for_write(T* row, int64_t size) {
+    for (int64_t c = 0; c < size; c += CACHE_LINE / sizeof(T)) __builtin_prefetch(row + c, 1);
+}
+template <class T> INLINE void prefetch_for_read(const T* row, int64_t size) {
+    for (int64_t c = 0; c < size; c += CACHE_LINE / sizeof(T)) __builtin_prefetch(row + c, 0, 2);
+}
+template <class T> INLINE void prefetch_next_head(HeadShape shape, const T* qkv) {
+    for (int i = 0; i < 3; i++) prefetch_for_read(qkv + (i * shape.heads + 1) * shape.size, shape.size);
+}
+// For one token and head: `out` is written next, and so is `dqkv`, which has the layout of qkv.
+template <class T> INLINE void prefetch_token(HeadShape shape, int64_t head, const T* qkv, T* out) {
+    prefetch_for_write(out, shape.size);
+    if (head + 1 < shape.heads) prefetch_next_head(shape, qkv);
 }
 template <class T>
-INLINE void fetch_for_row(Shape shape, int64_t head, const T* qkv, T* dqkv, const T* dout, const T* out) {
-    for (int part = 0; part < 3; part++) fetch_to_write(dqkv + part * shape.heads * shape.size, shape.size);
+INLINE void prefetch_token(HeadShape shape, int64_t head, const T* qkv, T* dqkv, const T* dout, const T* out) {
+    for (int i = 0; i < 3; i++) prefetch_for_write(dqkv + i * shape.width(), shape.size);
     if (head + 1 < shape.heads) {
-        fetch_next_head(shape, qkv);
-        fetch_to_read(dout + shape.size, shape.size);
-        fetch_to_read(out + shape.size, shape.size);
+        prefetch_next_head(shape, qkv);
+        prefetch_for_read(dout + shape.size, shape.size);
+        prefetch_for_read(out + shape.size, shape.size);
     }
 }
 
-struct Softmax {
+struct SoftmaxSums {
     float top, total;
     float log() const { return top + std::log(total); }
 };
 
-// A row of scores, in units of 1 / scale, of which `columns` count → e to their distance from the highest, dropped out.
-template <class P>
-INLINE Softmax weigh(float* s, int64_t columns, int64_t width, float scale, const Row& mask, P* weights) {
+// A row of scores in units of 1 / scale, of which `columns` are real, → dropped-out e^(score - top).
+template <class E>
+INLINE SoftmaxSums softmax_row(float* s, int64_t columns, int64_t width, float scale, const RowMask& mask, E* weights) {
     for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
-    Lanes best = all(-INFINITY);
+    FloatVec best = broadcast(-INFINITY);
     for (int64_t c = 0; c < width; c += W) best = max(best, load(s + c));
-    const float top = highest(best) * scale;
-    Lanes total{};
-    auto spread = [&](bool drops) {
+    const float top = reduce_max(best) * scale;
+    FloatVec total{};
+    const auto write = [&](auto drops) {
         for (int64_t c = 0; c < width; c += W) {
-            Lanes e = exp(load(s + c) * scale - top);
+            const FloatVec e = exp(load(s + c) * scale - top);
             total += e;
-            store(weights + c, drops ? mask.apply(e, c) : e);
+            if constexpr (drops) store(weights + c, mask.apply(e, c)); else store(weights + c, e);
         }
     };
-    if (mask.threshold) spread(true); else spread(false);
-    return {top, sum(total)};
+    if (mask.threshold) write(std::true_type{}); else write(std::false_type{});
+    return {top, reduce_add(total)};
 }
 
-template <class T>
-static void forward_head(const T* qkv, Shape shape, int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw,
-                         T* out, float* lse, Scratch& scratch) {
-    const int64_t D = shape.size, H = shape.heads * D, wide = padded(D), block = query_rows(n), ld = score_row(n);
-    scratch.reset(padded(n) * D + n * wide + block * (D + ld + wide) + 128);
-    float *keys = scratch.take(padded(n) * D), *values = scratch.take(n * wide);
-    float *queries = scratch.take(block * D), *scores = scratch.take(block * ld), *context = scratch.take(block * wide);
-    const T* q = qkv + first * shape.token() + head * D;
-    pack_transposed(q + H, shape.token(), n, D, keys);
-    pack(q + 2 * H, shape.token(), n, D, values);
-    for (int64_t start = 0; start < n; start += block) {
-        const int64_t rows = std::min(block, n - start), seen = causal ? start + rows : n;
-        copy_rows(q + start * shape.token(), shape.token(), rows, D, 1.0f / std::sqrt((float)D), queries);
-        product<false>({queries, D, 1}, keys, rows, D, seen, D, scores, ld);
-        for (int64_t i = 0; i < rows; i++) {
-            float* s = scores + i * ld;
-            const int64_t token = (first + start + i) * shape.heads + head;
-            const Row mask(draw, draw.first_token * shape.heads + token);
-            fetch_for_row(shape, head, q + (start + i) * shape.token(), out + token * D);
-            Softmax sums = weigh(s, causal ? start + i + 1 : n, padded(seen), 1.0f, mask, s);
-            lse[token] = sums.log();
-            s[ld - 1] = 1.0f / sums.total;  // beyond the padded columns
-        }
-        product<false>({scores, ld, 1}, values, rows, seen, D, n, context, wide);
-        for (int64_t i = 0; i < rows; i++) {
-            T* o = out + (first + start + i) * H + head * D;
-            const float inverse = scores[i * ld + ld - 1];
-            sweep(D, [&](int64_t c, auto, auto store) { store(o + c, load(context + i * wide + c) * inverse); });
-        }
-    }
-}
-
-// Makes of a row of scores s, in units of 1 / scale, and of dP (the gradient with respect to the dropped-out weights): the
-// dropped-out weights, and the gradient with respect to the scores, P ∘ (dropout(dP) - delta).
-template <class P>
-INLINE void score_gradients(float* s, const float* dp, int64_t columns, int64_t width, float scale, float lse, float delta,
-                            const Row& mask, P* weights, P* ds) {
+// From a row of scores and of dP, the gradient of the dropped-out weights: these weights, and the gradient of the
+// scores, P ∘ (dropout(dP) - delta).
+template <class E>
+INLINE void score_gradients(float* s, const float* dp, int64_t columns, int64_t width, float scale, float lse,
+                            float delta, const RowMask& mask, E* weights, E* dscores) {
     for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
-    auto spread = [&](bool drops) {
+    const auto write = [&](auto drops) {
         for (int64_t c = 0; c < width; c += W) {
-            Lanes p = exp(load(s + c) * scale - lse), g = load(dp + c), kept = p;
-            if (drops) {
-                Ints yes = mask.kept(c);
-                kept = where(yes, p * mask.scale, Lanes{});
-                g = where(yes, g * mask.scale, Lanes{});
+            const FloatVec p = exp(load(s + c) * scale - lse);
+            FloatVec dropped = p, g = load(dp + c);
+            if constexpr (drops) {
+                const IntVec keep = mask.keep(c);
+                dropped = select(keep, p * mask.scale, FloatVec{});
+                g = select(keep, g * mask.scale, FloatVec{});
             }
-            store(weights + c, kept);
-            store(ds + c, p * (g - delta));
+            store(weights + c, dropped);
+            store(dscores + c, p * (g - delta));
         }
     };
-    if (mask.threshold) spread(true); else spread(false);
+    if (mask.threshold) write(std::true_type{}); else write(std::false_type{});
 }
 
 template <class T>
-static void write_rows(const float* x, int64_t x_row, int64_t rows, int64_t columns, float scale, T* y, int64_t stride) {
+static void write_rows(const float* x, int64_t x_stride, int64_t rows, int64_t columns, float scale, T* y,
+                       int64_t stride) {
     for (int64_t r = 0; r < rows; r++)
-        sweep(columns, [&](int64_t c, auto load, auto store) { store(y + r * stride + c, load(x + r * x_row + c) * scale); });
+        for_each_vector(columns, [&](int64_t c, auto load, auto store) {
+            store(y + r * stride + c, load(x + r * x_stride + c) * scale);
+        });
 }
 
 template <class A, class B> INLINE float dot(const A* a, const B* b, int64_t size) {
-    Lanes total{};
-    sweep(size, [&](int64_t c, auto load, auto) { total += load(a + c) * load(b + c); });
-    return sum(total);
+    FloatVec total{};
+    for_each_vector(size, [&](int64_t c, auto load, auto) { total += load(a + c) * load(b + c); });
+    return reduce_add(total);
 }
 
-template <class T>
-static void backward_head(const T* qkv, const T* out, const float* lse, const T* dout, Shape shape, int64_t first, int64_t n,
-                          int64_t head, bool causal, const Draw& draw, T* dqkv, Scratch& scratch) {
-    const int64_t D = shape.size, H = shape.heads * D, wide = padded(D), block = query_rows(n), ld = score_row(n);
-    scratch.reset(2 * padded(n) * D + 3 * n * wide + block * (2 * D + 3 * wide + 2 * ld + 2) + 256);
-    float *keys_t = scratch.take(padded(n) * D), *values_t = scratch.take(padded(n) * D);
-    float *keys = scratch.take(n * wide), *dkeys = scratch.take(n * wide), *dvalues = scratch.take(n * wide);
-    float *queries = scratch.take(block * D), *douts = scratch.take(block * D), *delta = scratch.take(block);
-    float *queries_p = scratch.take(block * wide), *douts_p = scratch.take(block * wide), *dquery = scratch.take(block * wide);
-    float *scores = scratch.take(block * ld), *dscores = scratch.take(block * ld);
-    const float scale = 1.0f / std::sqrt((float)D);
-    const int64_t stride = shape.token(), base = first * stride + head * D;
-    pack_transposed(qkv + base + H, stride, n, D, keys_t);
-    pack(qkv + base + H, stride, n, D, keys);
-    pack_transposed(qkv + base + 2 * H, stride, n, D, values_t);
-    std::fill(dkeys, dkeys + n * wide, 0.0f);
-    std::fill(dvalues, dvalues + n * wide, 0.0f);
-    for (int64_t start = 0; start < n; start += block) {
-        const int64_t rows = std::min(block, n - start), seen = causal ? start + rows : n, token = first + start;
-        copy_rows(qkv + base + start * stride, stride, rows, D, scale, queries);
-        copy_rows(dout + token * H + head * D, H, rows, D, 1.0f, douts);
-        for (int64_t i = 0; i < rows; i++) delta[i] = dot(douts + i * D, out + (token + i) * H + head * D, D);
-        product<false>({queries, D, 1}, keys_t, rows, D, seen, D, scores, ld);
-        product<false>({douts, D, 1}, values_t, rows, D, seen, D, dscores, ld);
+// Operands of a whole call: qkv T 3 A D, out T A D, lse T A (the logarithm of each softmax's denominator).
+template <class T> struct Attention {
+    const T* qkv;
+    Sequences sequences;
+    HeadShape shape;
+    bool causal;
+    const MaskKey& key;
+    int64_t threads;
+};
+
+template <class Gemm, class T>
+static void forward_head(const Attention<T>& at, int64_t first, int64_t n, int64_t head, T* out, float* lse,
+                         const ForwardBuffers<Gemm>& b) {
+    const HeadShape shape = at.shape;
+    const int64_t D = shape.size, H = shape.width(), stride = shape.token(), depth_n = Gemm::pad_depth(n);
+    const float scale = Gemm::score_scale(D);
+    const T* q = at.qkv + first * stride + head * D;
+    const auto keys = Gemm::stage(q + H, stride, n, D, b.staging);
+    pack_b_t(keys.rows, keys.stride, Gemm::pad_rows(n), b.depth, b.keys_t);
+    const auto values = Gemm::stage(q + 2 * H, stride, n, D, b.staging);
+    pack_b(values.rows, values.stride, depth_n, D, b.values);
+    for (int64_t start = 0; start < n; start += b.block) {
+        const int64_t rows = std::min(b.block, n - start), seen = at.causal ? start + rows : n;
+        const int64_t padded_rows = Gemm::pad_rows(rows), width = Gemm::pad_columns(seen);
+        Gemm::load_rows(q + start * stride, stride, rows, D, Gemm::query_scale(D), b.queries);
+        Gemm::template multiply<false>(b.queries, b.depth, b.keys_t, padded_rows, b.depth, width, b.depth, b.scores,
+                                       b.score_stride);
         for (int64_t i = 0; i < rows; i++) {
-            fetch_for_row(shape, head, qkv + base + (start + i) * stride, dqkv + base + (start + i) * stride,
-                          dout + (token + i) * H + head * D, out + (token + i) * H + head * D);
-            score_gradients(scores + i * ld, dscores + i * ld, causal ? start + i + 1 : n, padded(seen), 1.0f,
-                            lse[(token + i) * shape.heads + head], delta[i],
-                            Row(draw, (draw.first_token + token + i) * shape.heads + head), scores + i * ld, dscores + i * ld);
+            const int64_t row = (first + start + i) * shape.heads + head;
+            const RowMask mask(at.key, at.key.first_token * shape.heads + row);
+            prefetch_token(shape, head, q + (start + i) * stride, out + row * D);
+            const SoftmaxSums sums = softmax_row(b.scores + i * b.score_stride, at.causal ? start + i + 1 : n, width,
+                                                 scale, mask, b.weights + i * b.weight_stride);
+            lse[row] = sums.log();
+            b.totals[i] = sums.total;
         }
-        pack(queries, D, rows, D, queries_p);
-        pack(douts, D, rows, D, douts_p);
-        product<true>({scores, 1, ld}, douts_p, seen, rows, D, rows, dvalues, wide);
-        product<true>({dscores, 1, ld}, queries_p, seen, rows, D, rows, dkeys, wide);  // queries are scaled already
-        product<false>({dscores, ld, 1}, keys, rows, seen, D, n, dquery, wide);
-        write_rows(dquery, wide, rows, D, scale, dqkv + base + start * stride, stride);
-    }
-    write_rows(dkeys, wide, n, D, 1.0f, dqkv + base + H, stride);
-    write_rows(dvalues, wide, n, D, 1.0f, dqkv + base + 2 * H, stride);
-}
-
-#if BFLOAT16_UNITS
-// The two once more, in bfloat16. Padding is zeros, and so are the weights of padded keys and queries. Queries and keys are
-// filled up to multiples of HALF, and where they are the depth of a product to whole tiles.
-INLINE int64_t tile_rows(int64_t n) { return std::clamp<int64_t>(32768 / tiled(n) / TILE * TILE, TILE, 4 * TILE); }
-
-// The padding of rows of weights: from `seen` columns on, and from row `rows` on.
-static void fill_up(uint16_t* weights, int64_t row, int64_t rows, int64_t seen) {
-    if (seen < tiled(seen))
-        for (int64_t i = 0; i < rows; i++) memset(weights + i * row + seen, 0, 2 * HALF);
-    for (int64_t i = rows; i < tiled(rows); i++) memset(weights + i * row, 0, 2 * tiled(seen));
-}
-
-static void forward_head(const bfloat16* qkv, Shape shape, int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw,
-                         bfloat16* out, float* lse, Scratch& scratch, const Tiles&) {
-    const int64_t D = shape.size, H = shape.heads * D, deep = tiled(n), wide = tiled(D), block = tile_rows(n), ld = deep + 16;
-    const int64_t ldw = deep + TILE;
-    scratch.reset(3 * deep * wide + block * (ld + wide + 1) + block * ldw / 2 + 128);
-    uint16_t *queries = scratch.take_halves(deep * wide), *plain = scratch.take_halves(deep * wide);
-    uint32_t *keys = (uint32_t*)scratch.take(deep * wide / 2), *values = (uint32_t*)scratch.take(deep * wide / 2);
-    float *scores = scratch.take(block * ld), *context = scratch.take(block * wide), *totals = scratch.take(block);
-    uint16_t* weights = scratch.take_halves(block * ldw);
-    const bfloat16* q = qkv + first * shape.token() + head * D;
-    const float scale = 1.0f / std::sqrt((float)D);
-    copy_padded(q, shape.token(), n, D, queries);
-    copy_padded(q + H, shape.token(), n, D, plain);
-    pack_tiles_transposed(plain, half_tiled(n), wide, keys);
-    copy_padded(q + 2 * H, shape.token(), n, D, plain);
-    pack_tiles(plain, deep, wide, values);
-    for (int64_t start = 0; start < n; start += block) {
-        const int64_t rows = std::min(block, n - start), seen = half_tiled(causal ? start + rows : n);
-        tile_product<false>(queries + start * wide, wide, keys, half_tiled(rows), wide, seen, wide, scores, ld);
-        for (int64_t i = 0; i < rows; i++) {
-            const int64_t token = (first + start + i) * shape.heads + head;
-            const Row mask(draw, draw.first_token * shape.heads + token);
-            fetch_for_row(shape, head, q + (start + i) * shape.token(), out + token * D);
-            Softmax sums = weigh(scores + i * ld, causal ? start + i + 1 : n, seen, scale, mask, (bfloat16*)weights + i * ldw);
-            lse[token] = sums.log();
-            totals[i] = sums.total;
-        }
-        fill_up(weights, ldw, rows, seen);
-        tile_product<false>(weights, ldw, values, half_tiled(rows), tiled(seen), wide, deep, context, wide);
+        Gemm::zero_padding(b.weights, b.weight_stride, rows, width);
+        Gemm::template multiply<false>(b.weights, b.weight_stride, b.values, padded_rows, Gemm::pad_depth(seen),
+                                       b.columns, depth_n, b.context, b.columns);
         for (int64_t i = 0; i < rows; i++)
-            write_rows(context + i * wide, wide, 1, D, 1.0f / totals[i], out + (first + start + i) * H + head * D, H);
+            write_rows(b.context + i * b.columns, b.columns, 1, D, 1.0f / b.totals[i],
+                       out + (first + start + i) * H + head * D, H);
     }
 }
 
-static void backward_head(const bfloat16* qkv, const bfloat16* out, const float* lse, const bfloat16* dout, Shape shape,
-                          int64_t first, int64_t n, int64_t head, bool causal, const Draw& draw, bfloat16* dqkv,
-                          Scratch& scratch, const Tiles&) {
-    const int64_t D = shape.size, H = shape.heads * D, deep = tiled(n), wide = tiled(D), block = tile_rows(n), ld = deep + 16;
-    const int64_t ldw = deep + TILE, ldt = block + TILE, whole = deep * wide;
-    scratch.reset(2 * whole + 3 * whole / 2 + 2 * whole + 2 * block * wide + block * (2 * ld + ldw) + deep * ldt + 512);
-    uint16_t *queries = scratch.take_halves(whole), *keys = scratch.take_halves(whole), *values = scratch.take_halves(whole);
-    uint16_t* douts = scratch.take_halves(whole);
-    uint32_t *keys_t = (uint32_t*)scratch.take(whole / 2), *values_t = (uint32_t*)scratch.take(whole / 2);
-    uint32_t *keys_p = (uint32_t*)scratch.take(whole / 2), *part = (uint32_t*)scratch.take(block * wide / 2);
-    float *dkeys = scratch.take(whole), *dvalues = scratch.take(whole), *dquery = scratch.take(block * wide);
-    float *scores = scratch.take(block * ld), *dweights = scratch.take(block * ld);
-    uint16_t *weights = scratch.take_halves(block * ldw), *dscores = scratch.take_halves(block * ldw);
-    uint16_t* turned = scratch.take_halves(deep * ldt);
-    const float scale = 1.0f / std::sqrt((float)D);
-    const int64_t stride = shape.token(), base = first * stride + head * D;
-    copy_padded(qkv + base, stride, n, D, queries);
-    copy_padded(qkv + base + H, stride, n, D, keys);
-    copy_padded(qkv + base + 2 * H, stride, n, D, values);
-    copy_padded(dout + first * H + head * D, H, n, D, douts);
-    pack_tiles_transposed(keys, half_tiled(n), wide, keys_t);
-    pack_tiles(keys, deep, wide, keys_p);
-    pack_tiles_transposed(values, half_tiled(n), wide, values_t);
-    std::fill(dkeys, dkeys + whole, 0.0f);
-    std::fill(dvalues, dvalues + whole, 0.0f);
-    for (int64_t start = 0; start < n; start += block) {
-        const int64_t rows = std::min(block, n - start), high = half_tiled(rows), seen = half_tiled(causal ? start + rows : n);
-        tile_product<false>(queries + start * wide, wide, keys_t, high, wide, seen, wide, scores, ld);
-        tile_product<false>(douts + start * wide, wide, values_t, high, wide, seen, wide, dweights, ld);
+template <class Gemm, class T>
+static void backward_head(const Attention<T>& at, int64_t first, int64_t n, int64_t head, const T* out,
+                          const float* lse, const T* dout, T* dqkv, const BackwardBuffers<Gemm>& b) {
+    const HeadShape shape = at.shape;
+    const int64_t D = shape.size, H = shape.width(), stride = shape.token(), base = first * stride + head * D;
+    const int64_t depth_n = Gemm::pad_depth(n);
+    const float scale = Gemm::score_scale(D);
+    const T* qkv = at.qkv + base;
+    T* dq = dqkv + base;
+    const auto values = Gemm::stage(qkv + 2 * H, stride, n, D, b.staging);
+    pack_b_t(values.rows, values.stride, Gemm::pad_rows(n), b.depth, b.values_t);
+    const auto keys = Gemm::stage(qkv + H, stride, n, D, b.staging);
+    pack_b_t(keys.rows, keys.stride, Gemm::pad_rows(n), b.depth, b.keys_t);
+    pack_b(keys.rows, keys.stride, depth_n, D, b.keys);
+    std::fill(b.dkeys, b.dkeys + Gemm::pad_rows(n) * b.columns, 0.0f);
+    std::fill(b.dvalues, b.dvalues + Gemm::pad_rows(n) * b.columns, 0.0f);
+    for (int64_t start = 0; start < n; start += b.block) {
+        const int64_t rows = std::min(b.block, n - start), seen = at.causal ? start + rows : n, token = first + start;
+        const int64_t padded_rows = Gemm::pad_rows(rows), width = Gemm::pad_columns(seen);
+        const int64_t padded_keys = Gemm::pad_rows(seen), depth_rows = Gemm::pad_depth(rows);
+        Gemm::load_rows(qkv + start * stride, stride, rows, D, Gemm::query_scale(D), b.queries);
+        Gemm::load_rows(dout + token * H + head * D, H, rows, D, 1.0f, b.douts);
+        Gemm::template multiply<false>(b.queries, b.depth, b.keys_t, padded_rows, b.depth, width, b.depth, b.scores,
+                                       b.score_stride);
+        Gemm::template multiply<false>(b.douts, b.depth, b.values_t, padded_rows, b.depth, width, b.depth, b.dweights,
+                                       b.score_stride);
         for (int64_t i = 0; i < rows; i++) {
-            const int64_t token = first + start + i;
-            fetch_for_row(shape, head, qkv + base + (start + i) * stride, dqkv + base + (start + i) * stride,
-                          dout + token * H + head * D, out + token * H + head * D);
-            const float delta = dot((bfloat16*)douts + (start + i) * wide, out + token * H + head * D, D);
-            score_gradients(scores + i * ld, dweights + i * ld, causal ? start + i + 1 : n, seen, scale,
-                            lse[token * shape.heads + head], delta, Row(draw, (draw.first_token + token) * shape.heads + head),
-                            (bfloat16*)weights + i * ldw, (bfloat16*)dscores + i * ldw);
+            const int64_t row = (token + i) * shape.heads + head;
+            prefetch_token(shape, head, qkv + (start + i) * stride, dq + (start + i) * stride, dout + row * D,
+                           out + row * D);
+            score_gradients(b.scores + i * b.score_stride, b.dweights + i * b.score_stride,
+                            at.causal ? start + i + 1 : n, width, scale, lse[row],
+                            dot(b.douts + i * b.depth, out + row * D, D),
+                            RowMask(at.key, at.key.first_token * shape.heads + row), b.weights + i * b.weight_stride,
+                            b.dscores + i * b.weight_stride);
         }
-        fill_up(weights, ldw, rows, seen);
-        fill_up(dscores, ldw, rows, seen);
-        turn(weights, ldw, tiled(rows), seen, turned, ldt);
-        pack_tiles(douts + start * wide, tiled(rows), wide, part);
-        tile_product<true>(turned, ldt, part, seen, tiled(rows), wide, tiled(rows), dvalues, wide);
-        turn(dscores, ldw, tiled(rows), seen, turned, ldt);
-        pack_tiles(queries + start * wide, tiled(rows), wide, part);
-        tile_product<true>(turned, ldt, part, seen, tiled(rows), wide, tiled(rows), dkeys, wide);
-        tile_product<false>(dscores, ldw, keys_p, high, tiled(seen), wide, deep, dquery, wide);
-        write_rows(dquery, wide, rows, D, scale, dqkv + base + start * stride, stride);
+        Gemm::zero_padding(b.weights, b.weight_stride, rows, width);
+        Gemm::zero_padding(b.dscores, b.weight_stride, rows, width);
+        pack_b(b.douts, b.depth, depth_rows, D, b.rows);
+        Gemm::multiply_tn_add(b.weights, b.weight_stride, b.rows, padded_keys, depth_rows, b.columns, b.dvalues,
+                              b.columns, b.transposed, b.transposed_stride);
+        pack_b(b.queries, b.depth, depth_rows, D, b.rows);
+        Gemm::multiply_tn_add(b.dscores, b.weight_stride, b.rows, padded_keys, depth_rows, b.columns, b.dkeys,
+                              b.columns, b.transposed, b.transposed_stride);
+        Gemm::template multiply<false>(b.dscores, b.weight_stride, b.keys, padded_rows, Gemm::pad_depth(seen),
+                                       b.columns, depth_n, b.dquery, b.columns);
+        write_rows(b.dquery, b.columns, rows, D, Gemm::query_scale(D) * scale, dq + start * stride, stride);
     }
-    write_rows(dkeys, wide, n, D, scale, dqkv + base + H, stride);
-    write_rows(dvalues, wide, n, D, 1.0f, dqkv + base + 2 * H, stride);
+    write_rows(b.dkeys, b.columns, n, D, scale, dq + H, stride);  // the queries were scaled, or the scores
+    write_rows(b.dvalues, b.columns, n, D, 1.0f, dq + 2 * H, stride);
 }
-#endif
 
-struct Sequences { const int32_t* starts; int64_t count; };
-
-// f(first token, length, head, scratch, …) for every head of every sequence, on all threads; what follows scratch is made
-// once a thread.
-template <class... Own, class F>
-static void share_heads(Sequences sequences, int64_t heads, int64_t threads, F f) {
+// f(first token, length, head, buffers) for every head of every sequence, on all threads.
+template <class Buffers, class Thread, class F>
+static void for_each_head(Sequences sequences, HeadShape shape, int64_t threads, F f) {
+    constexpr int64_t TASKS_PER_THREAD = 8;
+    const int64_t tasks = sequences.count * shape.heads;
+    const int64_t adjacent = std::clamp<int64_t>(tasks / (TASKS_PER_THREAD * threads), 1, shape.heads);  // heads
+    int64_t bytes = 0;
+    for (int64_t s = 0; s < sequences.count; s++)
+        if (const int64_t n = sequences.starts[s + 1] - sequences.starts[s]) {
+            Arena counter;
+            Buffers(counter, n, shape.size);
+            bytes = std::max(bytes, counter.used);
+        }
+    const PerThread<char> memory(bytes, threads);
 #pragma omp parallel num_threads(threads)
     {
-        std::tuple<Scratch, Own...> own;
-        const int64_t share = std::clamp<int64_t>(sequences.count * heads / (8 * threads), 1, heads);  // heads side by side
-#pragma omp for schedule(dynamic, share)
-        for (int64_t task = 0; task < sequences.count * heads; task++) {
-            const int32_t* sequence = sequences.starts + task / heads;
+        [[maybe_unused]] const Thread prepared;
+#pragma omp for schedule(dynamic, adjacent)
+        for (int64_t task = 0; task < tasks; task++) {
+            const int32_t* sequence = sequences.starts + task / shape.heads;
             const int64_t first = sequence[0], n = sequence[1] - first;
-            if (n > 0) std::apply([&](auto&... mine) { f(first, n, task % heads, mine...); }, own);
+            if (n == 0) continue;
+            Arena arena{memory.mine()};
+            f(first, n, task % shape.heads, Buffers(arena, n, shape.size));
         }
     }
 }
 
-// The same for tensors of T, in bfloat16 where the machine has units for it.
-template <class T, class F>
-static void for_heads(Sequences sequences, int64_t heads, int64_t threads, F f) {
-#if BFLOAT16_UNITS
-    if constexpr (std::is_same_v<T, bfloat16>)
-        if (tiles_allowed()) return share_heads<Tiles>(sequences, heads, threads, f);
+// f(Gemm policy for tensors of T).
+template <class T, class F> static void with_gemm(F f) {
+#if HAS_BF16_ISA
+    if constexpr (std::is_same_v<T, bfloat16>) return f(Bf16Gemm{});
 #endif
-    share_heads<>(sequences, heads, threads, f);
+    f(Float32Gemm{});
 }
 
-// qkv, T 3 A D → out T A D and the logarithm of each softmax's denominator, T A.
-template <class T>
-static void attention(const T* qkv, Sequences sequences, Shape shape, bool causal, const Draw& draw, T* out, float* lse,
-                      int64_t threads) {
-    for_heads<T>(sequences, shape.heads, threads, [&](int64_t first, int64_t n, int64_t head, Scratch& scratch, auto&... tiles) {
-        forward_head(qkv, shape, first, n, head, causal, draw, out, lse, scratch, tiles...);
+template <class T> static void attention(const Attention<T>& at, T* out, float* lse) {
+    with_gemm<T>([&](auto gemm) {
+        using Gemm = decltype(gemm);
+        for_each_head<ForwardBuffers<Gemm>, typename Gemm::Thread>(
+            at.sequences, at.shape, at.threads,
+            [&](int64_t first, int64_t n, int64_t head, const ForwardBuffers<Gemm>& buffers) {
+                forward_head(at, first, n, head, out, lse, buffers);
+            });
     });
 }
 
 template <class T>
-static void attention_backward(const T* qkv, const T* out, const float* lse, const T* dout, Sequences sequences, Shape shape,
-                               bool causal, const Draw& draw, T* dqkv, int64_t threads) {
-    for_heads<T>(sequences, shape.heads, threads, [&](int64_t first, int64_t n, int64_t head, Scratch& scratch, auto&... tiles) {
-        backward_head(qkv, out, lse, dout, shape, first, n, head, causal, draw, dqkv, scratch, tiles...);
+static void attention_backward(const Attention<T>& at, const T* out, const float* lse, const T* dout, T* dqkv) {
+    with_gemm<T>([&](auto gemm) {
+        using Gemm = decltype(gemm);
+        for_each_head<BackwardBuffers<Gemm>, typename Gemm::Thread>(
+            at.sequences, at.shape, at.threads,
+            [&](int64_t first, int64_t n, int64_t head, const BackwardBuffers<Gemm>& buffers) {
+                backward_head(at, first, n, head, out, lse, dout, dqkv, buffers);
+            });
     });
 }

@@ -1,40 +1,53 @@
-// Dropout by counters: the same masks as dropout.py, which says why.
+// Counter-based dropout: the same masks as dropout.py, which explains them.
 #pragma once
-#include "lanes.h"
+#include "simd.h"
 
-struct Draw {
+// `MaskKey` of dropout.py; a threshold of 0 keeps everything.
+struct MaskKey {
     uint32_t key0, key1, threshold;
     float scale;
     int64_t first_token;
-    const int64_t* rows;  // which of the tokens are given; null for all of them in order
-    int64_t place(int64_t r) const { return first_token + (rows ? rows[r] : r); }
+    const int64_t* positions;  // the tokens that are given; null for all of them in order
+    int64_t token_index(int64_t r) const { return first_token + (positions ? positions[r] : r); }
 };
 
-INLINE uint32_t mix(uint32_t x) {
+constexpr uint32_t GOLDEN = 0x9E3779B9u;  // 2^32 / golden ratio
+
+INLINE uint32_t lowbias32(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7FEB352Du;
     x = (x ^ (x >> 15)) * 0x846CA68Bu;
     return x ^ (x >> 16);
 }
 
-// One row's draw.
-struct Row {
-    uint32_t row0, row1, threshold;
+// The mask of one row.
+struct RowMask {
+    uint32_t word0, word1, threshold;
     float scale;
-    Row(const Draw& draw, int64_t row) : threshold(draw.threshold), scale(draw.scale) {
-        uint32_t low = (uint32_t)row, high = (uint32_t)(row >> 32);
-        row0 = mix(low ^ (draw.key0 + high * 0x9E3779B9u));
-        row1 = mix(low + draw.key1 + high);
+    RowMask(const MaskKey& key, int64_t row) : threshold(key.threshold), scale(key.scale) {
+        const uint32_t low = (uint32_t)row, high = (uint32_t)(row >> 32);
+        word0 = lowbias32(low ^ (key.key0 + high * GOLDEN));
+        word1 = lowbias32(low + key.key1 + high);
     }
-    // Which of columns c … c + W are kept.
-    inline __attribute__((always_inline)) Ints kept(int64_t column) const {
-        Words h = (iota() + (uint32_t)column) * 0x9E3779B9u + row0;
-        h = ((h ^ (h >> 16)) * 0x7FEB352Du) ^ row1;
+    // Which of the columns column … column + W stay.
+    INLINE_MEMBER IntVec keep(int64_t column) const {
+        UIntVec h = (lane_indices() + (uint32_t)column) * GOLDEN + word0;
+        h = ((h ^ (h >> 16)) * 0x7FEB352Du) ^ word1;
         h = (h ^ (h >> 15)) * 0x846CA68Bu;
         h = h ^ (h >> 16);
         return h >= threshold;
     }
-    // x dropped out: scaled where kept, 0 where not.
-    inline __attribute__((always_inline)) Lanes apply(Lanes x, int64_t column) const {
-        return where(kept(column), x * scale, Lanes{});
+    INLINE_MEMBER FloatVec apply(FloatVec x, int64_t column) const {
+        return select(keep(column), x * scale, FloatVec{});
     }
 };
+
+template <class T>
+static void dropout(const T* x, const MaskKey& key, T* y, int64_t rows, int64_t columns, int64_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const RowMask mask(key, key.token_index(r));
+        for_each_vector(columns, [&](int64_t c, auto load, auto store) {
+            store(y + r * columns + c, mask.apply(load(x + r * columns + c), c));
+        });
+    }
+}

@@ -1,37 +1,41 @@
-// The transpose of a matrix of half-size numbers, at the speed of memory.
+// The transpose of a bfloat16 matrix, at the speed of memory.
 #pragma once
-#include "squares.h"
-#include "sums.h"
+#include "row_reduction.h"
+#include "transpose_in_register.h"
 
-// x: rows × columns → y: columns × rows; `x_row` and `y_row` from one row to the next, y_row whole cache lines. What lies
-// between the rows of y becomes 0: products of bfloat16 read it, too, and a NaN there would count. With `total`, the sum
-// of each column, of bfloat16 numbers, goes there: they are at hand.
-static void transpose(const uint16_t* x, int64_t x_row, uint16_t* y, int64_t y_row, float* total, int64_t rows,
-                      int64_t columns, int64_t threads) {
-    Sums sums(rows, total ? columns : 0, 1);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t c = 0; c < columns; c++) std::fill(y + c * y_row + rows, y + (c + 1) * y_row, (uint16_t)0);
+// x: rows × columns, `x_stride` from row to row → y: columns × rows, `y_stride` from row to row, a multiple of a cache
+// line. The gaps between the rows of y become 0: oneDNN reads them, and NaN there would spread. Unless it is null,
+// `column_sums` gets the sum of each column of x.
+static void transpose(const bfloat16* x, int64_t x_stride, bfloat16* y, int64_t y_stride, float* column_sums,
+                      int64_t rows, int64_t columns, int64_t threads) {
+    const RowReduction reduction(rows, column_sums ? columns : 0, 1);
 #pragma omp parallel num_threads(threads)
     {
+#pragma omp for schedule(static)
+        for (int64_t c = 0; c < columns; c++) memset(y + c * y_stride + rows, 0, (y_stride - rows) * sizeof *y);
 #pragma omp for schedule(static) nowait
-        for (int64_t block = 0; block < sums.blocks; block++)
-            for (int64_t top = sums.begin(block); top < sums.end(block); top += 2 * W) {
+        for (int64_t block = 0; block < reduction.blocks; block++) {
+            float* sums = reduction.sums(block, 0);
+            if (column_sums) reduction.zero(block);
+            for (int64_t top = reduction.begin(block); top < reduction.end(block); top += 2 * W) {
                 const int64_t bottom = std::min(rows, top + 2 * W);
                 int64_t c = 0;
                 if (bottom == top + 2 * W)
                     for (; c + W <= columns; c += W)
-                        turn_halves(x + top * x_row + c, x_row,
-                                    [&](int i, Lanes line) { store_line(y + (c + i) * y_row + top, line); });
+                        transpose_pairs(x + top * x_stride + c, x_stride, [&](int i, FloatVec numbers) {
+                            store_streaming(y + (c + i) * y_stride + top, numbers);
+                        });
                 for (; c < columns; c++)
-                    for (int64_t r = top; r < bottom; r++) y[c * y_row + r] = x[r * x_row + c];
-                if (total)
-                    sweep(columns, [&](int64_t c, auto load, auto store) {
-                        Lanes sum = load(sums.of(block, 0) + c);
-                        for (int64_t r = top; r < bottom; r++) sum += load((const bfloat16*)x + r * x_row + c);
-                        store(sums.of(block, 0) + c, sum);
+                    for (int64_t r = top; r < bottom; r++) y[c * y_stride + r] = x[r * x_stride + c];
+                if (column_sums)
+                    for_each_vector(columns, [&](int64_t c, auto load, auto store) {
+                        FloatVec sum = load(sums + c);
+                        for (int64_t r = top; r < bottom; r++) sum += load(x + r * x_stride + c);
+                        store(sums + c, sum);
                     });
             }
-        lines_stored();
+        }
+        streaming_fence();
     }
-    if (total) sums.into(total, 0, threads);
+    if (column_sums) reduction.finish(column_sums, 0, threads);
 }

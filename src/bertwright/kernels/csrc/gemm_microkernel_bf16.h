@@ -1,0 +1,174 @@
+// Small bfloat16 products on one thread, summed in float32: C (+)= A · B with B packed (pack.h).
+//
+// One namespace per instruction set, each with the functions that `struct Bf16Isa` of dispatch.h lists.
+#pragma once
+#include "pack.h"
+
+#if HAS_BF16_ISA
+
+#if defined(__AMX_BF16__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// Tile registers (Intel, since Sapphire Rapids). A register holds 16 rows of 64 bytes: of A 16 rows × 32 columns as they
+// lie in memory, of B one panel of 32 rows, of C 16 × 16. Registers 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
+namespace amx {
+
+constexpr int TILE_BYTES = 64, NUM_REGISTERS = 8;
+
+// Linux grants the registers to a process that requests them; containers and old kernels may not.
+static bool available() {
+    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+static void begin_thread() {
+    struct alignas(64) Config {
+        uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        uint16_t row_bytes[16] = {};
+        uint8_t rows[16] = {};
+    } config;
+    for (int i = 0; i < NUM_REGISTERS; i++) config.row_bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
+    asm volatile("" ::"m"(config));  // GCC 12 does not know that all of it is read (PR 114098)
+    _tile_loadconfig(&config);
+}
+
+static void end_thread() { _tile_release(); }
+
+// Adds the product of I × 16 rows of a and J panels of b to registers 0 to 3. PREFETCH: fetch b's next tiles meanwhile,
+// for a b that is larger than the first-level cache.
+template <int I, int J, bool PREFETCH>
+INLINE void add_tiles(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth, int64_t b_depth) {
+    const bfloat16* a_lower = a + TILE_ROWS * a_stride;
+    const uint32_t* b_right = b + panel_words(b_depth, PANEL_WORDS);
+    constexpr int STEP = TILE / 2 * PANEL_WORDS;  // words of one tile of B
+    for (int64_t k = 0; k < depth; k += TILE, a += TILE, a_lower += TILE, b += STEP, b_right += STEP) {
+        if constexpr (PREFETCH)
+            for (int r = 0; r < TILE_ROWS; r++) {
+                __builtin_prefetch(b + STEP + r * PANEL_WORDS);
+                __builtin_prefetch(b_right + STEP + r * PANEL_WORDS);
+            }
+        _tile_loadd(4, a, a_stride * sizeof *a);
+        _tile_loadd(6, b, TILE_BYTES);
+        if constexpr (J == 2) _tile_loadd(7, b_right, TILE_BYTES);
+        if constexpr (I == 2) _tile_loadd(5, a_lower, a_stride * sizeof *a);
+        _tile_dpbf16ps(0, 4, 6);
+        if constexpr (J == 2) _tile_dpbf16ps(1, 4, 7);
+        if constexpr (I == 2) _tile_dpbf16ps(2, 5, 6);
+        if constexpr (I == 2 && J == 2) _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+INLINE void zero_tiles() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+template <int I, int J> INLINE void load_tiles(const float* c, int64_t stride) {
+    const int64_t bytes = stride * sizeof *c;
+    _tile_loadd(0, c, bytes);
+    if constexpr (J == 2) _tile_loadd(1, c + PANEL_WORDS, bytes);
+    if constexpr (I == 2) _tile_loadd(2, c + TILE_ROWS * stride, bytes);
+    if constexpr (I == 2 && J == 2) _tile_loadd(3, c + TILE_ROWS * stride + PANEL_WORDS, bytes);
+}
+
+template <int I, int J> INLINE void store_tiles(float* c, int64_t stride) {
+    const int64_t bytes = stride * sizeof *c;
+    _tile_stored(0, c, bytes);
+    if constexpr (J == 2) _tile_stored(1, c + PANEL_WORDS, bytes);
+    if constexpr (I == 2) _tile_stored(2, c + TILE_ROWS * stride, bytes);
+    if constexpr (I == 2 && J == 2) _tile_stored(3, c + TILE_ROWS * stride + PANEL_WORDS, bytes);
+}
+
+static void multiply_block(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth, float* c) {
+    asm volatile("" ::: "memory");  // GCC does not know that tiles read memory: pending stores must be done
+    zero_tiles();
+    add_tiles<2, 2, true>(a, a_stride, b, depth, depth);
+    store_tiles<2, 2>(c, TILE);
+}
+
+template <bool ADD, int I, int J>
+INLINE void multiply_tiles(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth, int64_t b_depth,
+                           float* c, int64_t c_stride) {
+    if constexpr (ADD) load_tiles<I, J>(c, c_stride); else zero_tiles();
+    add_tiles<I, J, false>(a, a_stride, b, depth, b_depth);
+    store_tiles<I, J>(c, c_stride);
+}
+
+template <bool ADD>
+static void multiply(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t rows, int64_t depth,
+                     int64_t columns, int64_t b_depth, float* c, int64_t c_stride) {
+    asm volatile("" ::: "memory");  // as above
+    for (int64_t j = 0; j < columns; j += TILE)
+        for (int64_t i = 0; i < rows; i += TILE) {
+            const auto run = [&](auto high, auto wide) {
+                multiply_tiles<ADD, high, wide>(a + i * a_stride, a_stride, b + panel_words(b_depth, j), depth, b_depth,
+                                                c + i * c_stride + j, c_stride);
+            };
+            constexpr std::integral_constant<int, 1> one;
+            constexpr std::integral_constant<int, 2> two;
+            const bool high = i + TILE_ROWS < rows, wide = j + PANEL_WORDS < columns;
+            if (high && wide) run(two, two);
+            else if (high) run(two, one);
+            else if (wide) run(one, two);
+            else run(one, one);
+        }
+}
+}  // namespace amx
+#endif
+
+// Vectors that add products of pairs (Intel since Cooper Lake, AMD since Zen 4).
+namespace avx512_bf16 {
+
+constexpr int BLOCK_ROWS = 8;  // with two panels 16 sums, enough to hide the latency of the instruction
+static_assert(TILE_ROWS % BLOCK_ROWS == 0);
+
+static bool available() { return true; }
+static void begin_thread() {}
+static void end_thread() {}
+
+// c[0 … BLOCK_ROWS)[0 … 16 V) (+)= the product of BLOCK_ROWS rows of a and V panels of b.
+template <int V, bool ADD>
+INLINE void multiply_rows(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth, int64_t b_depth,
+                          float* c, int64_t c_stride) {
+    __m512 sums[BLOCK_ROWS][V];
+    for (int i = 0; i < BLOCK_ROWS; i++)
+        for (int v = 0; v < V; v++) sums[i][v] = ADD ? _mm512_loadu_ps(c + i * c_stride + v * W) : _mm512_setzero_ps();
+    for (int64_t k = 0; k < depth; k += 2) {
+        __m512bh right[V];
+        for (int v = 0; v < V; v++)
+            right[v] = (__m512bh)_mm512_loadu_si512(b + panel_words(b_depth, v * PANEL_WORDS) + k / 2 * PANEL_WORDS);
+#pragma GCC unroll 8
+        for (int i = 0; i < BLOCK_ROWS; i++) {
+            int32_t pair;
+            memcpy(&pair, a + i * a_stride + k, sizeof pair);
+            const __m512bh left = (__m512bh)_mm512_set1_epi32(pair);
+            for (int v = 0; v < V; v++) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], left, right[v]);
+        }
+    }
+    for (int i = 0; i < BLOCK_ROWS; i++)
+        for (int v = 0; v < V; v++) _mm512_storeu_ps(c + i * c_stride + v * W, sums[i][v]);
+}
+
+static void multiply_block(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth, float* c) {
+    for (int i = 0; i < TILE; i += BLOCK_ROWS)
+        multiply_rows<2, false>(a + i * a_stride, a_stride, b, depth, depth, c + i * TILE, TILE);
+}
+
+template <bool ADD>
+static void multiply(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t rows, int64_t depth,
+                     int64_t columns, int64_t b_depth, float* c, int64_t c_stride) {
+    for (int64_t j = 0; j < columns; j += TILE)
+        for (int64_t i = 0; i < rows; i += BLOCK_ROWS) {
+            const uint32_t* panels = b + panel_words(b_depth, j);
+            float* out = c + i * c_stride + j;
+            if (j + PANEL_WORDS < columns)
+                multiply_rows<2, ADD>(a + i * a_stride, a_stride, panels, depth, b_depth, out, c_stride);
+            else
+                multiply_rows<1, ADD>(a + i * a_stride, a_stride, panels, depth, b_depth, out, c_stride);
+        }
+}
+}  // namespace avx512_bf16
+#endif
