@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
-
-from rich import box
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from bertwright.corpus.documents import CorpusSettings, InputFile, ReadStats, nothing_read, read_shard, shard_corpus
 from bertwright.corpus.sentences import sentence_splitter
@@ -32,8 +25,6 @@ SMALL = 1_000_000  # words
 LONG_LINE = 100_000  # characters
 LONG_WORD = 120  # characters
 BLOB = re.compile(rf"[A-Za-z0-9+/=_-]{{{LONG_WORD},}}")  # base64, hashes, minified code
-SHOWN_FILES = 20  # of those that cannot be read; as many as one looks at before mending the first
-SHOWN_ALIKE = 5  # of those that cannot be read for the same reason
 TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[a-z]{2,6}|#\d{1,5});")
 
 
@@ -310,87 +301,3 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
         yield f"{survey.blobs:,} strings of 120 or more letters and digits without a space (base64, code). Remove them."
     if survey.long_lines:
         yield f"{survey.long_lines:,} lines are longer than {LONG_LINE:,} characters. Is this the right format?"
-
-
-def render(survey: Survey) -> RenderableType:
-    """The figures as tables for the terminal, readable on 80 columns; what they mean is said by `diagnose`."""
-    figures = Table(box=None, show_header=False, padding=(0, 2))
-    cells = list(_figures(survey))
-    half = (len(cells) + 1) // 2
-    for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
-        figures.add_row(Text(left[0], "dim"), left[1], Text(right[0], "dim"), right[1])
-    figures.columns[1].justify = figures.columns[3].justify = "right"
-    parts: list[RenderableType] = [figures, _length_table(survey)]
-    if survey.frequent_lines:
-        frequent = Table("times", "most frequent repeated lines", box=box.SIMPLE_HEAD)
-        frequent.columns[0].justify = "right"
-        for line, count in survey.frequent_lines[:5]:
-            frequent.add_row(f"{count:,}", Text(line if len(line) <= 80 else line[:79] + "…"))
-        parts.append(frequent)
-    return Group(*parts)
-
-
-def render_unreadable(unreadable: Sequence[Unreadable]) -> RenderableType:
-    """Files that cannot be read, those with the same reason together; of many only some, and the number of the rest."""
-    alike: dict[str, list[Unreadable]] = {}
-    for file in unreadable:
-        alike.setdefault(file.reason, []).append(file)
-    lines: list[RenderableType] = [Text("Files that cannot be read", "bold")]
-    left, shown = len(unreadable), 0
-    for reason, files in alike.items():
-        if shown >= SHOWN_FILES:
-            lines.append(Text(f"  and {left:,} more files, for other reasons"))
-            break
-        names = [_name(file) for file in files[:SHOWN_ALIKE]]
-        more = [f"and {len(files) - len(names):,} more"] if len(files) > len(names) else []
-        lines += [Text(f"  {line}", overflow="fold") for line in [*names, *more]]
-        lines.append(Padding(Text(reason, "yellow"), (0, 0, 0, 6)))
-        left, shown = left - len(files), shown + len(names)
-    return Group(*lines, Text())
-
-
-def _name(file: Unreadable) -> str:
-    return f"{file.path} (documents counted before that place: {file.documents:,})" if file.documents else file.path
-
-
-def _length_table(survey: Survey) -> Table:
-    """A column for each kind of length: numbers of any size fit, and each column reads as a distribution."""
-    kinds = {
-        "sentences in a document": survey.sentences_per_document,
-        "characters in a document": survey.document_lengths,
-        "characters in a sentence": survey.sentence_lengths,
-    }
-    table = Table("", *(name.replace(" in ", "\nin ") for name in kinds), box=box.SIMPLE_HEAD)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_row(Text("mean", "dim"), *(f"{found.mean:,.1f}" for found in kinds.values()))
-    for name, figure in (
-        ("least", "smallest"),
-        ("10 %", "p10"),
-        ("median", "median"),
-        ("90 %", "p90"),
-        ("99 %", "p99"),
-        ("most", "largest"),
-    ):
-        table.add_row(Text(name, "dim"), *(f"{getattr(found, figure):,}" for found in kinds.values()))
-    return table
-
-
-def _figures(survey: Survey) -> Iterator[tuple[str, str]]:
-    yield "files", f"{survey.files:,}"
-    yield "on disk", f"{survey.bytes_on_disk / 1e6:,.1f} MB"
-    yield "text", f"{survey.bytes_of_text / 1e6:,.1f} MB"
-    yield "documents", f"{survey.documents:,}"
-    yield "sentences", f"{survey.sentences:,}"
-    yield "words", f"{survey.words:,}"
-    yield "characters", f"{survey.characters:,}"
-    yield "scripts", ", ".join(f"{name} {share:.1%}" for name, share in list(survey.scripts.items())[:3]) or "none"
-    yield "upper case", f"{survey.upper_case:.1%} of letters"
-    yield "documents of one sentence", f"{survey.one_sentence_documents:.1%}"
-    yield "duplicate documents", f"{survey.duplicate_documents:.2%}"
-    yield "duplicate lines", f"{survey.duplicate_lines:.2%} of {survey.lines:,}"
-    yield "not UTF-8", f"{survey.bad_bytes:,}"
-    yield "control characters", f"{survey.control_characters:,}"
-    yield "null, empty rows", f"{survey.null_values:,}, {survey.empty_documents:,}"
-    yield "URLs, blobs, long words", f"{survey.urls:,}, {survey.blobs:,}, {survey.long_words:,}"
-    yield "HTML tags, entities", f"{survey.tags:,}"

@@ -1,0 +1,223 @@
+"""`bertwright info`: describe a model, vocabulary, token store, feature cache, run or series of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from bertwright.commands.convert import count_parameters
+from bertwright.console import heading, key_value_table
+from bertwright.files import read_json
+from bertwright.inference.feature_cache import BLOCKS, cache_info
+from bertwright.interop.huggingface import load_config, load_model
+from bertwright.interop.model_files import is_run
+from bertwright.models.config import BertConfig
+from bertwright.settings import read_toml
+from bertwright.tasks.presets import SPLITS
+from bertwright.tasks.task_io import AnyTask, load_task, read_task
+from bertwright.tokenstore.store import TokenStore
+from bertwright.training import checkpoint
+from bertwright.training.metrics_log import METRICS_FILE, read_metrics
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+MAX_LABELS = 12  # that are listed
+GRID = "grid of fine-tuning runs"
+SERIES = {  # and the settings that vary in it: several values, or their number
+    GRID: ("learning_rates", "batch_sizes", "epochs", "seeds"),
+    "probe of frozen features": ("representations", "learning_rates", "seeds"),
+}
+
+
+@dataclass(frozen=True)
+class InfoSettings:
+    """Describe a folder: a model, a vocabulary, a token store, features, a run or a grid of runs."""
+
+    folder: Positional[Path]
+    """The folder to describe."""
+    verify: bool = False
+    """Compare every byte of a store, or of a run's newest checkpoint, with its digest."""
+
+
+class Description(NamedTuple):
+    """The kind and the properties of a folder, in words for the user."""
+
+    kind: str
+    fields: dict[str, str]
+    has_digests: bool = False  # so that --verify has something to compare
+
+
+def info(settings: InfoSettings, console: Console | None = None) -> None:
+    """Print the kind and the properties of a folder. Raises ValueError for a folder of no known kind or a damaged one."""
+    console = console or Console()
+    folder = settings.folder
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: {'a file; name its folder' if folder.exists() else 'no such folder'}")
+    kind, fields, has_digests = _describe(folder, settings.verify)
+    if settings.verify and not has_digests:
+        raise ValueError(f"{folder}: --verify is for token stores and for runs that have checkpoints; leave it out")
+    heading(console, f"{folder}: {kind}")
+    console.print(key_value_table(fields))
+
+
+def _describe(folder: Path, verify: bool) -> Description:
+    if splits := [split for split in SPLITS if (folder / split / BLOCKS).is_file()]:
+        return _describe_features(folder, splits)
+    if (folder / "train" / "header.json").is_file():
+        return _describe_store(folder, verify)
+    if is_run(folder):
+        return _describe_run(folder, verify)
+    if (folder / "settings.toml").is_file() and (series := _recognize_series(folder)) is not None:
+        return _describe_series(folder, *series)
+    if (folder / "config.json").is_file():
+        return _describe_model(folder)
+    if (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
+        return Description("vocabulary", _vocabulary_fields(folder))
+    raise ValueError(
+        f"{folder}: neither a run (settings.toml, checkpoints/), a finished token store (train/header.json), "
+        f"features (train/{BLOCKS}), a model (config.json) nor a vocabulary (vocab.txt)"
+    )
+
+
+def _describe_features(folder: Path, splits: list[str]) -> Description:
+    fields = {}
+    for split in splits:
+        header, (states, size) = cache_info(folder / split)
+        layers = ", ".join(map(str, header.layers))
+        fields[split] = f"{states:,} states of {size} numbers, of layer {layers}"
+    fields["checked"] = "sizes (a probe that reads them compares every byte)"
+    return Description("states of a frozen encoder", fields)
+
+
+def _describe_store(folder: Path, verify: bool) -> Description:
+    fields = {}
+    for name in ("train", "held_out"):
+        if (folder / name).is_dir():
+            store = TokenStore.open(folder / name, verify=verify)
+            fields[name.replace("_", " ")] = (
+                f"{store.num_documents:,} documents, {store.num_sentences:,} sentences, {store.num_tokens:,} tokens"
+            )
+    origin = store.header.origin
+    fields["vocabulary"] = f"{origin.vocab_size:,} tokens, digest {origin.vocabulary}"
+    fields["sentence rules"] = origin.rules
+    fields["checked"] = "every byte" if verify else "sizes and sampled blocks (--verify: every byte)"
+    return Description("token store", fields, has_digests=True)
+
+
+def _describe_model(folder: Path) -> Description:
+    kind, config = "model", load_config(folder)
+    fields = {"shape": _format_shape(config), "positions": f"{config.max_positions:,}"}
+    if (found := load_task(folder)) is not None:
+        kind = f"model for {found.task.kind}"
+        fields["parameters"] = f"{count_parameters(found.model):,}"
+        fields |= _task_fields(found.task)
+    else:
+        loaded = load_model(folder, heads="optional")
+        fields["parameters"] = f"{count_parameters(loaded.model):,}"
+        fields["missing heads"] = ", ".join(loaded.missing_heads) or "none"
+    return Description(kind, fields | _vocabulary_fields(folder))
+
+
+def _describe_run(folder: Path, verify: bool) -> Description:
+    checkpoints = checkpoint.list_checkpoints(folder / "checkpoints")
+    if verify and checkpoints:
+        checkpoint.verify(checkpoints[-1])
+    finished, fine_tuning = (folder / "model").is_dir(), "task" in read_toml(folder / "settings.toml")
+    fields = {"state": "finished" if finished else "not finished"}
+    fields["checkpoints"] = ", ".join(path.name for path in checkpoints) or "none yet"
+    newest = folder / "model" if finished else checkpoints[-1] if checkpoints else None
+    task = None
+    if newest is not None:
+        config = load_config(newest)
+        fields["model"] = _format_shape(config)
+        if fine_tuning:
+            task = read_task(newest)
+        else:
+            fields["model"] += f", {config.num_parameters:,} parameters"
+    if finished:  # raises ValueError for damaged weights
+        _ = load_task(folder / "model") if task else load_model(folder / "model", heads="optional")
+    if task is not None:
+        fields |= _task_fields(task)
+    with _name_damaged_file(folder / METRICS_FILE):
+        fields |= _score_fields(folder, None if task is None else task.metric)
+    report = folder / "report.json"
+    if report.is_file():
+        with _name_damaged_file(report):
+            fields["seconds of its last process"] = f"{read_json(report)['seconds_of_this_process']:,.0f}"
+    return Description(f"{'fine-tuning' if fine_tuning else 'pre-training'} run", fields, bool(checkpoints))
+
+
+def _recognize_series(folder: Path) -> tuple[str, int] | None:
+    """Return kind and number of runs if a folder's settings ask for several at once."""
+    settings = read_toml(folder / "settings.toml")
+    for kind, varied in SERIES.items():
+        if all(name in settings for name in varied):
+            values = [settings[name] for name in varied]
+            return kind, prod(len(value) if isinstance(value, list) else int(value) for value in values)
+    return None
+
+
+def _describe_series(folder: Path, kind: str, planned: int) -> Description:
+    """Describe the progress of a grid of fine-tuning runs, or of heads on frozen features."""
+    results, path = folder / "results.jsonl", folder / "report.json"
+    done = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    finished = done >= planned and path.is_file()
+    fields = {"state": "finished" if finished else "not finished", "runs done": f"{done:,} of {planned:,}"}
+    if finished and kind == GRID:
+        with _name_damaged_file(path):
+            report = read_json(path)
+            metric, chosen = report["metric"], report["chosen"]
+            fields |= {"chosen": str(chosen["run"]), "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
+    return Description(kind, fields)
+
+
+def _format_shape(config: BertConfig) -> str:
+    direction = ", left to right" if config.causal else ""
+    return f"L{config.num_layers} H{config.hidden_size} A{config.num_heads} F{config.intermediate_size}{direction}"
+
+
+def _task_fields(task: AnyTask) -> dict[str, str]:
+    fields = {"task": task.kind}
+    if task.label_names:
+        names = ", ".join(task.label_names[:MAX_LABELS]) + (" …" if len(task.label_names) > MAX_LABELS else "")
+        fields["labels"] = f"{len(task.label_names)}: {names}"
+    fields |= {"head": f"{task.head.kind}, {task.head.outputs} outputs", "metric": task.metric}
+    fields["longest sequence"] = f"{task.max_length} tokens"
+    return fields | task.facts()
+
+
+def _vocabulary_fields(folder: Path) -> dict[str, str]:
+    tokenizer = Tokenizer.load(folder)
+    return {
+        "vocabulary": f"{tokenizer.vocab_size:,} tokens, {'uncased' if tokenizer.lowercase else 'cased'}",
+        "digest of its ids": tokenizer.digest,
+    }
+
+
+def _score_fields(run: Path, metric: str | None) -> dict[str, str]:
+    """Return the last held-out loss of pre-training, or the best dev score by a task's metric."""
+    records, fields = read_metrics(run), dict[str, Any]()
+    if held_out := [record for record in records if record["kind"] == "held_out"]:
+        last = held_out[-1]
+        fields["held out"] = f"masked-LM loss {last['mlm_loss']:.3f} after step {last['step']:,}"
+    if metric is not None and (dev := [record for record in records if record["kind"] == "dev"]):
+        best = max(dev, key=lambda record: float(record[metric]))
+        fields["best on dev"] = f"{metric} {best[metric]:.4f} after step {best['step']:,}"
+    return fields
+
+
+@contextmanager
+def _name_damaged_file(path: Path) -> Iterator[None]:
+    """Raise ValueError with the file's name if its JSON does not have the structure that bertwright wrote."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path}: not as it was written ({error!r}); move it away to see the rest") from None

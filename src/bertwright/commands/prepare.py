@@ -1,0 +1,77 @@
+"""`bertwright prepare`: turn text into a token store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from bertwright.commands.output_paths import vocabulary_folder
+from bertwright.console import byte_progress, heading, make_table, notice
+from bertwright.io.sources import CorpusSettings, open_inputs
+from bertwright.settings import write_settings
+from bertwright.tokenstore.build import BuildResult, PrepareSettings, Progress, build
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Turn text into a token store: the memory-mapped ids that pre-training reads. Run again after an interruption, it
+    continues."""
+
+    corpus: CorpusSettings
+    vocabulary: str
+    """Folder with a vocabulary or a model, or a hub name."""
+    store: Path
+    """Folder for the token store."""
+    prepare: PrepareSettings = field(default_factory=PrepareSettings)
+
+
+def prepare(settings: StoreSettings, console: Console | None = None) -> BuildResult:
+    """Build the token store, or continue to build it; see `tokenstore.build.build`.
+
+    Ctrl-C (KeyboardInterrupt) loses only the shards in progress: the same call continues after the finished ones.
+    """
+    console = console or Console()
+    tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
+    started = time.perf_counter()
+    size = sum(file.size for file in open_inputs(settings.corpus))
+    printed: set[str] = set()
+    with byte_progress(console, "preparing", size) as advance:
+        last = 0
+
+        def show(progress: Progress) -> None:
+            nonlocal last
+            if progress.note and progress.note not in printed:
+                printed.add(progress.note)
+                notice(console, progress.note)
+            advance(progress.bytes_done - last)
+            last = progress.bytes_done
+
+        try:
+            result = build(settings.store, settings.corpus, tokenizer, settings.prepare, show)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
+    write_settings(settings.store / "settings.toml", settings, "bertwright prepare: the settings in force")
+    heading(console, f"Token store {settings.store}, {time.perf_counter() - started:,.1f} s")
+    _print_result(console, result)
+    return result
+
+
+def _print_result(console: Console, result: BuildResult) -> None:
+    table = make_table("", "documents", "sentences", "tokens")
+    for name, header in (("train", result.train), ("held out", result.held_out)):
+        if header is not None:
+            counts = (header.num_documents, header.num_sentences, header.num_tokens)
+            table.add_row(name, *(f"{count:,}" for count in counts))
+    console.print(table)
+    if result.empty_documents:
+        notice(console, f"{result.empty_documents:,} documents without a token were skipped")
+    if result.empty_sentences:
+        notice(console, f"{result.empty_sentences:,} sentences without a token were skipped")
+    if result.unknown_tokens:
+        notice(console, f"{result.unknown_tokens:,} tokens are [UNK]: characters that the vocabulary lacks")
+    if result.held_out_in_train:
+        notice(console, f"{result.held_out_in_train:,} held-out documents are in train, too")

@@ -1,0 +1,81 @@
+"""`bertwright vocabulary`: learn a WordPiece vocabulary from text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from bertwright.commands.output_paths import check_absent
+from bertwright.console import byte_progress, heading, item_progress, key_value_table, notice
+from bertwright.corpus.documents import read
+from bertwright.files import atomic_folder
+from bertwright.io.sources import CorpusSettings, open_inputs
+from bertwright.settings import write_settings
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.trainer import (
+    VocabularyReport,
+    VocabularySettings,
+    count_words,
+    learn,
+    vocabulary_stats,
+    write_vocabulary,
+)
+
+
+@dataclass(frozen=True)
+class LearnSettings:
+    """Learn a WordPiece vocabulary from text; writes vocab.txt and tokenizer.json, as `transformers` reads them."""
+
+    corpus: CorpusSettings
+    output: Path
+    """New folder for the vocabulary."""
+    vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
+
+
+def learn_vocabulary(settings: LearnSettings, console: Console | None = None) -> Tokenizer:
+    """Learn a vocabulary and write its folder atomically.
+
+    Raises ValueError if the folder exists, and for text that cannot be read or learned from.
+    """
+    console = console or Console()
+    check_absent(settings.output)
+    with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
+        with byte_progress(console, "counting words", _text_size(settings.corpus)) as advance:
+            counts = count_words((document.text for document in read(settings.corpus)), settings.vocabulary, advance)
+        with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
+            tokens = learn(counts, settings.vocabulary, advance)
+        tokenizer = write_vocabulary(folder, tokens, settings.vocabulary)
+        write_settings(folder / "settings.toml", settings, "bertwright vocabulary: the settings in force")
+    heading(console, f"Vocabulary {settings.output}")
+    console.print(key_value_table(_report_fields(vocabulary_stats(tokens, counts))))
+    if len(tokens) < settings.vocabulary.size:
+        notice(
+            console,
+            f"{len(tokens):,} tokens instead of {settings.vocabulary.size:,}: no other pair of tokens occurs "
+            f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
+        )
+    return tokenizer
+
+
+def _text_size(corpus: CorpusSettings) -> int | None:
+    """Return the bytes of the inputs' text, or None if they would have to be unpacked to know it."""
+    inputs = open_inputs(corpus)
+    if any(file.compression or file.format == ".parquet" for file in inputs):
+        return None
+    return sum(file.size for file in inputs)
+
+
+def _report_fields(report: VocabularyReport) -> dict[str, str]:
+    fields = {
+        "tokens": f"{report.tokens:,}",
+        "characters with a token": f"{report.characters:,}, {report.character_coverage:.3%} of the text",
+        "tokens per word (fertility)": f"{report.fertility:.3f}",
+        "words that are one token": f"{report.whole_word_mask:.1%}",
+        "words that are [UNK]": f"{report.unknown:.3%}",
+        "tokens that the text never uses": f"{report.unused:,}",
+    }
+    if report.pruned:
+        fields["words dropped to bound memory"] = f"{report.pruned:.2%}"
+    return fields | {"longest": " ".join(report.longest), "learned last": " ".join(report.last)}
