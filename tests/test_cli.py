@@ -97,7 +97,7 @@ def test_memory_that_is_full_is_told_in_a_line(error: Exception, monkeypatch: py
     def fails(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("bertwright.commands.use.info", fails)
+    monkeypatch.setattr("bertwright.commands.info.info", fails)
     done = ran("info anything")
     assert done.code == 1
     assert done.err.startswith("bertwright: error: out of memory; take less at a time (--micro-batch-size")
@@ -110,7 +110,7 @@ def test_a_rank_whose_fellow_is_gone_says_so_in_a_line(monkeypatch: pytest.Monke
     def fails(_: object) -> None:
         raise RuntimeError(words)
 
-    monkeypatch.setattr("bertwright.commands.use.info", fails)
+    monkeypatch.setattr("bertwright.commands.info.info", fails)
     with pytest.raises(RuntimeError, match="Connection closed"):  # alone it can be nothing but a defect
         ran("info anything")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -150,7 +150,9 @@ def test_help_explains_every_setting(name: str) -> None:
     shown = well(f"{name} --help")
     words = " ".join(shown.replace("│", " ").split())
     verb = COMMANDS[name]
-    for flag, text in flags(getattr(importlib.import_module(verb.module), verb.settings)).items():
+    for flag, text in flags(
+        getattr(importlib.import_module(f"bertwright.commands.{verb.module}"), verb.settings)
+    ).items():
         positional = f" {flag.upper().removesuffix('S')} " in words
         assert positional or f"--{flag.replace('_', '-')} " in words or f"--{flag.replace('_', '-')}, " in words
         assert text in words

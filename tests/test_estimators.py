@@ -36,9 +36,9 @@ from sklearn.utils import estimator_checks, get_tags
 
 import bertwright
 from bertwright import estimators
+from bertwright.commands.convert import ConvertSettings, convert
 from bertwright.commands.finetune import run as finetuning
 from bertwright.commands.finetune.setup import FinetuneSettings
-from bertwright.commands.use import ConvertSettings, convert
 from bertwright.estimators import BertClassifier, BertEstimator, BertRegressor, BertTagger
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model

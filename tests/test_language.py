@@ -32,7 +32,15 @@ src/bertwright/files.py
 src/bertwright/seeding.py
 src/bertwright/settings.py
 src/bertwright/batching/*
-src/bertwright/commands/**/*
+src/bertwright/commands/fill_mask.py
+src/bertwright/commands/evaluate.py
+src/bertwright/commands/glue_submission.py
+src/bertwright/commands/output_paths.py
+src/bertwright/commands/predict.py
+src/bertwright/commands/finetune/*
+src/bertwright/commands/grid/*
+src/bertwright/commands/pretrain/*
+src/bertwright/commands/probe/*
 src/bertwright/corpus/*
 src/bertwright/inference/*
 src/bertwright/interop/*
@@ -70,6 +78,14 @@ tests/**/*
 """.split()
 CONVERTED = """
 docs/glossary.md
+tests/commands/test_convert.py
+tests/commands/test_embed.py
+tests/commands/test_fill_mask.py
+tests/commands/test_info.py
+tests/commands/test_prepare.py
+tests/commands/test_survey_command.py
+tests/commands/test_vocabulary.py
+tests/test_exports.py
 tests/test_language.py
 """.split()  # wins over NOT_CONVERTED
 

@@ -36,23 +36,18 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertwright.commands.corpus import (
-        LearnSettings,
-        StoreSettings,
-        SurveySettings,
-        learn_vocabulary,
-        prepare,
-        survey,
-    )
     from bertwright.commands.evaluate import EvaluateSettings, evaluate
     from bertwright.commands.finetune.run import finetune
     from bertwright.commands.finetune.setup import FinetuneSettings
     from bertwright.commands.grid.run import grid
     from bertwright.commands.grid.settings import GridSettings
     from bertwright.commands.predict import PredictSettings, predict
+    from bertwright.commands.prepare import StoreSettings, prepare
     from bertwright.commands.pretrain.run import pretrain
     from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
     from bertwright.commands.probe.run import ProbeSettings, probe
+    from bertwright.commands.survey import SurveySettings, survey
+    from bertwright.commands.vocabulary import LearnSettings, learn_vocabulary
     from bertwright.estimators import BertClassifier, BertRegressor, BertTagger
     from bertwright.inference.model import Bert, load
     from bertwright.io.sources import CorpusSettings
@@ -112,14 +107,9 @@ HOMES = {
         "load",
     ),
     "pretraining.data": ("DataSettings",),
-    "commands.corpus": (
-        "LearnSettings",
-        "StoreSettings",
-        "SurveySettings",
-        "learn_vocabulary",
-        "prepare",
-        "survey",
-    ),
+    "commands.survey": ("SurveySettings", "survey"),
+    "commands.vocabulary": ("LearnSettings", "learn_vocabulary"),
+    "commands.prepare": ("StoreSettings", "prepare"),
     "commands.evaluate": ("EvaluateSettings", "evaluate"),
     "commands.finetune.run": ("finetune",),
     "commands.grid.run": ("grid",),

@@ -25,42 +25,32 @@ from bertwright.settings import did_you_mean, iter_fields, partial_from_table, r
 
 
 class Command(NamedTuple):
-    """A stage of the way from text to model. Its module is loaded when it is asked for, so that --help is quick."""
+    """A verb of the command line. Its module is imported when it is called, so that --help is quick."""
 
     module: str
-    settings: str  # the name of its settings record
-    function: str  # what takes the record
+    """In `bertwright.commands`."""
+    settings: str
+    """The name of its settings class."""
+    function: str
+    """The name of the function that takes an instance of it."""
     summary: str
 
 
-CORPUS, PRETRAIN, USE = "bertwright.commands.corpus", "bertwright.commands.pretrain.run", "bertwright.commands.use"
-FINETUNE, EVALUATE, PREDICT = (
-    "bertwright.commands.finetune.run",
-    "bertwright.commands.evaluate",
-    "bertwright.commands.predict",
-)
-GRID, PROBE, SUBMISSION = (
-    "bertwright.commands.grid.run",
-    "bertwright.commands.probe.run",
-    "bertwright.commands.glue_submission",
-)
 COMMANDS = {
-    "survey": Command(CORPUS, "SurveySettings", "survey", "what a corpus is like, and what in it will hurt"),
-    "vocabulary": Command(CORPUS, "LearnSettings", "learn_vocabulary", "learn a WordPiece vocabulary from text"),
-    "prepare": Command(CORPUS, "StoreSettings", "prepare", "turn text into a token store, with that vocabulary"),
-    "pretrain": Command(
-        PRETRAIN, "PretrainSettings", "pretrain", "train a BERT on a token store, or go on training it"
-    ),
-    "finetune": Command(FINETUNE, "FinetuneSettings", "finetune", "train a BERT on a task, or go on training it"),
-    "grid": Command(GRID, "GridSettings", "grid", "fine-tune with many settings and seeds, and keep the best"),
-    "evaluate": Command(EVALUATE, "EvaluateSettings", "evaluate", "score a fine-tuned model on labelled files"),
-    "predict": Command(PREDICT, "PredictSettings", "predict", "let a fine-tuned model label texts or files"),
-    "probe": Command(PROBE, "ProbeSettings", "probe", "train a small head on a frozen BERT's features"),
-    "glue-submission": Command(SUBMISSION, "SubmissionSettings", "submission", "write what the GLUE server takes"),
-    "fill-mask": Command(USE, "FillMaskSettings", "fill_mask", "let a model fill [MASK] in a text"),
-    "embed": Command(USE, "EmbedSettings", "embed", "turn texts into vectors"),
-    "info": Command(USE, "InfoSettings", "info", "what a model, vocabulary, store or run folder holds"),
-    "convert": Command(USE, "ConvertSettings", "convert", "write a foreign checkpoint as a Hugging Face folder"),
+    "survey": Command("survey", "SurveySettings", "survey", "describe a corpus, and warn of what will hurt training"),
+    "vocabulary": Command("vocabulary", "LearnSettings", "learn_vocabulary", "learn a WordPiece vocabulary from text"),
+    "prepare": Command("prepare", "StoreSettings", "prepare", "turn text into a token store, with that vocabulary"),
+    "pretrain": Command("pretrain.run", "PretrainSettings", "pretrain", "train a BERT on a token store, or resume it"),
+    "finetune": Command("finetune.run", "FinetuneSettings", "finetune", "train a BERT on a task, or resume it"),
+    "grid": Command("grid.run", "GridSettings", "grid", "fine-tune with many settings and seeds, keep the best model"),
+    "evaluate": Command("evaluate", "EvaluateSettings", "evaluate", "score a fine-tuned model on labelled files"),
+    "predict": Command("predict", "PredictSettings", "predict", "label texts or files with a fine-tuned model"),
+    "probe": Command("probe.run", "ProbeSettings", "probe", "train a small head on a frozen BERT's features"),
+    "glue-submission": Command("glue_submission", "SubmissionSettings", "submission", "write a file for GLUE's server"),
+    "fill-mask": Command("fill_mask", "FillMaskSettings", "fill_mask", "predict the tokens for [MASK] in a text"),
+    "embed": Command("embed", "EmbedSettings", "embed", "turn texts into vectors"),
+    "info": Command("info", "InfoSettings", "info", "describe a model, vocabulary, store or run folder"),
+    "convert": Command("convert", "ConvertSettings", "convert", "write any checkpoint as a Hugging Face folder"),
 }
 
 USAGE = """usage: bertwright VERB [--config FILE.toml] [options]
@@ -161,7 +151,7 @@ def dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise ValueError(f'no verb "{name}"; {did_you_mean(name, COMMANDS)}')
     with _leaving_at_once():
-        module = importlib.import_module(COMMANDS[name].module)
+        module = importlib.import_module(f"bertwright.commands.{COMMANDS[name].module}")
     try:
         settings = read_settings(getattr(module, COMMANDS[name].settings), name, rest)
     except SystemExit as ended:  # tyro has shown its help (0), or what is wrong with the arguments (2)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bertwright.commands.finetune.setup import FinetuneSettings
 from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.interop.huggingface import save_model
+from bertwright.files import write_text
+from bertwright.inference.model import Bert
+from bertwright.interop.huggingface import save_model, write_model
 from bertwright.io.sources import CorpusSettings
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining
+from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.pretraining.data import DataSettings
 from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_io import AnyTask
 from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.training import checkpoint
 from bertwright.training.context import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -135,5 +141,54 @@ def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSe
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
         return FinetuneSettings(**(fields | changes))
+
+    return make
+
+
+@pytest.fixture
+def small_corpus(tmp_path: Path) -> CorpusSettings:
+    """Fifty documents of two sentences."""
+    path = tmp_path / "text.txt"
+    documents = (
+        f"The {NOUNS[n % 10]} sees the {NOUNS[n % 7]} .\nThe {NOUNS[n % 3]} hears the {NOUNS[n % 9]} ."
+        for n in range(50)
+    )
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    return CorpusSettings((str(path),))
+
+
+@pytest.fixture(scope="session")
+def one_layer_model(vocabulary_folder: Path) -> BertForPretraining:
+    """A model with random weights over the vocabulary of `grammar`."""
+    vocab_size = Tokenizer.load(vocabulary_folder).vocab_size
+    config = BertConfig(vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+    return BertForPretraining(config, seed=1).eval()
+
+
+@pytest.fixture
+def one_layer_folder(tmp_path: Path, one_layer_model: BertForPretraining, vocabulary_folder: Path) -> Path:
+    """The folder of that model."""
+    save_model(tmp_path / "model", one_layer_model, Tokenizer.load(vocabulary_folder))
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def unfinished_run(tmp_path: Path, one_layer_model: BertForPretraining, vocabulary_folder: Path) -> Path:
+    """A pre-training run that was stopped after step 7."""
+    run = tmp_path / "run"
+    write_text(run / "settings.toml", "")
+    write = partial(write_model, model=one_layer_model, tokenizer=Tokenizer.load(vocabulary_folder))
+    checkpoint.save(run / "checkpoints", 7, write, {"moment": torch.zeros(3)}, keep=2)
+    return run
+
+
+@pytest.fixture
+def make_task_model(vocabulary_folder: Path) -> Callable[[AnyTask], Bert]:
+    """Build a model with random weights for a task."""
+
+    def make(task: AnyTask) -> Bert:
+        tokenizer = Tokenizer.load(vocabulary_folder)
+        config = BertConfig(tokenizer.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+        return Bert(BertForTask(config, task.head, seed=1), tokenizer, task=task)
 
     return make

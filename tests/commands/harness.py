@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from rich.console import Console
+from rich.console import Console, RenderableType
 from safetensors.torch import load_file
 
 from bertwright.training.metrics_log import read_metrics
@@ -35,6 +35,13 @@ def run_with_output(command: Callable[[S, Console], R], settings: S, width: int 
 def run_and_capture(command: Callable[[S, Console], object], settings: S, width: int = 100) -> str:
     """Run a command; returns what it printed."""
     return run_with_output(command, settings, width)[1]
+
+
+def print_lines(what: RenderableType, width: int = 80) -> list[str]:
+    """Print an object of rich; returns the lines without spaces at their ends."""
+    printed = io.StringIO()
+    Console(file=printed, width=width).print(what)
+    return [line.rstrip() for line in printed.getvalue().split("\n")]
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:

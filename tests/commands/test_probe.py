@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from bertwright.commands.info import InfoSettings, info
 from bertwright.commands.probe import head_training
 from bertwright.commands.probe import run as probe_module
 from bertwright.commands.probe.head_training import epoch_batches
 from bertwright.commands.probe.run import ProbeSettings, Result, probe, table_rows
-from bertwright.commands.use import InfoSettings, info
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.models.config import BertConfig

@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import io
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,18 +13,14 @@ import polars
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console, RenderableType
 from tokenizers.normalizers import BertNormalizer
 
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.corpus.sketches import CharacterCounter, DistinctCounter, LengthHistogram, LossyCounter
 from bertwright.corpus.survey import (
     Survey,
-    Unreadable,
     UnreadableCorpusError,
     diagnose,
-    render,
-    render_unreadable,
     survey,
 )
 
@@ -165,16 +160,6 @@ def test_a_slip_on_the_command_line_is_no_finding(tmp_path: Path, missing: str) 
         survey(CorpusSettings((good, str(tmp_path / missing))))
 
 
-def test_the_list_is_short_however_many_there_are(tmp_path: Path) -> None:
-    alike = [Unreadable(f"{n}.pdf", f"{n}.pdf: unknown suffix", 0) for n in range(7)]
-    others = [Unreadable(f"{n}.csv", f"{n}.csv, line {n}: broken", n) for n in range(1000)]
-    lines = printed(render_unreadable([*alike, *others])).split("\n")
-    assert lines[1:9] == [*(f"  {n}.pdf" for n in range(5)), "  and 2 more", "      unknown suffix", "  0.csv"]
-    assert lines[10:12] == ["  1.csv (documents counted before that place: 1)", "      line 1: broken"]
-    assert "  and 985 more files, for other reasons" in lines
-    assert len(lines) < 45
-
-
 def test_a_column_of_a_file_with_semicolons(tmp_path: Path) -> None:
     assert surveyed(tmp_path, "id;inhalt\n1;Hallo, Welt.\n2;Nein.\n", "a.csv", column="inhalt").words == 3
 
@@ -217,33 +202,6 @@ def test_a_good_corpus_deserves_no_warning(tmp_path: Path) -> None:
     found = surveyed(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20)))
     good = dataclasses.replace(found, words=5_000_000)
     assert diagnose(good) == []
-
-
-def shown(found: Survey) -> str:
-    text = printed(render(found))
-    assert max(map(len, text.split("\n"))) <= 80
-    return text
-
-
-def printed(what: RenderableType) -> str:
-    """As it stands on a terminal of 80 columns, without the spaces at line ends."""
-    console = Console(width=80, file=io.StringIO())
-    console.print(what)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(map(str.rstrip, text.split("\n")))
-
-
-def test_the_table_shows_markup_in_the_corpus_as_it_is(tmp_path: Path) -> None:
-    text = shown(surveyed(tmp_path, "[red]Seen twice[/red]\n\n[red]Seen twice[/red]"))
-    assert "[red]Seen twice[/red]" in text
-
-
-def test_nothing_is_cut_off_on_80_columns(tmp_path: Path) -> None:
-    found = surveyed(tmp_path, PROSE)
-    lengths = dataclasses.replace(found.document_lengths, largest=123_456_789_012)
-    text = shown(dataclasses.replace(found, document_lengths=lengths))
-    assert "123,456,789,012" in text
-    assert "…" not in text
 
 
 # --- counting in bounded memory

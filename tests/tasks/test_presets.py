@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from bertwright.commands.embed import EmbedSettings
 from bertwright.commands.evaluate import EvaluateSettings
+from bertwright.commands.fill_mask import FillMaskSettings
 from bertwright.commands.predict import PredictSettings
-from bertwright.commands.use import EmbedSettings, FillMaskSettings
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 
 

@@ -25,13 +25,12 @@ from bertwright.settings import check_not_str
 from bertwright.tasks.prediction import chunks
 from bertwright.training.context import DeviceSettings, execution_context
 
-TEXT_WIDTH, COSINE_WIDTH = 36, 8  # terminal columns
+TEXT_COLUMNS, COSINE_COLUMNS = 36, 8  # terminal columns
 
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """Turn texts into vectors, one per text, in order: compare a few on the screen, or write those of files to
-    --output."""
+    """Turn texts into vectors: compare a few on the screen, or write those of files, in order, to --output."""
 
     model: Positional[str]
     """Model folder, run folder, or hub name."""
@@ -143,7 +142,7 @@ def _print_cosines(console: Console, texts: Sequence[str], vectors: NDArray[np.f
     """Print the cosines between texts, as many columns as the terminal can show."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = (vectors / lengths) @ (vectors / lengths).T
-    shown = min(len(texts), max(2, (console.width - TEXT_WIDTH) // COSINE_WIDTH))
+    shown = min(len(texts), max(2, (console.width - TEXT_COLUMNS) // COSINE_COLUMNS))
     heading(console, f"Cosines of {len(texts)} texts, vectors of {vectors.shape[1]} numbers")
     table = make_table("", "", *(str(number + 1) for number in range(shown)))
     table.columns[1].justify, table.columns[1].overflow = "left", "fold"

@@ -18,7 +18,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.settings import check_not_str
 from bertwright.training.context import DeviceSettings, execution_context
 
-MASK_WIDTH = 26  # terminal columns of one [MASK] and its candidates
+MASK_COLUMNS = 26  # terminal columns of one [MASK] and its candidates
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> lis
         predictions = model.fill_mask(texts, settings.top_k)
     for prediction in predictions:
         heading(console, prediction.text)
-        for table in _candidate_tables(prediction, masks_per_table=max(1, console.width // MASK_WIDTH)):
+        for table in _candidate_tables(prediction, masks_per_table=max(1, console.width // MASK_COLUMNS)):
             console.print(table)
     return predictions
 

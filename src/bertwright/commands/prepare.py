@@ -18,8 +18,10 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Turn text into a token store: the memory-mapped ids that pre-training reads. Run again after an interruption, it
-    continues."""
+    """Turn text into a token store, the memory-mapped ids that pre-training reads.
+
+    After an interruption, run the same command again: it continues.
+    """
 
     corpus: CorpusSettings
     vocabulary: str

@@ -1,0 +1,25 @@
+"""`bertwright prepare`: what it returns and reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness import run_with_output
+
+import bertwright
+from bertwright import CorpusSettings, PrepareSettings, StoreSettings
+
+
+def test_skipped_and_unknown_text_is_reported(
+    tmp_path: Path, vocabulary_folder: Path, small_corpus: CorpusSettings
+) -> None:
+    path = Path(small_corpus.inputs[0])
+    path.write_text(path.read_text() + "\n\nThe bear sees the unicorn .\n\n\u0007\n")
+    held_out = PrepareSettings(workers=1, held_out_inputs=small_corpus.inputs)
+    settings = StoreSettings(small_corpus, str(vocabulary_folder), tmp_path / "store", held_out)
+    built, printed = run_with_output(bertwright.prepare, settings, width=80)
+    flowing = " ".join(printed.split())
+    assert (built.unknown_tokens, built.empty_documents) == (2, 2)
+    assert "! 2 documents without a token" in flowing
+    assert "! 2 tokens are [UNK]" in flowing
+    assert "! 51 held-out documents" in flowing

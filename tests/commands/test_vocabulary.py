@@ -1,0 +1,39 @@
+"""`bertwright vocabulary`: what it returns, writes, and leaves behind when it fails."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import bertwright
+from bertwright import CorpusSettings, LearnSettings, VocabularySettings
+from bertwright.settings import from_table, read_toml
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+def test_settings_toml_repeats_the_vocabulary(tmp_path: Path, small_corpus: CorpusSettings) -> None:
+    settings = LearnSettings(small_corpus, tmp_path / "vocabulary", VocabularySettings(size=150))
+    learned = bertwright.learn_vocabulary(settings)
+    assert Tokenizer.load(tmp_path / "vocabulary").digest == learned.digest
+    path = tmp_path / "vocabulary/settings.toml"
+    assert from_table(LearnSettings, read_toml(path), str(path)) == settings
+
+
+def test_compressed_text_gives_the_same_vocabulary(tmp_path: Path, small_corpus: CorpusSettings) -> None:
+    packed = tmp_path / "text.txt.gz"
+    packed.write_bytes(gzip.compress(Path(small_corpus.inputs[0]).read_bytes()))
+    corpora = {"plain": small_corpus, "packed": CorpusSettings((str(packed),))}
+    digests = {
+        bertwright.learn_vocabulary(LearnSettings(corpus, tmp_path / name, VocabularySettings(size=150))).digest
+        for name, corpus in corpora.items()
+    }
+    assert len(digests) == 1
+
+
+def test_a_vocabulary_that_fails_leaves_nothing(tmp_path: Path, small_corpus: CorpusSettings) -> None:
+    before = set(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="size is 10"):
+        bertwright.learn_vocabulary(LearnSettings(small_corpus, tmp_path / "new", VocabularySettings(size=10)))
+    assert set(tmp_path.iterdir()) == before
