@@ -24,7 +24,7 @@ def console() -> Console:
     return Console(file=StringIO(), width=80)
 
 
-def printed(console: Console) -> str:
+def read_output(console: Console) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -41,7 +41,7 @@ def test_vectors_in_the_file_equal_those_of_the_model(
     vectors = np.load(tmp_path / "new/v.npy")
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, bertwright.load(one_layer_folder, "cpu").embed(texts), atol=1e-6)
-    assert printed(console) == f"{tmp_path}/new/v.npy: 10 vectors of 16 numbers\n"
+    assert read_output(console) == f"{tmp_path}/new/v.npy: 10 vectors of 16 numbers\n"
 
 
 def test_vectors_of_piped_texts_equal_those_of_a_file(
@@ -67,7 +67,7 @@ def test_piped_texts_are_compared(
 ) -> None:
     pipe_in(b"The bear .\nThe deer .\n")
     embed(EmbedSettings(str(one_layer_folder), ("-",), device=HERE), console)
-    assert "Cosines of 2 texts" in printed(console)
+    assert "Cosines of 2 texts" in read_output(console)
     pipe_in(b"The bear .\n")
     with pytest.raises(ValueError, match="one text has nothing to compare with"):
         embed(EmbedSettings(str(one_layer_folder), ("-",), device=HERE), console)
@@ -128,5 +128,5 @@ def test_cosines_are_dot_products_of_unit_vectors(one_layer_folder: Path, consol
     texts = ("The bear .", "The deer sees the bear .")
     embed(EmbedSettings(str(one_layer_folder), texts, normalize=False, device=HERE), console)
     one, two = bertwright.load(one_layer_folder, "cpu").embed(texts)
-    assert printed(console).count(f"{one @ two:.3f}") == 2
-    assert printed(console).count("1.000") == 2
+    assert read_output(console).count(f"{one @ two:.3f}") == 2
+    assert read_output(console).count("1.000") == 2
