@@ -32,6 +32,11 @@ test: check
 test-slow: install
 	$(BIN)/pytest -m slow
 
+# The tests that hold kernels to their reference implementation, each call sent to an emulated processor.
+test-arm: install
+	OMP_NUM_THREADS=2 PYTHONPATH=tests/kernels $(BIN)/pytest -p emulated_kernels \
+	    tests/kernels/test_fused_ops.py tests/kernels/test_attention.py tests/models/test_encoder.py
+
 # What an earlier build has left in build/ would get into the wheel.
 wheels: install
 	for machine in $(MACHINES); do \

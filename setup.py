@@ -17,8 +17,10 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-# Newer than the C++ library of manylinux_2_28 are only a few functions, which the libraries bring with them.
-LINK_FLAGS = ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--strip-debug")
+# The only function that is newer than manylinux_2_28's C++ library; inlined allocations of g++ 11 and later call it.
+SHIM = """#include <new>
+namespace std { void __throw_bad_array_new_length() { throw bad_array_new_length(); } }
+"""
 MACHINE = os.environ.get("BERTWRIGHT_WHEEL")
 
 
@@ -61,7 +63,10 @@ def prebuild(machine: str, folder: Path) -> None:
             openmp = compilation.uses_openmp(compilation.read_sources(source))
             flags = compilation.compile_flags(compiler, openmp, level.flags)
             with tempfile.TemporaryDirectory() as work:
-                built = compilation.compile_library(source, compiler, flags, Path(work), LINK_FLAGS)
+                shim = Path(work) / "shim.cpp"
+                shim.write_text(SHIM)
+                link_flags = ["-fPIC", "-fvisibility=hidden", "-s", str(shim)]
+                built = compilation.compile_library(source, compiler, flags, Path(work), link_flags)
                 (folder / f"{name}-{level.name}.so").write_bytes(built.read_bytes())
 
 
