@@ -4,7 +4,7 @@
                                       [--steps 2000] [--rates 1e-3] [--dropouts 0] [--lengths 32] [--objective mlm+nsp]
                                       [--seeds 1] [--threads 1] [--dtype float32]
 
-STORE is a token store (`make demo` leaves one in demo-run/store). All else is recipes/demo.toml; a step has 1,024
+STORE is a token store (`make demo` leaves one in demo-run/store). All else is src/bertwright/recipes/demo.toml; a step has 1,024
 tokens, whatever the length. Each combination of what is listed is a run. Runs stay in WORK, and one that is finished
 there is not run again.
 """
@@ -28,7 +28,7 @@ from bertwright.training.context import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
 from environment import describe_machine
 
-RECIPE = Path(__file__).parent.parent / "recipes" / "demo.toml"
+RECIPE = Path(__file__).parent.parent / "src" / "bertwright" / "recipes" / "demo.toml"
 STEP_TOKENS = 1_024
 SHOWN = {"mlm_loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
 

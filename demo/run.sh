@@ -18,7 +18,7 @@ step "What is it like?" bertwright survey "$WORK/corpus.txt"
 step "Learn its vocabulary" bertwright vocabulary "$WORK/corpus.txt" --size 6000 --output "$WORK/vocabulary"
 step "Turn it into token ids; keep a twentieth of the documents for measuring" \
     bertwright prepare "$WORK/corpus.txt" --vocabulary "$WORK/vocabulary" --held-out 0.05 --store "$WORK/store"
-step "Pre-train a small BERT" bertwright pretrain --config recipes/demo.toml --store "$WORK/store" --run "$WORK/run"
+step "Pre-train a small BERT" bertwright pretrain --config demo --store "$WORK/store" --run "$WORK/run"
 step "Let it fill masks" bertwright fill-mask "$WORK/run" --top-k 3 \
     "Return True if the [MASK] is a directory." \
     "Raise a [MASK] if the file does not exist." \

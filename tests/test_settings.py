@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 import pytest
 
+import bertwright
+from bertwright.cli import RECIPE_NAMES, find_config
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.settings import differences, from_table, partial_from_table, read_toml, to_table, write_settings
 
-RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
-TASK_RECIPES = sorted((Path(__file__).parent.parent / "recipes" / "tasks").glob("*.toml"))
+RECIPES = sorted((Path(bertwright.__file__).parent / "recipes").glob("*.toml"))
+TASK_RECIPES = sorted((Path(bertwright.__file__).parent / "recipes" / "tasks").glob("*.toml"))
 
 
 @dataclass(frozen=True)
@@ -109,3 +111,14 @@ def test_the_paper_s_schedule_is_the_default() -> None:
     assert (first.end, first.data.max_length, second.end, second.data.max_length) == (900_000, 128, 1_000_000, 512)
     assert settings.warmup_steps == 10_000
     assert (settings.data.batch_size, settings.optimizer.learning_rate, settings.optimizer.eps) == (256, 1e-4, 1e-6)
+
+
+def test_a_recipe_is_found_by_its_name_and_a_file_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert set(RECIPE_NAMES) >= {"demo", "base", "tasks/glue"}
+    assert find_config("demo") == find_config("demo.toml") in RECIPES
+    assert find_config("tasks/squad") in TASK_RECIPES
+    (tmp_path / "demo.toml").write_text("steps = 3\n")
+    assert find_config("demo.toml") == Path("demo.toml")
+    with pytest.raises(FileNotFoundError, match=r"adapt, base, demo.*'other'"):
+        find_config("other")

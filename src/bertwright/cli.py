@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import errno
 import importlib
 import inspect
 import io
@@ -53,7 +54,7 @@ COMMANDS = {
     "convert": Command("convert", "ConvertSettings", "convert", "write any checkpoint as a Hugging Face folder"),
 }
 
-USAGE = """usage: bertwright VERB [--config FILE.toml] [options]
+USAGE = """usage: bertwright VERB [--config FILE.toml|RECIPE] [options]
 
 From raw text to a BERT, pre-trained and fine-tuned. The verbs, in the order in
 which a project meets them:
@@ -61,11 +62,16 @@ which a project meets them:
 {verbs}
 
 `bertwright VERB --help` explains every setting of a verb, with its default and
-where it comes from. --config reads settings from a TOML file (see recipes/);
-options given beside it win. Vocabularies, stores and runs keep the settings in
-force as settings.toml, which --config reads again.
+where it comes from. --config reads settings from a TOML file, or from one of the
+package's recipes by its name; options given beside it win. Vocabularies, stores
+and runs keep the settings in force as settings.toml, which --config reads again.
 """
-FROM_FILE = "Settings may also stand in a TOML file: --config FILE.toml; options given beside it win."
+RECIPES = Path(__file__).parent / "recipes"
+RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
+FROM_FILE = (
+    f"Settings may also stand in a TOML file: --config FILE.toml, or --config with a recipe: {', '.join(RECIPE_NAMES)}. "
+    "Options given beside it win."
+)
 
 EXIT_SIGPIPE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
 OUT_OF_MEMORY = (
@@ -208,7 +214,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
         default = saved_settings(cls, Path(run_folder))
     else:
         default = partial_from_table(
-            cls, read_toml(Path(config)) if config else {}, config or "command line", tyro.MISSING
+            cls, read_toml(find_config(config)) if config else {}, config or "command line", tyro.MISSING
         )
     registry = tyro.constructors.ConstructorRegistry()
     registry.struct_rule(_flags)
@@ -225,6 +231,18 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
         )
     except _RefusedError as refused:
         raise ValueError(str(refused)) from refused.__cause__
+
+
+def find_config(name: str) -> Path:
+    """Return the TOML file that --config names: a path, or a recipe of the package, such as demo or tasks/glue.
+
+    Raises FileNotFoundError, which lists the recipes.
+    """
+    if Path(name).exists():
+        return Path(name)
+    if (recipe := name.removesuffix(".toml")) in RECIPE_NAMES:
+        return RECIPES / f"{recipe}.toml"
+    raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; recipes are {', '.join(RECIPE_NAMES)}", name)
 
 
 def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:

@@ -51,7 +51,6 @@ def execute(command: str | list[str], folder: Path) -> str:
 
 def test_the_tour_works_as_printed(tmp_path: Path) -> None:
     (tmp_path / "demo").symlink_to(ROOT / "demo")
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     program = ""
     blocks = BLOCK.findall(TOUR)
     assert {kind for kind, _ in blocks} == {"console", "python"}
