@@ -42,8 +42,8 @@ wheels: install
 	for machine in $(MACHINES); do \
 	    rm -rf build && BERTWRIGHT_WHEEL=$$machine $(BIN)/pip wheel --quiet --no-deps --no-build-isolation \
 	        --wheel-dir build/wheels . && \
-	    PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --plat manylinux_2_28_$$machine --wheel-dir dist \
-	        build/wheels/*_$$machine.whl || exit 1; \
+	    PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --plat auto --wheel-dir dist \
+	        build/wheels/*_$$machine.whl && ls dist/*manylinux_2_2[0-8]_$$machine.whl || exit 1; \
 	done
 
 clean:

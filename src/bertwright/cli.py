@@ -62,9 +62,9 @@ which a project meets them:
 {verbs}
 
 `bertwright VERB --help` explains every setting of a verb, with its default and
-where it comes from. --config reads settings from a TOML file, or from one of the
-package's recipes by its name; options given beside it win. Vocabularies, stores
-and runs keep the settings in force as settings.toml, which --config can read.
+where it comes from. --config reads settings from a TOML file or a recipe;
+options given beside it win. Vocabularies, stores and runs keep the settings in
+force as settings.toml, which --config reads again.
 """
 RECIPES = Path(__file__).parent / "recipes"
 RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
