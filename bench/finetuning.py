@@ -146,7 +146,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     optimizer = AdamW(dict(model.named_parameters()), RECIPE)
 
     def compute(batch: TaskBatch) -> LossOutput:
-        loss = task.loss(model(batch.batch, batch.rows), batch) / batch.count
+        loss = task.loss(model(batch.batch, batch.positions), batch) / batch.num_labels
         return LossOutput(loss, {"loss": loss.detach()})
 
     def step_batch(rows: Ints, step: int) -> TaskBatch:
@@ -201,7 +201,7 @@ def read(data: Path, name: str) -> tuple[AnyTask, list[Any]]:
 def encode(data: Path, name: str) -> tuple[AnyTask, Encoded]:
     """A task that knows its labels, and its training examples as token ids."""
     task, examples = read(data, name)
-    task = task.fitted(examples)
+    task = task.with_labels_of(examples)
     return task, task.encode(examples, Tokenizer.load(minilm()))
 
 

@@ -35,8 +35,8 @@ from transformers_baseline import IGNORED, Item, TaggingPeer, steps
 
 def items_of(encoded: Encoded) -> list[Item]:
     """Our sequences of a tagging task as the peer's."""
-    whole = collate(encoded, np.arange(encoded.items))
-    ids, rows, targets = whole.batch.input_ids.numpy(), whole.rows.numpy(), np.asarray(whole.targets)
+    whole = collate(encoded, np.arange(encoded.num_items))
+    ids, rows, targets = whole.batch.input_ids.numpy(), whole.positions.numpy(), np.asarray(whole.labels)
     labels = np.full(len(ids), IGNORED)
     labels[rows] = targets
     begins = offsets_from_lengths(encoded.item_lengths)
@@ -50,7 +50,7 @@ def items_of(encoded: Encoded) -> list[Item]:
 def theirs(settings: FinetuneSettings, folder: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Loss of each step, and the last weights; the first ones are left in `folder`."""
     read = read_examples(settings.task.make(), settings.task, "train")
-    task, tokenizer = settings.task.make().fitted(read), Tokenizer.load(minilm())
+    task, tokenizer = settings.task.make().with_labels_of(read), Tokenizer.load(minilm())
     first = start_task_model(minilm(), task.head, settings.seed, hidden_dropout=0.0, attention_dropout=0.0).model
     save_task_folder(folder, TaskModel(first, task), tokenizer)
     model = transformers.BertForTokenClassification.from_pretrained(folder).train()

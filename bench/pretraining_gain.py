@@ -70,7 +70,7 @@ def unread(run: Run, data: Path) -> dict[str, float]:
     part = "test" if settings.task.test else "dev"
     task = settings.task.make()
     train, examples = (read_examples(task, settings.task, name) for name in ("train", part))
-    task = task.fitted(train)
+    task = task.with_labels_of(train)
     if isinstance(task, Tagging):
         return task.score(examples, [TagPrediction(one.words, ("O",) * len(one.words), (), ()) for one in examples])
     label = Counter(example.label for example in train).most_common(1)[0][0]

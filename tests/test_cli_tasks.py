@@ -509,7 +509,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "nothing to resume": ("finetune --run new --resume", "new: no run to resume there (settings.toml is missing)"),
     "resume otherwise": ("finetune --run classification --resume --seed 3", "seed was 0, now 3: a resumed run keeps"),
     "wrong key in TOML": ("finetune --config a.toml --run new", 'a.toml: task: unknown setting "taks"; did you mean'),
-    "part of nothing": (f"{CLASSIFY} train.tsv --validation-fraction 0.99", "24 examples in 24 groups leave one split empty"),
+    "part of nothing": (f"{CLASSIFY} train.tsv --validation-fraction 0.99", "24 examples in 8 groups leave one split empty"),
     # evaluate, predict
     "not fine-tuned": ("evaluate bert dev.tsv", "bert: not fine-tuned on a task yet; bertwright finetune"),
     "not fine-tuned, predict": ("predict bert 'the bear'", "bert: not fine-tuned on a task yet"),

@@ -127,7 +127,7 @@ def tagger(bert: str) -> BertTagger:
 
 
 @pytest.fixture
-def fitted(request: pytest.FixtureRequest) -> Any:
+def with_labels_of(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 

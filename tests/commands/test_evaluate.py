@@ -266,7 +266,9 @@ def test_every_text_that_was_tagged_has_a_place_of_its_own(
 
     task = Tagging(labels=("O", "B-PER", "I-PER"), scheme=scheme)
     _, model = small(vocabulary_folder, task, tmp_path / "model")
-    monkeypatch.setattr(prediction, "predict_logits", lambda _, encoded: bears(encoded.rows))  # the second of all words
+    monkeypatch.setattr(
+        prediction, "predict_logits", lambda _, encoded: bears(encoded.positions)
+    )  # the second of all words
     predict(PredictSettings(model, ("the bear", "the [wolf]", " "), device=CPU), console)
     shown = [" ".join(line.split()) for line in printed(console).splitlines()]
     shown = [line for line in shown if line and "──" not in line]

@@ -135,7 +135,9 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
         examples = list(found.task.read(path))
         task = found.task
         if own:
-            task = task.tuned(examples, next(predict_chunks(found.model, task, tokenizer, examples)).predictions)
+            task = task.with_threshold_from(
+                examples, next(predict_chunks(found.model, task, tokenizer, examples)).predictions
+            )
         return task.threshold, task.score(
             examples, next(predict_chunks(found.model, task, tokenizer, examples)).predictions
         )
@@ -387,7 +389,7 @@ def test_dev_is_scored_where_an_epoch_ends(
 ) -> None:
     settings = make_tuning(tmp_path / "run", batch_size=batch_size, epochs=epochs, eval_every=eval_every)
     with opened(settings) as (run, _):
-        assert run.train.encoded.items == 320
+        assert run.train.encoded.num_items == 320
         assert [step for step in range(1, run.steps + 1) if run.is_due(step)] == due
 
 
@@ -395,7 +397,7 @@ def test_labels_are_smoothed_by_the_share_that_is_asked_for(tmp_path: Path, make
     with opened(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
         run.model.eval()
         (batch,) = next(run.batches(0))
-        right = F.log_softmax(run.model(batch.batch, batch.rows), 1).gather(1, batch.targets[:, None])
+        right = F.log_softmax(run.model(batch.batch, batch.positions), 1).gather(1, batch.labels[:, None])
         wrong = (1 - right.exp()).log()
         assert float(run.compute(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
 

@@ -49,11 +49,11 @@ def make_encoded(counts: tuple[list[int], ...] = COUNTS, width: int = 1) -> Enco
         token_type_ids=rng.integers(0, 2, lengths.sum()).astype(np.int8),
         lengths=lengths,
         example_ids=np.repeat(np.arange(len(counts)), [len(example) for example in counts]),
-        rows=np.concatenate(rows).astype(np.int32),
+        positions=np.concatenate(rows).astype(np.int32),
         position_counts=position_counts,
-        targets=rng.integers(0, 3, position_counts.sum()),
-        target_counts=position_counts.reshape(-1, width).sum(1),
-        width=width,
+        labels=rng.integers(0, 3, position_counts.sum()),
+        label_counts=position_counts.reshape(-1, width).sum(1),
+        sequences_per_item=width,
     )
 
 
@@ -64,7 +64,7 @@ def all_states(encoder: Encoder, encoded: Encoded) -> np.ndarray:
     for number, length in enumerate(encoded.lengths):
         tokens = slice(encoded.starts[number], encoded.starts[number + 1])
         batch = from_flat(encoded.input_ids[tokens], encoded.token_type_ids[tokens], np.array([length]))
-        places = encoded.rows[encoded.row_starts[number] : encoded.row_starts[number + 1]]
+        places = encoded.positions[encoded.position_starts[number] : encoded.position_starts[number + 1]]
         found.append(torch.stack(encoder.hidden_states(batch), dim=1)[places.astype(np.int64)])
     return torch.cat(found).numpy()
 
@@ -144,7 +144,7 @@ def test_a_second_call_computes_nothing(encoder: Encoder, encoded: Encoded, tmp_
     first = content(cached_features(encoder, encoded, (1, 4), tmp_path / "train"))
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}
     assert computed == [6]
-    relabelled = replace(encoded, targets=encoded.targets + 1)
+    relabelled = replace(encoded, labels=encoded.labels + 1)
     again = cached_features(make_encoder(), relabelled, (4,), tmp_path / "train")
     assert computed == [6]
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == times
@@ -224,9 +224,9 @@ def test_blocks_hold_every_item_whole(counts: list[list[int]], rows: int):
     of_items = np.array(counts).sum(1)
     assert all(of_items[first:last].sum() < rows + 12 for first, last in pairwise(bounds))
     parts = [feature_cache._part(encoded, 2 * first, 2 * last) for first, last in pairwise(bounds)]
-    assert np.array_equal(np.concatenate([part.rows for part in parts]), encoded.rows)
+    assert np.array_equal(np.concatenate([part.positions for part in parts]), encoded.positions)
     assert np.array_equal(np.concatenate([part.input_ids for part in parts]), encoded.input_ids)
-    assert sum(part.items for part in parts) == encoded.items
+    assert sum(part.num_items for part in parts) == encoded.num_items
 
 
 def test_damage_is_told(encoder: Encoder, encoded: Encoded, tmp_path: Path):

@@ -108,14 +108,14 @@ def padded(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
     arrays["input_ids"][real], arrays["token_type_ids"][real] = encoded.input_ids, encoded.token_type_ids
     arrays["attention_mask"] = real.astype(int)
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    targets = torch.from_numpy(encoded.targets)
+    targets = torch.from_numpy(encoded.labels)
     if case.task.head.kind == "choice":
-        inputs = {name: tensor.view(-1, encoded.width, tensor.shape[1]) for name, tensor in inputs.items()}
+        inputs = {name: tensor.view(-1, encoded.sequences_per_item, tensor.shape[1]) for name, tensor in inputs.items()}
     if case.task.head.kind == "span":
         return inputs | {"start_positions": targets[:, 0], "end_positions": targets[:, 1]}, torch.from_numpy(real)
     if case.task.head.kind == "token":
         labels = torch.full(real.shape, IGNORED)
-        labels[np.repeat(np.arange(len(lengths)), encoded.position_counts), encoded.rows] = targets
+        labels[np.repeat(np.arange(len(lengths)), encoded.position_counts), encoded.positions] = targets
         targets = labels
     return inputs | {"labels": targets}, torch.from_numpy(real)
 
@@ -135,10 +135,10 @@ def their_loss(reference: Any, inputs: dict[str, Tensor], encoded: Encoded, case
 def their_logits(output: Any, encoded: Encoded, case: Case, real: Tensor) -> Tensor:
     """Of the rows that ours read, R × C."""
     if case.task.head.pooled:
-        return output.logits.reshape(len(encoded.rows), -1)
+        return output.logits.reshape(len(encoded.positions), -1)
     if case.task.head.kind == "span":
         return torch.stack([output.start_logits, output.end_logits], -1)[real]
-    return output.logits[np.repeat(np.arange(len(encoded.lengths)), encoded.position_counts), encoded.rows]
+    return output.logits[np.repeat(np.arange(len(encoded.lengths)), encoded.position_counts), encoded.positions]
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
@@ -148,7 +148,7 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 
 def everything(case: Case) -> tuple[Encoded, TaskBatch]:
     encoded = case.task.encode(case.examples, TOKENIZER)
-    return encoded, collate(encoded, np.arange(encoded.items))
+    return encoded, collate(encoded, np.arange(encoded.num_items))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -160,8 +160,8 @@ def test_logits_loss_and_every_gradient_are_theirs(case):
     expected_loss = their_loss(reference, inputs, encoded, case)
     expected_loss.backward()
     expected_logits = their_logits(reference(**inputs), encoded, case, real)
-    logits = model(batch.batch, batch.rows)
-    loss = case.task.loss(logits, batch) / batch.count
+    logits = model(batch.batch, batch.positions)
+    loss = case.task.loss(logits, batch) / batch.num_labels
     loss.backward()
 
     assert distance(logits.detach(), expected_logits.detach()) < 1e-5
@@ -179,8 +179,8 @@ def test_logits_loss_and_every_gradient_are_theirs(case):
 @pytest.mark.parametrize("case", [CASES["sequence"], CASES["token"]], ids=["sequence", "token"])
 def test_label_smoothing_is_that_of_torch(case):
     encoded, batch = everything(case)
-    logits = torch.randn(len(encoded.rows), case.task.head.outputs, generator=torch.Generator().manual_seed(0))
-    expected = torch.nn.CrossEntropyLoss(label_smoothing=0.1, reduction="sum")(logits, batch.targets)
+    logits = torch.randn(len(encoded.positions), case.task.head.outputs, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.CrossEntropyLoss(label_smoothing=0.1, reduction="sum")(logits, batch.labels)
     assert case.task.loss(logits, batch, smoothing=0.1).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -188,12 +188,12 @@ def test_label_smoothing_is_that_of_torch(case):
 def test_a_step_in_two_micro_batches_has_the_same_gradient(case):
     model = same_weights(reference_model(case.task), case.task.head)
     encoded, batch = everything(case)
-    (case.task.loss(model(batch.batch, batch.rows), batch) / batch.count).backward()
+    (case.task.loss(model(batch.batch, batch.positions), batch) / batch.num_labels).backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    for items in (np.arange(1, encoded.items), np.arange(1)):
-        part = collate(encoded, items, count=batch.count)
-        (case.task.loss(model(part.batch, part.rows), part) / part.count).backward()
+    for items in (np.arange(1, encoded.num_items), np.arange(1)):
+        part = collate(encoded, items, num_labels=batch.num_labels)
+        (case.task.loss(model(part.batch, part.positions), part) / part.num_labels).backward()
     total = torch.cat([gradient.flatten() for gradient in whole]).norm()
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         assert (parameter.grad - expected).norm() < 1e-5 * total
@@ -212,10 +212,10 @@ def test_real_weights_with_a_fresh_head_give_their_logits(tmp_path):
     texts = ["A man is eating food.", "In 1905, Einstein's paper appeared.", "서울의 겨울은 춥다.", "yes"]
     examples = [TextExample(a, b, None, "x") for a, b in zip(texts, texts[::-1], strict=True)]
     encoded = task.encode(examples, tokenizer, labelled=False)
-    batch = collate(encoded, np.arange(encoded.items))
+    batch = collate(encoded, np.arange(encoded.num_items))
     given = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, texts[::-1], padding=True, return_tensors="pt")
     with torch.no_grad():
-        ours = started.model.eval()(batch.batch, batch.rows)
+        ours = started.model.eval()(batch.batch, batch.positions)
         theirs = reference(**given).logits
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert theirs.std() > 1e-3

@@ -102,7 +102,7 @@ def test_labels_of_the_hub_are_names(tmp_path: Path) -> None:
         "huggingface": json.dumps({"info": {"features": {"label": feature, "score": feature | {"names": ["1", "5"]}}}})
     }
     polars.DataFrame({"text": ["a", "b"], "label": [1, 0], "score": [0, 1]}).write_parquet(path, metadata=kept)
-    task = Classification().fitted(examples := list(Classification().read(str(path))))
+    task = Classification().with_labels_of(examples := list(Classification().read(str(path))))
     assert [example.label for example in examples] == ["pos", "neg"]
     assert task.label_names == ("neg", "pos")
     assert [example.label for example in Regression(label="score").read(str(path))] == [1.0, 5.0]
@@ -137,14 +137,14 @@ def test_halves_of_rows_that_qqp_is_known_to_have_are_left_out_and_told_of(tmp_p
     path = written(tmp_path, content, "train.tsv")
     examples = list(task.read(path))
     assert [example[:3] for example in examples] == [("Who?", "Whose?", "1"), ("When?", "How?", "0")]
-    assert [example.place for example in examples] == [f"{path}, line 2", f"{path}, line 5"]
+    assert [example.location for example in examples] == [f"{path}, line 2", f"{path}, line 5"]
     assert task.left_out(path) == [
         f"4 rows lack columns, as is known of the published file: left out; the first is {path}, line 3"
     ]
     one = written(tmp_path, content.partition('"\t')[0] + "8\t15\t16\tWhen?\tHow?\t0\n", "dev.tsv")
     assert task.left_out(one)[0].startswith("1 row lacks columns, ")
     assert task.left_out(written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n", "clean.tsv")) == []
-    assert task.fitted(examples).labels == ("0", "1")
+    assert task.with_labels_of(examples).labels == ("0", "1")
 
 
 def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
@@ -179,18 +179,20 @@ def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
     ],
 )
 def test_labels_are_found_and_sorted(found: list[str], labels: tuple[str, ...]) -> None:
-    task = Classification().fitted(texts(*found, labels=found))
+    task = Classification().with_labels_of(texts(*found, labels=found))
     assert task.labels == task.label_names == labels
     assert task.head == HeadSpec("sequence", len(labels))
 
 
 def test_labels_that_were_given_keep_their_order() -> None:
     given = Classification(labels=("yes", "maybe", "no"))
-    assert given.fitted(texts("a", "b", labels=["no", "yes"])) == given
+    assert given.with_labels_of(texts("a", "b", labels=["no", "yes"])) == given
 
 
 def test_a_fitted_task_is_kept_in_a_file(tmp_path: Path) -> None:
-    task = Classification(text_pair="other", metric="f1", pos_label="yes").fitted(texts("a", "b", labels=["yes", "no"]))
+    task = Classification(text_pair="other", metric="f1", pos_label="yes").with_labels_of(
+        texts("a", "b", labels=["yes", "no"])
+    )
     write_task(tmp_path, task)
     fields = json.loads((tmp_path / TASK_FILE).read_text())
     assert fields.pop("kind") == "classification"
@@ -204,8 +206,8 @@ def test_a_text_and_a_pair_by_hand() -> None:
     single = YES_NO.encode(texts("a bc", "d", labels=["yes", "no"]), TOKENIZER)
     c = TOKENIZER.id("##c")
     assert sequences(single) == [([CLS, A, B, c, SEP], [0] * 5), ([CLS, D, SEP], [0] * 3)]
-    assert (single.targets.tolist(), single.target_counts.tolist(), single.truncated) == ([1, 0], [1, 1], 0)
-    assert (single.rows.tolist(), single.position_counts.tolist(), single.example_ids.tolist()) == (
+    assert (single.labels.tolist(), single.label_counts.tolist(), single.truncated) == ([1, 0], [1, 1], 0)
+    assert (single.positions.tolist(), single.position_counts.tolist(), single.example_ids.tolist()) == (
         [0, 0],
         [1, 1],
         [0, 1],
@@ -217,13 +219,13 @@ def test_a_text_and_a_pair_by_hand() -> None:
         ([CLS, A, B, SEP, D, D, SEP], [0, 0, 0, 0, 1, 1, 1]),
         ([CLS, A, SEP, SEP], [0, 0, 0, 1]),
     ]
-    assert (both.targets.dtype, both.targets.tolist(), both.truncated) == (np.float32, [0.25, 3.0], 1)
+    assert (both.labels.dtype, both.labels.tolist(), both.truncated) == (np.float32, [0.25, 3.0], 1)
 
 
 def test_without_labels_there_are_no_targets() -> None:
     found = YES_NO.encode(texts("a", "b"), TOKENIZER, labelled=False)
-    assert (found.targets.tolist(), found.target_counts.tolist()) == ([], [0, 0])
-    assert len(collate(found, np.array([1])).targets) == 0
+    assert (found.labels.tolist(), found.label_counts.tolist()) == ([], [0, 0])
+    assert len(collate(found, np.array([1])).labels) == 0
 
 
 def test_special_tokens_in_a_text_are_ordinary_words() -> None:
@@ -269,7 +271,7 @@ def test_items_of_several_sequences_repeat_their_first_segment() -> None:
         [CLS, B, SEP, C, SEP],
         [CLS, B, SEP, SEP],
     ]
-    assert (found.items, found.example_ids.tolist(), found.truncated) == (2, [0, 0, 1, 1], 1)
+    assert (found.num_items, found.example_ids.tolist(), found.truncated) == (2, [0, 0, 1, 1], 1)
 
 
 PUBLISHED = [
@@ -286,7 +288,7 @@ def test_published_examples_are_encoded_as_in_transformers(name: str, task: Clas
     if not path.exists() or not vocab.exists():
         pytest.skip(f"{path} or {vocab} is absent (set BERTWRIGHT_DATA)")
     examples: list[Any] = list(task.read(str(path)))[:1_000]
-    task = task.fitted(examples)
+    task = task.with_labels_of(examples)
     found = task.encode(examples, Tokenizer.load(vocab, lowercase=True))
     theirs = BertTokenizerFast(vocab=str(vocab), do_lower_case=True)(
         [example.text for example in examples],
@@ -296,7 +298,7 @@ def test_published_examples_are_encoded_as_in_transformers(name: str, task: Clas
     )
     assert sequences(found) == list(zip(theirs["input_ids"], theirs["token_type_ids"], strict=True))
     assert (found.truncated > 0) == (task.max_length < 128)
-    assert len(found.targets) == len(examples)
+    assert len(found.labels) == len(examples)
 
 
 # --- loss, decoding, scores
@@ -405,11 +407,11 @@ def test_a_label_that_training_did_not_have(tmp_path: Path) -> None:
 
 def test_one_class_only_and_no_label_at_all() -> None:
     with pytest.raises(ValueError, match=r"line 2: from there on all examples \(2\) have the same in 'label': 'yes'"):
-        Classification().fitted(texts("a", "b", labels=["yes", "yes"]))
+        Classification().with_labels_of(texts("a", "b", labels=["yes", "yes"]))
     with pytest.raises(ValueError, match=r"all examples \(2\) have the same in 'label': 2\.5"):
-        Regression().fitted(texts("a", "b", labels=[2.5, 2.5]))
+        Regression().with_labels_of(texts("a", "b", labels=[2.5, 2.5]))
     with pytest.raises(ValueError, match="no examples"):
-        Classification().fitted([])
+        Classification().with_labels_of([])
     with pytest.raises(ValueError, match="line 3: the label is not known"):
         YES_NO.check(texts("a", "b", labels=["yes", None]))
 
@@ -444,8 +446,8 @@ def test_bad_settings(kind: Any, fields: dict[str, Any], message: str) -> None:
 def test_settings_that_do_not_suit_the_labels_found() -> None:
     examples = texts("a", "b", "c", labels=["0", "1", "2"])
     with pytest.raises(ValueError, match="set it to macro_f1"):
-        Classification(metric="f1").fitted(examples)
+        Classification(metric="f1").with_labels_of(examples)
     with pytest.raises(ValueError, match="pos_label = 'yes' is none of the labels: '0', '1', '2'"):
-        Classification(pos_label="yes").fitted(examples)
+        Classification(pos_label="yes").with_labels_of(examples)
     with pytest.raises(ValueError, match="the labels are not known yet"):
         _ = Classification().head

@@ -51,9 +51,9 @@ def test_taken_items_keep_their_own_tokens_rows_and_targets() -> None:
     batch = collate(given_items, np.array([1, 0]))
     assert batch.batch.cu_seqlens.tolist() == [0, 2, 6, 9, 14]
     assert batch.batch.input_ids.tolist() == [*given_items.input_ids[8:], *given_items.input_ids[:8]]
-    assert batch.rows.tolist() == [0, 2, 6, 9]
-    assert batch.targets.tolist() == given_items.targets[::-1].tolist()
-    assert batch.count == 2
+    assert batch.positions.tolist() == [0, 2, 6, 9]
+    assert batch.labels.tolist() == given_items.labels[::-1].tolist()
+    assert batch.num_labels == 2
 
 
 def test_a_step_does_not_depend_on_micro_batches_or_ranks() -> None:
@@ -65,8 +65,8 @@ def test_a_step_does_not_depend_on_micro_batches_or_ranks() -> None:
         model.zero_grad()
         for rank in range(world_size):
             for batch in micro_batches(data, 3, 6, seed=0, tokens=tokens, part=(rank, world_size)):
-                logits = model(batch.batch, batch.rows)
-                (torch.nn.functional.cross_entropy(logits, batch.targets, reduction="sum") / batch.count).backward()
+                logits = model(batch.batch, batch.positions)
+                (torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / batch.num_labels).backward()
         return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
     whole = gradient(1_000, 1)
@@ -86,5 +86,5 @@ def test_outputs_are_those_of_each_sequence_alone(lengths: list[int]) -> None:
     for number in range(len(lengths)):
         alone = collate(data, np.array([number]))
         with torch.inference_mode():
-            expected = model(alone.batch, alone.rows).numpy()
+            expected = model(alone.batch, alone.positions).numpy()
         np.testing.assert_allclose(found[number : number + 1], expected, atol=1e-5)

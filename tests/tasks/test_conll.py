@@ -63,8 +63,8 @@ def test_columns_by_hand(tmp_path):
     path = write(tmp_path, NEWS)
     found = read(path)
     assert shown(found) == [(1, "EU rejects", "B-ORG O"), (1, "#", "O"), (2, "Peter", "B-PER")]
-    assert [one.place_of(len(one.words) - 1) for one in found] == [f"{path}, line {line}" for line in (4, 6, 9)]
-    assert found[0].place == f"{path}, line 3"
+    assert [one.location_of(len(one.words) - 1) for one in found] == [f"{path}, line {line}" for line in (4, 6, 9)]
+    assert found[0].location == f"{path}, line 3"
     assert shown(read(path, "1", "2"))[0] == (1, "EU rejects", "NNP VBZ")
     assert shown(read(path, "-3", "3"))[0] == (1, "NNP VBZ", "B-NP B-VP")
     assert [one.tags for one in read(path, labelled=False)] == [None] * 3
@@ -77,7 +77,7 @@ def test_treebank_by_hand(tmp_path):
         (1, ("Do", "n't", "go in"), ("AUX", "PART", "VERB")),
         (2, ("_",), ("SYM",)),
     ]
-    assert [found[0].place_of(word) for word in range(3)] == [f"{path}, line {line}" for line in (4, 5, 7)]
+    assert [found[0].location_of(word) for word in range(3)] == [f"{path}, line {line}" for line in (4, 5, 7)]
     assert read(path, "lemma", "XPOS")[0].tags == ("VBP", "RB", "VB")
     assert read(path, "3", "5")[0].words == ("do", "not", "go")
 
@@ -85,7 +85,7 @@ def test_treebank_by_hand(tmp_path):
 def test_json_lines_by_hand(tmp_path):
     path = write(tmp_path, '{"words": ["a b", ""], "tags": ["O", "X"]}\n\n{"tags": [], "words": []}\n', "a.jsonl")
     found = read(path)
-    assert [(one.words, one.tags, one.place) for one in found] == [
+    assert [(one.words, one.tags, one.location) for one in found] == [
         (("a b", ""), ("O", "X"), f"{path}, line 1"),
         ((), (), f"{path}, line 3"),
     ]
@@ -113,7 +113,7 @@ def test_parquet_of_the_hub_by_hand(tmp_path):
     path = hub_file(tmp_path / "train.parquet", NAMED, ner_tags=NER)
     found = read(path, "tokens", "ner_tags")
     assert shown(found) == [(0, "Angela Merkel", "B-PER I-PER"), (1, "in Paris .", "O B-LOC O")]
-    assert [one.place_of(1) for one in found] == [f"{path}, row 1", f"{path}, row 2"]
+    assert [one.location_of(1) for one in found] == [f"{path}, row 1", f"{path}, row 2"]
     assert [one.tags for one in read(path, "tokens", labelled=False)] == [None, None]
 
 
@@ -128,7 +128,7 @@ def test_the_parts_of_a_data_set_are_named_by_a_glob(tmp_path, monkeypatch):
     for part in (0, 1):
         hub_file(tmp_path / f"train-{part}.parquet", NAMED, ner_tags=NER)
     found = read(f"{tmp_path}/train-*.parquet", "tokens", "ner_tags")
-    assert [one.place for one in found] == [
+    assert [one.location for one in found] == [
         f"{tmp_path}/train-{part}.parquet, row {row}" for part in (0, 1) for row in (1, 2)
     ]
     assert len({one.document for one in found}) == 4
@@ -387,7 +387,7 @@ def test_without_tags_a_json_line_may_hold_running_text(tmp_path: Path) -> None:
     first, second = read_sentences(str(path), "text", None, labelled=False)
     assert first.words == ("Merkel", "visited", "Paris", ".")
     assert [first.text[begin:end] for begin, end in first.offsets] == [*first.words]  # type: ignore[index]
-    assert first.place == f"{path}, line 1"
+    assert first.location == f"{path}, line 1"
     assert second.words == ("two", "words")
     with pytest.raises(ValueError, match="line 1"):
         list(read_sentences(str(path), "text", None, labelled=True))

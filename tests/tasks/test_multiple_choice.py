@@ -111,16 +111,16 @@ def test_every_ending_is_a_sequence_with_its_prompt() -> None:
         [CLS, A, B, SEP, SEP],
         [CLS, A, B, SEP, D, SEP],
     ]
-    assert (found.items, found.width, found.truncated, found.targets.tolist()) == (2, 2, 1, [1, 0])
+    assert (found.num_items, found.sequences_per_item, found.truncated, found.labels.tolist()) == (2, 2, 1, [1, 0])
     batch = collate(found, np.array([1]))
     assert batch.batch.input_ids.tolist() == [CLS, A, B, SEP, SEP, CLS, A, B, SEP, D, SEP]
-    assert (batch.rows.tolist(), batch.targets.tolist(), batch.count) == ([0, 5], [0], 1)
+    assert (batch.positions.tolist(), batch.labels.tolist(), batch.num_labels) == ([0, 5], [0], 1)
     assert task.head == HeadSpec("choice", 1)
 
 
 def test_endings_compete_within_their_question() -> None:
     examples = [question("a", "b", "c", label=0), question("a", "c", "d", label=1)]
-    task = IN_LIST.fitted(examples)
+    task = IN_LIST.with_labels_of(examples)
     found = task.encode(examples, TOKENIZER)
     logits = torch.tensor([[0.0], [math.log(3)], [7.0], [7.0]])
     batch = collate(found, np.array([0, 1]))
@@ -160,7 +160,7 @@ def test_codah_is_encoded_as_in_transformers(max_length: int) -> None:
     assert found.input_ids.tolist() == [number for ids in theirs["input_ids"] for number in ids]
     assert found.token_type_ids.tolist() == [number for types in theirs["token_type_ids"] for number in types]
     last_column = [int(line.split("\t")[-1]) for line in path.read_text().splitlines()]
-    assert found.targets.tolist() == last_column
+    assert found.labels.tolist() == last_column
 
 
 # --- bad input
@@ -219,7 +219,7 @@ def test_examples_given_in_python_are_checked_too() -> None:
     with pytest.raises(ValueError, match="line 1: the label is not known"):
         IN_LIST.check([question("a", "b", "c")])
     with pytest.raises(ValueError, match="no examples"):
-        IN_LIST.fitted([])
+        IN_LIST.with_labels_of([])
 
 
 @pytest.mark.parametrize(

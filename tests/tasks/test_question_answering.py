@@ -51,7 +51,7 @@ TASKS = st.builds(
     max_query_length=st.integers(1, 3),
     max_answer_length=st.integers(1, 20),
     n_best_size=st.integers(1, 30),
-    impossible=st.booleans(),
+    allow_no_answer=st.booleans(),
     threshold=st.sampled_from([0.0, -1.5, 2.0]),
 )
 
@@ -70,7 +70,7 @@ def shown(encoded: EncodedQuestions) -> list[str]:
 def drawn(encoded: EncodedQuestions, seed: int = 0, levels: int | None = None) -> np.ndarray:
     """Outputs for every row; few `levels` make many of them alike."""
     rng = np.random.default_rng(seed)
-    shape = (len(encoded.rows), 2)
+    shape = (len(encoded.positions), 2)
     return (rng.normal(size=shape) if levels is None else rng.integers(levels, size=shape)).astype(np.float32)
 
 
@@ -86,12 +86,12 @@ def test_windows_by_hand() -> None:
         "[CLS] a b [SEP] g h i j [SEP]",
     ]
     assert encoded.token_type_ids[:10].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
-    assert encoded.targets.tolist() == [[0, 0], [6, 7], [4, 5]]  # only half of "g h" is in the first window
-    assert encoded.target_counts.tolist() == [1, 1, 1]
+    assert encoded.labels.tolist() == [[0, 0], [6, 7], [4, 5]]  # only half of "g h" is in the first window
+    assert encoded.label_counts.tolist() == [1, 1, 1]
     assert encoded.example_ids.tolist() == [0, 0, 0]
-    assert encoded.rows.tolist() == [*range(10), *range(10), *range(9)]
+    assert encoded.positions.tolist() == [*range(10), *range(10), *range(9)]
     assert encoded.position_counts.tolist() == encoded.lengths.tolist()
-    assert (encoded.items, encoded.truncated) == (3, 0)
+    assert (encoded.num_items, encoded.truncated) == (3, 0)
 
 
 def test_a_long_question_is_cut_and_counted() -> None:
@@ -115,23 +115,23 @@ def test_an_answer_takes_the_tokens_that_share_a_character_with_it() -> None:
     }
     for answer, (first, last) in cases.items():
         encoded = task.encode([asked("abc d e", answer=answer)], TOKENIZER)
-        assert (encoded.targets - encoded.context_at[:, None]).tolist() == [[first, last]], answer
+        assert (encoded.labels - encoded.context_at[:, None]).tolist() == [[first, last]], answer
 
 
 def test_what_cannot_be_learned_is_left_out_and_named() -> None:
-    lost = asked("c d", place="own.jsonl, line 2", answers=(GoldAnswer("x", None),))
+    lost = asked("c d", location="own.jsonl, line 2", answers=(GoldAnswer("x", None),))
     examples = [asked("c d", answer="d"), lost, asked("e f", is_impossible=True)]
     encoded = SMALL.encode(examples, TOKENIZER)
     assert encoded.example_ids.tolist() == [0, 2]
-    assert encoded.targets.tolist() == [[5, 5], [0, 0]]
+    assert encoded.labels.tolist() == [[5, 5], [0, 0]]
     (note,) = SMALL.notes(examples)
     assert note.endswith("(own.jsonl, line 2)")
     assert SMALL.reported(examples) == {"answers": {"moved": (), "left_out": ("own.jsonl, line 2",)}}
     assert SMALL.encode(examples, TOKENIZER, labelled=False).example_ids.tolist() == [0, 1, 2]  # but it is answered
-    assert SMALL.encode(examples, TOKENIZER, labelled=False).targets.shape == (0, 2)
-    assert SMALL.fitted(examples) == SMALL
+    assert SMALL.encode(examples, TOKENIZER, labelled=False).labels.shape == (0, 2)
+    assert SMALL.with_labels_of(examples) == SMALL
     with pytest.raises(ValueError, match=r"none of 1 questions has an answer .* the first is own\.jsonl, line 2"):
-        SMALL.fitted([lost])
+        SMALL.with_labels_of([lost])
 
 
 def test_what_is_scored_needs_answers_but_no_place_for_them() -> None:
@@ -139,12 +139,12 @@ def test_what_is_scored_needs_answers_but_no_place_for_them() -> None:
         [asked("c d", answers=(GoldAnswer("x", None),)), asked("e f", is_impossible=True), asked("c d", answer="d")]
     )
     with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: its answers are not known"):
-        SMALL.check([asked("c d", answer="d"), asked("e f", place="own.jsonl, line 3")])
+        SMALL.check([asked("c d", answer="d"), asked("e f", location="own.jsonl, line 3")])
 
 
 def test_an_answer_of_characters_that_are_no_token_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"^dev\.json, question 7: the answer '\\x00' has no token"):
-        SMALL.encode([asked("c \x00 d", answer="\x00", place="dev.json, question 7")], TOKENIZER)
+        SMALL.encode([asked("c \x00 d", answer="\x00", location="dev.json, question 7")], TOKENIZER)
 
 
 def test_a_context_is_tokenized_once_for_all_its_questions() -> None:
@@ -174,7 +174,7 @@ def test_every_token_of_a_context_is_in_a_window(task: QuestionAnswering, exampl
 
 
 @pytest.mark.parametrize(("max_length", "doc_stride"), [(384, 128), (96, 20)])
-def test_windows_and_targets_are_those_of_transformers(max_length: int, stride: int, tmp_path: Path) -> None:
+def test_windows_and_targets_are_those_of_transformers(max_length: int, doc_stride: int, tmp_path: Path) -> None:
     """As its run_qa.py prepares training, but that its `stride` is what two windows share."""
     sources = DATA / "vocab" / "bert-base-uncased-vocab.txt", DATA / "squad" / "dev-v1.1.json"
     for source in sources:
@@ -183,7 +183,7 @@ def test_windows_and_targets_are_those_of_transformers(max_length: int, stride: 
     vocab = tmp_path / "vocab.txt"
     vocab.write_bytes(sources[0].read_bytes())
     theirs, ours = BertTokenizerFast.from_pretrained(tmp_path), Tokenizer.load(vocab, lowercase=True)
-    task = QuestionAnswering(max_length=max_length, doc_stride=stride)
+    task = QuestionAnswering(max_length=max_length, doc_stride=doc_stride)
     examples = list(task.read(str(sources[1])))[:2_000:20]
     encoded = task.encode(examples, ours)
     window = 0
@@ -197,7 +197,7 @@ def test_windows_and_targets_are_those_of_transformers(max_length: int, stride: 
             example.context,
             truncation="only_second",
             max_length=max_length,
-            doc_stride=room - stride,
+            stride=room - doc_stride,
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
@@ -213,7 +213,7 @@ def test_windows_and_targets_are_those_of_transformers(max_length: int, stride: 
                     max(place for place in context if offsets[place][0] <= target.start),
                     min(place for place in context if offsets[place][1] >= stop),
                 ]
-            assert encoded.targets[window].tolist() == expected
+            assert encoded.labels[window].tolist() == expected
             window += 1
     assert window == len(encoded.lengths) > len(examples) * (1 if max_length == 384 else 2)
 
@@ -227,10 +227,10 @@ def test_a_very_long_context_is_answered_from_any_place() -> None:
     task = QuestionAnswering()
     encoded = task.encode(examples, TOKENIZER)
     assert len(encoded.lengths) == 3 * (1 + -(-(100_000 - 379) // 128))
-    outputs = np.zeros((len(encoded.rows), 2), np.float32)
-    hits = np.flatnonzero(encoded.targets[:, 0] > 0)
-    outputs[encoded.starts[hits] + encoded.targets[hits, 0], 0] = 9  # the model points at what it should learn
-    outputs[encoded.starts[hits] + encoded.targets[hits, 1], 1] = 9
+    outputs = np.zeros((len(encoded.positions), 2), np.float32)
+    hits = np.flatnonzero(encoded.labels[:, 0] > 0)
+    outputs[encoded.starts[hits] + encoded.labels[hits, 0], 0] = 9  # the model points at what it should learn
+    outputs[encoded.starts[hits] + encoded.labels[hits, 1], 1] = 9
     found = task.decode(examples, encoded, outputs)
     assert [answer.text for answer in found] == answers
     assert [context[answer.start : answer.end] for answer in found] == answers
@@ -249,7 +249,7 @@ def test_the_loss_is_that_of_each_window_alone(smoothing: float) -> None:
     bounds = batch.batch.cu_seqlens.tolist()
     losses = [
         torch.nn.functional.cross_entropy(twin[begin:end, side], target[side], label_smoothing=smoothing)
-        for begin, end, target in zip(bounds[:-1], bounds[1:], batch.targets, strict=True)
+        for begin, end, target in zip(bounds[:-1], bounds[1:], batch.labels, strict=True)
         for side in (0, 1)
     ]
     expected = torch.stack(losses).sum() / 2
@@ -258,7 +258,7 @@ def test_the_loss_is_that_of_each_window_alone(smoothing: float) -> None:
     loss.backward()
     expected.backward()
     torch.testing.assert_close(logits.grad, twin.grad)
-    assert batch.count == 5
+    assert batch.num_labels == 5
 
 
 def test_the_loss_of_outputs_that_know_nothing() -> None:
@@ -278,11 +278,11 @@ def test_a_model_learns_to_point() -> None:
     config = BertConfig(vocab_size=TOKENIZER.vocab_size, hidden_dropout=0.0, attention_dropout=0.0, **sizes)
     model = BertForTask(config, task.head)
     batch = collate(encoded := task.encode(examples, TOKENIZER), np.arange(len(examples)))
-    assert encoded.items == len(examples)
+    assert encoded.num_items == len(examples)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         optimizer.zero_grad()
-        loss = task.loss(model(batch.batch, batch.rows), batch) / batch.count
+        loss = task.loss(model(batch.batch, batch.positions), batch) / batch.num_labels
         loss.backward()
         optimizer.step()
     answers = next(predict_chunks(model, task, TOKENIZER, examples)).predictions
@@ -370,7 +370,7 @@ def test_an_answer_is_cut_from_the_text_as_it_stands() -> None:
     example = asked("  C,  É-d  (JA)!")
     encoded = SMALL.encode([example], TOKENIZER, labelled=False)
     begin = int(encoded.starts[0] + encoded.context_at[0])
-    outputs = np.zeros((len(encoded.rows), 2), np.float32)
+    outputs = np.zeros((len(encoded.positions), 2), np.float32)
     outputs[begin + 2, 0] = outputs[begin + 4, 1] = 5  # c , e - d ( j ##a ) !
     (answer,) = SMALL.decode([example], encoded, outputs)
     assert (answer.text, answer.start, answer.end) == ("É-d", 6, 9)
@@ -429,11 +429,13 @@ def test_the_tuned_threshold_gives_the_best_f1() -> None:
         return task.score(examples, task.decode(examples, encoded, outputs))["f1"]
 
     answers = task.decode(examples, encoded, outputs)
-    tuned = task.tuned(examples, answers)
+    tuned = task.with_threshold_from(examples, answers)
     assert f1(tuned) > f1(task)
     assert f1(tuned) >= max(f1(replace(task, threshold=answer.margin)) for answer in answers)
-    assert tuned.tuned(examples, tuned.decode(examples, encoded, outputs)) == tuned  # whatever τ they were decoded with
-    assert replace(task, allow_no_answer=False).tuned(examples, answers).threshold == 0
+    assert (
+        tuned.with_threshold_from(examples, tuned.decode(examples, encoded, outputs)) == tuned
+    )  # whatever τ they were decoded with
+    assert replace(task, allow_no_answer=False).with_threshold_from(examples, answers).threshold == 0
     assert tuned.score(examples, answers).keys() == {
         *("exact_match", "f1", "has_answer_exact_match", "has_answer_f1", "no_answer_accuracy")
     }

@@ -74,7 +74,7 @@ def test_json_lines_spell_answers_in_several_ways(tmp_path: Path, answers: Any) 
     path = write(tmp_path, json.dumps(line(answers=answers)) + "\r\n\n" + json.dumps(line(answers=[])), "own.jsonl")
     first, second = read_questions(path)
     assert first == QaExample("1", "Where is Bob?", CONTEXT, (GoldAnswer("Oslo", 32),), False, f"{path}, line 1")
-    assert (second.id, second.is_impossible, second.place) == ("3", True, f"{path}, line 3")
+    assert (second.id, second.is_impossible, second.location) == ("3", True, f"{path}, line 3")
     assert first.context is second.context
 
 
@@ -96,7 +96,7 @@ def test_parquet_as_the_hub_has_it(tmp_path: Path) -> None:
         (example,) = read_questions(str(path))
         assert example.id == row["id"]
         assert example.target == (GoldAnswer("Oslo", 32) if row["id"] == "a" else GoldAnswer("Rome", 13))
-        assert example.place == f"{path}, row 1"
+        assert example.location == f"{path}, row 1"
     polars.DataFrame([row]).drop("answers").write_parquet(path)
     (example,) = read_questions(str(path), labelled=False)
     assert example.answers == ()
@@ -119,8 +119,8 @@ def test_answers_that_do_not_stand_where_the_file_says(tmp_path: Path, text: str
     assert example.answers == (gold,)  # an answer without a place still counts when answers are scored
     assert example.learnable == (gold.start is not None)
     assert placement([example]) == (
-        (example.place,) if gold.moved else (),
-        () if example.learnable else (example.place,),
+        (example.location,) if gold.moved else (),
+        () if example.learnable else (example.location,),
     )
 
 
@@ -133,7 +133,7 @@ def test_the_first_answer_with_a_place_is_learned(tmp_path: Path) -> None:
 
 def test_notes_count_and_name() -> None:
     def example(number: int, gold: GoldAnswer) -> QaExample:
-        return QaExample(str(number), "?", "", (gold,), place=f"question {number}")
+        return QaExample(str(number), "?", "", (gold,), location=f"question {number}")
 
     assert placement([example(1, GoldAnswer("x", 3))]).notes() == []
     found = placement(

@@ -44,7 +44,7 @@ def shown(encoded) -> list[str]:
     found = []
     for number, (begin, end) in enumerate(zip(encoded.starts, encoded.starts[1:], strict=False)):
         names = tokens(encoded.input_ids[begin:end]).split()
-        for row in encoded.rows[encoded.row_starts[number] : encoded.row_starts[number + 1]]:
+        for row in encoded.positions[encoded.position_starts[number] : encoded.position_starts[number + 1]]:
             names[row] = f"<{names[row]}>"
         found.append(" ".join(names))
     return found
@@ -57,18 +57,18 @@ def test_a_sentence_is_a_window_and_a_words_first_token_carries_its_tag():
     examples = [TagExample(("Anna", "ab", "\x00", "in"), ("B-PER", "I-PER", "O", "B-LOC")), TagExample(("a",), ("O",))]
     encoded = TASK.encode(examples, TOKENIZER)
     assert shown(encoded) == ["[CLS] <Anna> <a> ##b <[UNK]> <in> [SEP]", "[CLS] <a> [SEP]"]
-    assert encoded.targets.tolist() == [2, 3, 0, 1, 0]
-    assert (encoded.example_ids.tolist(), encoded.position_counts.tolist(), encoded.target_counts.tolist()) == (
+    assert encoded.labels.tolist() == [2, 3, 0, 1, 0]
+    assert (encoded.example_ids.tolist(), encoded.position_counts.tolist(), encoded.label_counts.tolist()) == (
         [0, 1],
         [4, 1],
         [4, 1],
     )
     assert encoded.token_type_ids.tolist() == [0] * 10
     batch = collate(encoded, np.array([1, 0]))
-    assert batch.rows.tolist() == [1, 4, 5, 7, 8]
-    assert batch.targets.tolist() == [0, 2, 3, 0, 1]
+    assert batch.positions.tolist() == [1, 4, 5, 7, 8]
+    assert batch.labels.tolist() == [0, 2, 3, 0, 1]
     unlabelled = TASK.encode(examples, TOKENIZER, labelled=False)
-    assert (unlabelled.targets.tolist(), unlabelled.target_counts.tolist()) == ([], [0, 0])
+    assert (unlabelled.labels.tolist(), unlabelled.label_counts.tolist()) == ([], [0, 0])
 
 
 def test_a_long_sentence_is_cut_between_words_and_its_pieces_overlap():
@@ -85,7 +85,7 @@ def test_a_word_longer_than_the_window_keeps_its_beginning_and_is_counted():
     example = TagExample(("a", "abcdefghab", "b"), ("O", "B-PER", "O"))
     encoded = replace(TASK, max_length=8).encode([example, example, TagExample(("a",), ("O",))], TOKENIZER)
     assert shown(encoded)[:3] == ["[CLS] <a> [SEP]", "[CLS] <a> ##b ##c ##d ##e ##f [SEP]", "[CLS] <b> [SEP]"]
-    assert encoded.targets.tolist() == [0, 2, 0, 0, 2, 0, 0]
+    assert encoded.labels.tolist() == [0, 2, 0, 0, 2, 0, 0]
     assert encoded.truncated == 2
 
 
@@ -113,7 +113,7 @@ def test_document_context_fills_the_window_from_both_sides(tmp_path):
         task = replace(TASK, context=True, max_length=max_length)
         encoded = task.encode(list(task.read(str(path))), TOKENIZER)
         assert shown(encoded) == windows
-        assert len(encoded.targets) == 10
+        assert len(encoded.labels) == 10
     alone = TASK.encode(list(TASK.read(str(path))), TOKENIZER)
     assert shown(alone)[1:3] == ["[CLS] <Anna> <lives> <in> [SEP]", "[CLS] <c> ##d ##e [SEP]"]
 
@@ -144,7 +144,7 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
     read: list[list[int]] = [[] for _ in examples]
     for number, owner in enumerate(encoded.example_ids):
         ids = encoded.input_ids[encoded.starts[number] : encoded.starts[number + 1]].tolist()
-        rows = encoded.rows[encoded.row_starts[number] : encoded.row_starts[number + 1]].tolist()
+        rows = encoded.positions[encoded.position_starts[number] : encoded.position_starts[number + 1]].tolist()
         assert (ids[0], ids[-1]) == (TOKENIZER.cls_id, TOKENIZER.sep_id)
         assert rows == sorted(set(rows))
         example = given_examples[owner]
@@ -276,7 +276,7 @@ def test_the_loss_is_the_sum_over_words():
     batch = collate(TASK.encode(examples, TOKENIZER), np.array([1, 0]))
     logits = torch.from_numpy(logits_for(["B-LOC", "O", "O"]))
     assert TASK.loss(logits, batch).item() == pytest.approx(-math.log(0.5) - math.log(0.5 / 3) - math.log(0.5))
-    smoothed = F.cross_entropy(logits, batch.targets, label_smoothing=0.1).item()
+    smoothed = F.cross_entropy(logits, batch.labels, label_smoothing=0.1).item()
     assert TASK.loss(logits, batch, smoothing=0.1).item() == pytest.approx(smoothed * 3)
 
 
@@ -308,14 +308,14 @@ def test_a_small_model_learns_tags_and_a_long_text_keeps_its_words():
     words, tags = ("Anna", "lives", "in", "Paris"), ("B-PER", "O", "O", "B-LOC")
     turned = [TagExample(words[first:] + words[:first], tags[first:] + tags[:first]) for first in range(4)]
     examples = [TagExample(3 * one.words, 3 * one.tags) for one in turned]
-    task = Tagging(max_length=16).fitted(examples)
+    task = Tagging(max_length=16).with_labels_of(examples)
     network = model(task)
     encoded = task.encode(examples, TOKENIZER)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
     for _ in range(60):
-        batch = collate(encoded, np.arange(encoded.items))
+        batch = collate(encoded, np.arange(encoded.num_items))
         optimizer.zero_grad()
-        (task.loss(network(batch.batch, batch.rows), batch) / batch.count).backward()
+        (task.loss(network(batch.batch, batch.positions), batch) / batch.num_labels).backward()
         optimizer.step()
     assert task.score(examples, task.decode(examples, encoded, predict_logits(network, encoded)))["f1"] == 1.0
     text = "Anna lives in Paris " * 30
@@ -347,18 +347,18 @@ def labelled(*tags: str) -> TagExample:
 )
 def test_training_tells_scheme_labels_and_what_can_be_scored(task, sequences, scheme, labels, metric):
     examples = [labelled(*tags) for tags in sequences]
-    fitted = task.fitted(examples)
+    fitted = task.with_labels_of(examples)
     assert (fitted.scheme, fitted.labels, fitted.metric) == (scheme, labels, metric)
     assert fitted.head == ("token", len(labels))
     assert fitted.label_names == labels
-    assert fitted.fitted(examples) == fitted
+    assert fitted.with_labels_of(examples) == fitted
     assert fitted.metric in fitted.score(
         examples, [TagPrediction(one.words, to_canonical_scheme(one.tags, scheme), (), ()) for one in examples]
     )
 
 
 def test_a_fitted_task_is_kept_whole(tmp_path):
-    task = Tagging(words="form", context=True).fitted([labelled("B-A", "O")])
+    task = Tagging(words="form", context=True).with_labels_of([labelled("B-A", "O")])
     write_task(tmp_path, task)
     values = json.loads((tmp_path / "task.json").read_text())
     assert values.pop("kind") == "tagging"
@@ -379,7 +379,7 @@ def test_a_fitted_task_is_kept_whole(tmp_path):
 )
 def test_training_tags_that_make_no_task_are_refused(task, sequences, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        task.fitted([labelled(*tags) for tags in sequences])
+        task.with_labels_of([labelled(*tags) for tags in sequences])
 
 
 def test_a_tag_that_training_did_not_have_is_refused_with_its_place():
@@ -407,11 +407,11 @@ def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
     with pytest.raises(ValueError, match="tag 'B' of 'w0'"):
         foreign.check([labelled("B", "O")])
     encoded = TASK.encode(sentences, TOKENIZER)
-    logits = torch.randn(len(encoded.rows), len(TASK.labels))
-    known = [number for number, target in enumerate(encoded.targets) if target >= 0]
+    logits = torch.randn(len(encoded.positions), len(TASK.labels))
+    known = [number for number, target in enumerate(encoded.labels) if target >= 0]
     assert len(known) == 5
     batch = collate(encoded, np.arange(3))
-    expected = torch.nn.functional.cross_entropy(logits[known], batch.targets[known], reduction="sum")
+    expected = torch.nn.functional.cross_entropy(logits[known], batch.labels[known], reduction="sum")
     torch.testing.assert_close(TASK.loss(logits, batch), expected)
     found = [TagPrediction(one.words, tags, (1.0,) * 2, ()) for one, tags in
              zip(sentences, [("B-LOC", "O"), ("O", "B-LOC"), ("B-PER", "O")], strict=True)]  # fmt: skip
@@ -421,7 +421,7 @@ def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
 
 def test_entities_of_one_kind_may_go_without_a_name():
     """As those of biomedical corpora that mark diseases alone: B I O."""
-    task = Tagging().fitted([labelled("B", "O")])
+    task = Tagging().with_labels_of([labelled("B", "O")])
     assert task.labels == ("O", "B")
     sentences = [labelled("B", "I"), labelled("O", "B")]
     assert task.score_notes(sentences) == ["1 word has a tag that training never showed (I): scored, and never found"]
@@ -462,9 +462,14 @@ def test_real_sentences_keep_every_word(context):
         pytest.skip(f"{path} or {vocab} is absent (set BERTWRIGHT_DATA)")
     task = Tagging(context=context, max_length=256)
     examples = list(task.read(str(path)))
-    task = task.fitted(examples)
+    task = task.with_labels_of(examples)
     encoded = task.encode(examples, Tokenizer.load(vocab, lowercase=False))
     assert task.labels == ("O", *(f"{prefix}-{name}" for prefix in "BI" for name in ("LOC", "MISC", "ORG", "PER")))
-    assert (encoded.items, len(encoded.rows), len(encoded.targets), encoded.truncated) == (3_250, 51_362, 51_362, 0)
+    assert (encoded.num_items, len(encoded.positions), len(encoded.labels), encoded.truncated) == (
+        3_250,
+        51_362,
+        51_362,
+        0,
+    )
     gold = [TagPrediction(one.words, one.tags or (), (), ()) for one in examples]
     assert task.score(examples, gold) == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "accuracy": 1.0}

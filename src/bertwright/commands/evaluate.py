@@ -62,7 +62,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
         task.check(examples)
         encoded = task.encode(examples, model.tokenizer, labelled=False)
-        with item_progress(console, "evaluating", encoded.items) as advance:
+        with item_progress(console, "evaluating", encoded.num_items) as advance:
             found = evaluate_examples(network, task, examples, encoded, advance=advance)
         if part is not None:
             part.write_text(json.dumps(found.scores, indent=2) + "\n", encoding="utf-8")

@@ -102,7 +102,11 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     with execution_context(settings.device) as place:
         model, task, _ = load_for_task(settings.model, settings.overrides, place)
         if settings.output is None:
-            typed = list(_piped(task)) if settings.texts == (STDIN,) else task.typed(settings.texts, "what was typed")
+            typed = (
+                list(_piped(task))
+                if settings.texts == (STDIN,)
+                else task.examples_from_texts(settings.texts, "what was typed")
+            )
             with item_progress(console, "predicting", len(typed)) as advance:
                 shown = list(_predictions(model, task, typed, tally, advance))
             _show(console, task.shown(shown))
@@ -198,7 +202,7 @@ def _piped(task: AnyTask) -> Iterator[Any]:
         raise ValueError(f"{STDIN_NAME} is read one text a line, and this task takes more than one; name a file")
     number = 0
     for number, line in lines(STDIN_NAME, read_stdin("mend", ReadStats())):
-        yield from task.typed([line.removesuffix("\r")], f"{STDIN_NAME}, line {number}")
+        yield from task.examples_from_texts([line.removesuffix("\r")], f"{STDIN_NAME}, line {number}")
     if not number:
         raise ValueError(f"no text in {STDIN_NAME}; pipe texts in, one a line")
 

@@ -130,7 +130,7 @@ def cached_features(
     folder holds another model's or other data's features, for damaged ones, and for a layer that is not there.
     """
     header = Header(encoder_digest(encoder), rows_digest(encoded), LayerStates(encoder, layers).layers)
-    shape = len(encoded.rows), encoder.config.hidden_size
+    shape = len(encoded.positions), encoder.config.hidden_size
     with lock_folder(folder.parent):
         remove_stale_parts(folder.parent)
         if (kept := check_cache_key(folder, header.model, header.data)) is not None:
@@ -188,7 +188,7 @@ def encoder_digest(encoder: Encoder) -> str:
 
 def rows_digest(encoded: Encoded) -> str:
     """Digest of the tokens that an encoder is given and of the rows asked for."""
-    given = (encoded.input_ids, encoded.token_type_ids, encoded.lengths, encoded.rows, encoded.position_counts)
+    given = (encoded.input_ids, encoded.token_type_ids, encoded.lengths, encoded.positions, encoded.position_counts)
     return digest_bytes(*(_digest(array).encode() for array in given))
 
 
@@ -215,9 +215,9 @@ def _compute(
     bounds = _blocks(encoded)
     advance(bounds[len(digests)])
     for first, last in pairwise(bounds[len(digests) :]):
-        part = _part(encoded, first * encoded.width, last * encoded.width)
+        part = _part(encoded, first * encoded.sequences_per_item, last * encoded.sequences_per_item)
         try:
-            found = predict_logits(states, part, advance).reshape(len(part.rows), len(files), -1)
+            found = predict_logits(states, part, advance).reshape(len(part.positions), len(files), -1)
             if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:
                 raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
         except (DivergedError, ValueError):  # which nobody could go on with
@@ -272,7 +272,10 @@ def _npy(shape: tuple[int, int]) -> tuple[bytes, int]:
 
 def _block_rows(encoded: Encoded, first: int, last: int) -> slice:
     """The rows of the items from `first` to before `last`."""
-    return slice(encoded.row_starts[first * encoded.width], encoded.row_starts[last * encoded.width])
+    return slice(
+        encoded.position_starts[first * encoded.sequences_per_item],
+        encoded.position_starts[last * encoded.sequences_per_item],
+    )
 
 
 def _block_digests(files: Sequence[npt.NDArray[np.float16]], encoded: Encoded) -> Iterator[str]:
@@ -290,14 +293,14 @@ def _blocks(encoded: Encoded) -> list[int]:
 
     They depend on the data alone: a resumed computation must meet the same ones.
     """
-    of_items = encoded.row_starts[:: encoded.width]
-    begin = np.searchsorted(of_items, np.arange(BLOCK_ROWS, len(encoded.rows), BLOCK_ROWS))
-    return [int(item) for item in np.unique([0, *begin, encoded.items])]
+    of_items = encoded.position_starts[:: encoded.sequences_per_item]
+    begin = np.searchsorted(of_items, np.arange(BLOCK_ROWS, len(encoded.positions), BLOCK_ROWS))
+    return [int(item) for item in np.unique([0, *begin, encoded.num_items])]
 
 
 def _part(encoded: Encoded, first: int, last: int) -> Encoded:
     """The sequences from `first` to before `last`, without targets."""
-    tokens, rows = (slice(bounds[first], bounds[last]) for bounds in (encoded.starts, encoded.row_starts))
+    tokens, rows = (slice(bounds[first], bounds[last]) for bounds in (encoded.starts, encoded.position_starts))
     sequences = slice(first, last)
     return replace(
         encoded,
@@ -305,10 +308,10 @@ def _part(encoded: Encoded, first: int, last: int) -> Encoded:
         token_type_ids=encoded.token_type_ids[tokens],
         lengths=encoded.lengths[sequences],
         example_ids=encoded.example_ids[sequences],
-        rows=encoded.rows[rows],
+        positions=encoded.positions[rows],
         position_counts=encoded.position_counts[sequences],
-        targets=encoded.targets[:0],
-        target_counts=np.zeros((last - first) // encoded.width, dtype=np.int64),
+        labels=encoded.labels[:0],
+        label_counts=np.zeros((last - first) // encoded.sequences_per_item, dtype=np.int64),
     )
 
 

@@ -384,7 +384,7 @@ def _choice_example(prompt: Any, endings: Any, place: str) -> ChoiceExample:
 
 def _qa_example(number: int, question: Any, context: Any) -> QaExample:
     asked = _text(question, f"question {number}")
-    return QaExample(f"{number}", asked, _text(context, f"context {number}"), place=f"question {number}")
+    return QaExample(f"{number}", asked, _text(context, f"context {number}"), location=f"question {number}")
 
 
 def _tag_example(given: Any, place: str) -> TagExample:

@@ -53,7 +53,7 @@ class TextExample(NamedTuple, Generic[L]):
     """None where the task is about single texts."""
     label: L | None
     """None where it is not known."""
-    place: str
+    location: str
     """Where it comes from, for messages: "file, line 3"."""
 
     @property
@@ -131,11 +131,11 @@ def encode_segments(
         token_type_ids=types,
         lengths=lengths,
         example_ids=np.repeat(np.arange(items), width),
-        rows=np.zeros(len(lengths), dtype=np.int32),
+        positions=np.zeros(len(lengths), dtype=np.int32),
         position_counts=np.ones(len(lengths), dtype=np.int64),
-        targets=targets,
-        target_counts=np.full(items, int(len(targets) > 0)),
-        width=width,
+        labels=targets,
+        label_counts=np.full(items, int(len(targets) > 0)),
+        sequences_per_item=width,
         truncated=int(np.count_nonzero(cut.reshape(items, width).any(1))),
     )
 
@@ -171,23 +171,23 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             raise ValueError(f"max_length = {self.max_length}: at least {least}, [CLS] and [SEP] included")
 
     @abstractmethod
-    def parsed(self, value: Any, place: str) -> L:
+    def parse_label(self, value: Any, place: str) -> L:
         """What a file says is to be found. Raises ValueError, naming the place, where it says nothing of the sort."""
 
     @abstractmethod
-    def targets(self, examples: Sequence[TextExample[L]]) -> npt.NDArray[Any]:
+    def encode_labels(self, examples: Sequence[TextExample[L]]) -> npt.NDArray[Any]:
         """N, what the head should say. Raises ValueError, naming the place, for what it could not say."""
 
     def read(self, path: str, labelled: bool = True) -> Iterator[TextExample[L]]:
         for place, values in read_rows(path, self._columns(labelled)):
             pair = None if self.text_pair is None else values[1]
-            yield TextExample(values[0], pair, self.parsed(values[-1], place) if labelled else None, place)
+            yield TextExample(values[0], pair, self.parse_label(values[-1], place) if labelled else None, place)
 
     @property
     def of_one_text(self) -> bool:
         return self.text_pair is None
 
-    def typed(self, texts: Sequence[str], place: str) -> list[TextExample[L]]:
+    def examples_from_texts(self, texts: Sequence[str], place: str) -> list[TextExample[L]]:
         if self.text_pair is None:
             return [TextExample(text, None, None, place) for text in texts]
         if len(texts) != 2:
@@ -208,17 +208,17 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         return skipped_rows_note(path, self._columns(labelled=True))
 
     def check(self, examples: Sequence[TextExample[L]]) -> None:
-        self.targets(examples)
+        self.encode_labels(examples)
 
     def encode(self, examples: Sequence[TextExample[L]], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
         for example in examples:
             if (example.text_pair is None) != (self.text_pair is None):
                 expected, found = ("one text", "a pair") if self.text_pair is None else ("a pair of texts", "one text")
-                raise ValueError(f"{example.place}: {expected} expected by this task, {found} found")
+                raise ValueError(f"{example.location}: {expected} expected by this task, {found} found")
         sides = [SegmentTokens.of([example.text for example in examples], tokenizer)]
         if self.text_pair is not None:
             sides.append(SegmentTokens.of([example.text_pair or "" for example in examples], tokenizer))
-        return encode_segments(sides, self.targets(examples if labelled else ()), tokenizer, self.max_length)
+        return encode_segments(sides, self.encode_labels(examples if labelled else ()), tokenizer, self.max_length)
 
     def group_keys(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
         return [(example.text, example.text_pair) for example in examples]  # a copy across would be known by heart
@@ -238,7 +238,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         found = set(known_labels(examples))
         if len(found) < 2:
             raise ValueError(
-                f"{examples[0].place}: from there on all examples ({len(examples):,}) have the same in {self.label!r}: "
+                f"{examples[0].location}: from there on all examples ({len(examples):,}) have the same in {self.label!r}: "
                 f"{examples[0].label!r}; at least two different ones are needed"
             )
         return found
@@ -291,25 +291,25 @@ class Classification(TextTask[str, LabelPrediction]):
     def label_names(self) -> tuple[str, ...]:
         return self.labels
 
-    def parsed(self, value: Any, place: str) -> str:
+    def parse_label(self, value: Any, place: str) -> str:
         return label_text(value, self.label, place)
 
-    def fitted(self, examples: Sequence[TextExample[str]]) -> Self:
+    def with_labels_of(self, examples: Sequence[TextExample[str]]) -> Self:
         """This task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
         found = self.varied(examples)
         for label in found:
             if (bare := label.strip()) != label and bare in found:
-                place = next(example.place for example in examples if example.label == label)
+                place = next(example.location for example in examples if example.label == label)
                 raise ValueError(f"{place}: the labels {label!r} and {bare!r} differ in white space alone; mend it")
         return replace(self, labels=self.labels or tuple(sorted(found, key=_order(found))))
 
-    def targets(self, examples: Sequence[TextExample[str]]) -> Ints:
+    def encode_labels(self, examples: Sequence[TextExample[str]]) -> Ints:
         numbers = {label: number for number, label in enumerate(self.labels)}
         labels = known_labels(examples)
         for example, label in zip(examples, labels, strict=True):
             if label not in numbers:
                 raise ValueError(
-                    f"{example.place}: the label {label!r} is not one of the training data: {listed(self.labels)}"
+                    f"{example.location}: the label {label!r} is not one of the training data: {listed(self.labels)}"
                 )
         return np.array([numbers[label] for label in labels], dtype=np.int64)
 
@@ -327,7 +327,7 @@ class Classification(TextTask[str, LabelPrediction]):
         return self.labels[-1] if self.pos_label is None else self.pos_label
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        return F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
+        return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
 
     def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
         probabilities = softmax(outputs)
@@ -384,14 +384,14 @@ class Regression(TextTask[float, float]):
     def head(self) -> HeadSpec:
         return HeadSpec("sequence", 1)
 
-    def parsed(self, value: Any, place: str) -> float:
+    def parse_label(self, value: Any, place: str) -> float:
         text = label_text(value, self.label, place)
         number = _number(text)
         if number is None:
             raise ValueError(f"{place}: a finite number expected in {self.label!r}, {text!r} found")
         return number
 
-    def fitted(self, examples: Sequence[TextExample[float]]) -> Self:
+    def with_labels_of(self, examples: Sequence[TextExample[float]]) -> Self:
         self.varied(examples)
         return self
 
@@ -404,19 +404,19 @@ class Regression(TextTask[float, float]):
             )
             if len(examples) == 1:
                 reason = "and there is no other: correlations need two at least"
-            raise ValueError(f"{examples[0].place}: this number is {found.pop():g}, {reason}")
+            raise ValueError(f"{examples[0].location}: this number is {found.pop():g}, {reason}")
 
-    def targets(self, examples: Sequence[TextExample[float]]) -> Outputs:
+    def encode_labels(self, examples: Sequence[TextExample[float]]) -> Outputs:
         found = np.array(known_labels(examples), dtype=np.float64)
         if odd := np.flatnonzero(~(np.abs(found) <= LARGEST)).tolist():
-            raise ValueError(f"{examples[odd[0]].place}: a finite number expected, {found[odd[0]]} found")
+            raise ValueError(f"{examples[odd[0]].location}: a finite number expected, {found[odd[0]]} found")
         return found.astype(np.float32)
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         """Sum of squared errors. Raises ValueError for a smoothing: numbers have none."""
         if smoothing:
             raise ValueError(f"label smoothing = {smoothing}: a regression has no labels to smooth; set it to 0")
-        return F.mse_loss(logits.squeeze(1), batch.targets, reduction="sum")
+        return F.mse_loss(logits.squeeze(1), batch.labels, reduction="sum")
 
     def decode(self, examples: Sequence[TextExample[float]], encoded: Encoded, outputs: Outputs) -> list[float]:
         numbers: list[float] = outputs[:, 0].tolist()
@@ -447,14 +447,14 @@ class Labelled(Protocol[L_co]):
     def label(self) -> L_co | None: ...
 
     @property
-    def place(self) -> str: ...
+    def location(self) -> str: ...
 
 
 def known_labels(examples: Sequence[Labelled[L]]) -> list[L]:
     """What is to be found, of every example. Raises ValueError, naming the place, where that is not known."""
     labels = [example.label for example in examples if example.label is not None]
     if len(labels) < len(examples):
-        place = next(example.place for example in examples if example.label is None)
+        place = next(example.location for example in examples if example.label is None)
         raise ValueError(f"{place}: the label is not known, but needed here")
     return labels
 

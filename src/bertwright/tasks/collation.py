@@ -39,9 +39,9 @@ def micro_batches(
     `part`: this rank, and how many there are; together they have all items. Neither changes the step: a loss is divided
     by the count of the whole step, and dropout knows a token by its place in it.
     """
-    items = step_items(encoded.items, batch_size, step, seed)
+    items = step_items(encoded.num_items, batch_size, step, seed)
     first_tokens = offsets_from_lengths(encoded.item_lengths[items])
-    count = int(encoded.target_counts[items].sum())
+    count = int(encoded.label_counts[items].sum())
     rank, world_size = part
     begin, end = len(items) * rank // world_size, len(items) * (rank + 1) // world_size
     batches = []

@@ -65,7 +65,9 @@ class TagExample:
 
     def __post_init__(self) -> None:
         if self.tags is not None and len(self.tags) != len(self.words):
-            raise ValueError(f"{self.place}: {len(self.words)} words, but {len(self.tags)} tags; each word needs one")
+            raise ValueError(
+                f"{self.location}: {len(self.words)} words, but {len(self.tags)} tags; each word needs one"
+            )
 
     @classmethod
     def from_text(cls, text: str, source: str = "text") -> Self:
@@ -85,11 +87,11 @@ class TagExample:
         )
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the sentence stands, for messages: "file, line 3"."""
-        return self.place_of(0)
+        return self.location_of(0)
 
-    def place_of(self, word: int) -> str:
+    def location_of(self, word: int) -> str:
         """Where a word stands, for messages."""
         return f"{self.source}, line {self.lines[word]}" if self.lines else self.source
 

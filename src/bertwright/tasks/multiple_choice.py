@@ -32,7 +32,7 @@ class ChoiceExample(NamedTuple):
     """Two or more; each whole, with the text that begins all of them."""
     label: int | None
     """Place of the right ending, from 0; None where it is not known."""
-    place: str
+    location: str
     """Where it comes from, for messages: "file, line 3"."""
 
 
@@ -104,7 +104,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             number = self._number(row[-1], width, place) if labelled else None
             yield ChoiceExample(row[0], tuple(begin + ending for ending in found), number, place)
 
-    def typed(self, texts: Sequence[str], place: str) -> list[ChoiceExample]:
+    def examples_from_texts(self, texts: Sequence[str], place: str) -> list[ChoiceExample]:
         if len(texts) < 3:
             raise ValueError("multiple choice takes a prompt and two endings or more")
         return [ChoiceExample(texts[0], tuple(texts[1:]), None, place)]
@@ -118,7 +118,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             found = len(example.endings)
             width = width or found
             if found != width:  # which within one file `read` has refused
-                raise ValueError(f"{example.place}: {width} endings expected, as in the file before, {found} found")
+                raise ValueError(f"{example.location}: {width} endings expected, as in the file before, {found} found")
             yield example
 
     def _list(self, value: Any, place: str) -> list[str]:
@@ -147,7 +147,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             )
         return int(number) - self.first_label
 
-    def fitted(self, examples: Sequence[ChoiceExample]) -> Self:
+    def with_labels_of(self, examples: Sequence[ChoiceExample]) -> Self:
         """This task: an ending's score does not depend on its place, so there is nothing to find out."""
         if not examples:
             raise ValueError("no examples to learn from")
@@ -165,20 +165,20 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         return [example.prompt for example in examples]
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
-        width, first = len(examples[0].endings), examples[0].place
+        width, first = len(examples[0].endings), examples[0].location
         for example in examples:
-            _check_width(example.endings, example.place, width, first)
+            _check_width(example.endings, example.location, width, first)
         prompts = SegmentTokens.of([example.prompt for example in examples], tokenizer).repeated(width)
         endings = SegmentTokens.of([ending for example in examples for ending in example.endings], tokenizer)
         targets = np.array(known_labels(examples) if labelled else [], dtype=np.int64)
         return encode_segments([prompts, endings], targets, tokenizer, self.max_length, width)
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        of_items = logits.view(len(batch.targets), -1)  # N · W × 1 -> N × W
-        return F.cross_entropy(of_items, batch.targets, reduction="sum", label_smoothing=smoothing)
+        of_items = logits.view(len(batch.labels), -1)  # N · W × 1 -> N × W
+        return F.cross_entropy(of_items, batch.labels, reduction="sum", label_smoothing=smoothing)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
-        shares = softmax(outputs.reshape(-1, encoded.width))
+        shares = softmax(outputs.reshape(-1, encoded.sequences_per_item))
         best = shares.argmax(1).tolist()
         return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, shares.tolist(), strict=True)]
 

@@ -108,7 +108,7 @@ def evaluate_examples(
     """Predict examples and score them; `tune` first chooses what the task chooses on dev (section 4.3: τ)."""
     found = predict_logits(model, encoded, advance)
     predictions = task.decode(examples, encoded, found)
-    if tune and (tuned := task.tuned(examples, predictions)) != task:
+    if tune and (tuned := task.with_threshold_from(examples, predictions)) != task:
         task, predictions = tuned, tuned.decode(examples, encoded, found)
     return Scored(task.score(examples, predictions), predictions, task)
 
@@ -123,13 +123,13 @@ def predict_logits(model: BertForTask, encoded: Encoded, advance: Callable[[int]
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    found = np.empty((len(encoded.rows), model.head.outputs), dtype=np.float32)
+    found = np.empty((len(encoded.positions), model.head.outputs), dtype=np.float32)
     try:
         for items in token_budget_batches(encoded.item_lengths, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])):
             batch = collate(encoded, items).to(device)
             sequences = encoded.sequences(items)
-            rows = flat_ranges(encoded.row_starts[sequences], encoded.position_counts[sequences])
-            found[rows] = model(batch.batch, batch.rows).cpu().numpy()
+            rows = flat_ranges(encoded.position_starts[sequences], encoded.position_counts[sequences])
+            found[rows] = model(batch.batch, batch.positions).cpu().numpy()
             if advance is not None:
                 advance(len(items))
     finally:

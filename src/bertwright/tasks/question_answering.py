@@ -134,7 +134,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def head(self) -> HeadSpec:
         return HeadSpec("span", 2)
 
-    def shortened(self, positions: int) -> Self:
+    def limited_to(self, positions: int) -> Self:
         """Where a question could fill the whole window, a quarter of it is left to questions."""
         longest = min(self.max_length, positions)
         fits = self.max_query_length + ADDED < longest
@@ -147,26 +147,26 @@ class QuestionAnswering(Task[QaExample, Answer]):
         for example in read_questions(path, labelled):
             if example.is_impossible and not self.allow_no_answer:
                 raise ValueError(
-                    f"{example.place}: it has no answer; allow that (SQuAD 2.0) with --allow-no-answer True"
+                    f"{example.location}: it has no answer; allow that (SQuAD 2.0) with --allow-no-answer True"
                 )
             yield example
 
-    def typed(self, texts: Sequence[str], place: str) -> list[QaExample]:
+    def examples_from_texts(self, texts: Sequence[str], place: str) -> list[QaExample]:
         if len(texts) != 2:
             raise ValueError("question answering takes two texts: the question, then the context")
-        return [QaExample("1", texts[0], texts[1], place=place)]
+        return [QaExample("1", texts[0], texts[1], location=place)]
 
-    def fitted(self, examples: Sequence[QaExample]) -> Self:
+    def with_labels_of(self, examples: Sequence[QaExample]) -> Self:
         """This task as it is. Raises ValueError where no example can be learned from."""
         if not any(example.learnable for example in examples):
-            first = f", the first is {examples[0].place}" if examples else ""
+            first = f", the first is {examples[0].location}" if examples else ""
             raise ValueError(f"none of {len(examples)} questions has an answer that is found in its context{first}")
         return self
 
     def check(self, examples: Sequence[QaExample]) -> None:
         for example in examples:
             if not (example.answers or example.is_impossible):
-                raise ValueError(f"{example.place}: its answers are not known, but needed here")
+                raise ValueError(f"{example.location}: its answers are not known, but needed here")
 
     def group_keys(self, examples: Sequence[QaExample]) -> Sequence[Hashable]:
         return [example.context for example in examples]
@@ -211,10 +211,10 @@ class QuestionAnswering(Task[QaExample, Answer]):
             token_type_ids=np.repeat(np.tile(np.array([0, 0, 1, 1], np.int8), len(of)), run_lengths),
             lengths=lengths,
             example_ids=kept[of],
-            rows=positions_from_lengths(lengths).astype(np.int32),
+            positions=positions_from_lengths(lengths).astype(np.int32),
             position_counts=lengths,
-            targets=targets,
-            target_counts=one if labelled else np.zeros_like(of),
+            labels=targets,
+            label_counts=one if labelled else np.zeros_like(of),
             truncated=int((whole > asked).sum()),
             context_at=asked[of] + 2,
             first=first,
@@ -228,7 +228,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         peak = torch.segment_reduce(logits.detach(), "max", offsets=bounds, axis=0)  # B 2
         shifted = logits - peak.repeat_interleave(lengths, 0, output_size=len(logits))
         totals = torch.segment_reduce(shifted.exp(), "sum", offsets=bounds, axis=0).log()
-        aimed = shifted.gather(0, bounds[:-1, None] + batch.targets)
+        aimed = shifted.gather(0, bounds[:-1, None] + batch.labels)
         if smoothing:
             aimed = torch.lerp(aimed, torch.segment_reduce(shifted, "mean", offsets=bounds, axis=0), smoothing)
         return (totals - aimed).sum() / 2
@@ -247,7 +247,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         nulls = outputs[encoded.starts[:-1]].sum(1, dtype=np.float64)
         answers = []
         for example, begin, end in zip(examples, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            assert begin < end, f"{example.place} has no window: it was encoded to be learned, not to be answered"
+            assert begin < end, f"{example.location} has no window: it was encoded to be learned, not to be answered"
             found = self._spans(encoded, outputs, begin, end)
             answers.append(self._answer(example.context, found, encoded.offsets, float(nulls[begin:end].min())))
         return answers
@@ -291,7 +291,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         """SQuAD's official exact match and F1; see `metrics.answers.scores`."""
         return scores([answer.text for answer in predictions], _right(examples))
 
-    def tuned(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> Self:
+    def with_threshold_from(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> Self:
         """This task with the τ that gives the highest F1 on these examples (section 4.3).
 
         Predictions keep the τ they were decoded with; decode again for the new one.
@@ -318,7 +318,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             if form == self.form:
                 if example.id in ids:
                     raise ValueError(
-                        f'{example.place}: the id "{example.id}" is that of a question before; answer each file by '
+                        f'{example.location}: the id "{example.id}" is that of a question before; answer each file by '
                         "itself, or name a .jsonl file"
                     )
                 ids.add(example.id)
@@ -403,7 +403,7 @@ def answer_tokens(
         example = examples[lost[0]]
         answer = example.target
         assert answer is not None
-        raise ValueError(f"{example.place}: the answer {answer.text!r} has no token; take the question out")
+        raise ValueError(f"{example.location}: the answer {answer.text!r} has no token; take the question out")
     return np.where(answered[:, None], np.stack([first, last], axis=1), -1)
 
 

@@ -41,7 +41,7 @@ class QaExample:
     """All right answers; none where there are none, or where they are not known."""
     is_impossible: bool = False
     """Is it known that the context has no answer (SQuAD 2.0)?"""
-    place: str = "question"
+    location: str = "question"
     """Where it was read, for messages."""
 
     @property
@@ -77,9 +77,9 @@ def placement(examples: Iterable[QaExample]) -> Placement:
     moved, left_out = [], []
     for example in examples:
         if example.answers and example.target is None:
-            left_out.append(example.place)
+            left_out.append(example.location)
         elif any(answer.moved for answer in example.answers):
-            moved.append(example.place)
+            moved.append(example.location)
     return Placement(tuple(moved), tuple(left_out))
 
 
@@ -112,7 +112,7 @@ class _Record(NamedTuple):
 
 def _example(record: _Record, labelled: bool) -> QaExample:
     values, context, place = record
-    example = QaExample(_id(values, place), _text(values, "question", place), context, place=place)
+    example = QaExample(_id(values, place), _text(values, "question", place), context, location=place)
     if not labelled:
         return example
     for what, text in (("question", example.question), ("context", context)):
@@ -122,7 +122,7 @@ def _example(record: _Record, labelled: bool) -> QaExample:
 
 
 def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
-    place = example.place
+    place = example.location
     given = _member(values, "answers", (list, dict), place)
     answers = tuple(_gold(answer, example.context, place) for answer in _answer_list(given, place))
     is_impossible = _member({"is_impossible": not answers} | values, "is_impossible", bool, place)

@@ -140,7 +140,7 @@ class Tagging(Task[TagExample, TagPrediction]):
     def of_one_text(self) -> bool:
         return True
 
-    def typed(self, texts: Sequence[str], place: str) -> list[TagExample]:
+    def examples_from_texts(self, texts: Sequence[str], place: str) -> list[TagExample]:
         return [TagExample.from_text(text, place) for text in texts]
 
     def group_keys(self, examples: Sequence[TagExample]) -> Sequence[Hashable]:
@@ -154,23 +154,23 @@ class Tagging(Task[TagExample, TagPrediction]):
         numbers = {name: texts.setdefault(tuple(words), len(texts)) for name, words in documents.items()}
         return [numbers[example.source, example.document] for example in examples]
 
-    def fitted(self, examples: Sequence[TagExample]) -> Self:
+    def with_labels_of(self, examples: Sequence[TagExample]) -> Self:
         if not examples:
             raise ValueError("no sentences to learn from")
         scheme = cast("Scheme | None", self.scheme) or detect(_tags(example) for example in examples)
         for example in examples:
             if fault := find_invalid_tag(_tags(example), scheme):
                 odd, word = _tags(example)[fault.place], example.words[fault.place]
-                raise ValueError(f"{example.place_of(fault.place)}: tag {odd!r} of {word!r}: {fault.reason}")
+                raise ValueError(f"{example.location_of(fault.place)}: tag {odd!r} of {word!r}: {fault.reason}")
         found = {tag for example in examples for tag in to_canonical_scheme(_tags(example), scheme)}
         if scheme != "none" and found & BARE and not found <= BARE | {OUTSIDE}:
             example, place = next((e, n) for e in examples for n, tag in enumerate(_tags(e)) if tag in BARE)
             odd, word = _tags(example)[place], example.words[place]
-            raise ValueError(f"{example.place_of(place)}: tag {odd!r} of {word!r} has no type, and others have one")
+            raise ValueError(f"{example.location_of(place)}: tag {odd!r} of {word!r} has no type, and others have one")
         if not found:
-            raise ValueError(f"{examples[0].place}: neither this nor any other sentence has a word to learn from")
+            raise ValueError(f"{examples[0].location}: neither this nor any other sentence has a word to learn from")
         if len(found) < 2:
-            raise ValueError(f"{examples[0].place}: all words have the tag {', '.join(found)!r}; two are the least")
+            raise ValueError(f"{examples[0].location}: all words have the tag {', '.join(found)!r}; two are the least")
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         return replace(self, scheme=scheme, labels=labels, metric="accuracy" if scheme == "none" else self.metric)
 
@@ -206,15 +206,15 @@ class Tagging(Task[TagExample, TagPrediction]):
             token_type_ids=np.zeros(int(lengths.sum()), dtype=np.int8),
             lengths=lengths,
             example_ids=cut.example,
-            rows=rows.astype(np.int32),
+            positions=rows.astype(np.int32),
             position_counts=position_counts,
-            targets=self._targets(examples) if labelled else np.zeros(0, dtype=np.int64),
-            target_counts=position_counts if labelled else np.zeros_like(position_counts),
+            labels=self._targets(examples) if labelled else np.zeros(0, dtype=np.int64),
+            label_counts=position_counts if labelled else np.zeros_like(position_counts),
             truncated=stream.truncated,
         )
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        return F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
+        return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
 
     def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:
         # Windows are in the order of the sentences, and their rows in that of the words: so are all rows.
@@ -264,12 +264,12 @@ class Tagging(Task[TagExample, TagPrediction]):
     def predictable(self, examples: Iterable[TagExample], form: str) -> Iterator[TagExample]:
         for example in examples:
             if form == self.form:
-                column_text(example.words, example.words, example.place)
+                column_text(example.words, example.words, example.location)
             yield example
 
     def formatted(self, found: Iterable[tuple[TagExample, TagPrediction]]) -> Iterator[str]:
         """A word and its tag a line."""
-        return (column_text(tagged.words, tagged.tags, example.place) for example, tagged in found)
+        return (column_text(tagged.words, tagged.tags, example.location) for example, tagged in found)
 
     def shown(self, found: Sequence[tuple[TagExample, TagPrediction]]) -> list[DisplayTable]:
         """A text's entities or, where tags are plain classes, all of its words."""
@@ -315,7 +315,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             )
         odd, word, known = _tags(example)[place], example.words[place], ", ".join(self.labels)
         raise ValueError(
-            f"{example.place_of(place)}: tag {odd!r} of {word!r} is unknown; those of training are {known}"
+            f"{example.location_of(place)}: tag {odd!r} of {word!r} is unknown; those of training are {known}"
         )
 
     def _tagged(self, example: TagExample, tags: tuple[str, ...], shares: tuple[float, ...]) -> TagPrediction:
@@ -442,5 +442,5 @@ def _framed(content: np.ndarray[Any, Any], lengths: Ints, tokenizer: Tokenizer) 
 
 def _tags(example: TagExample) -> tuple[str, ...]:
     if example.tags is None:
-        raise ValueError(f"{example.place}: no tags; they are needed to train and to score")
+        raise ValueError(f"{example.location}: no tags; they are needed to train and to score")
     return example.tags

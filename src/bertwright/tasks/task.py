@@ -46,33 +46,33 @@ class Encoded:
     """S, tokens of each sequence."""
     example_ids: Ints
     """S, the example that each sequence encodes, or a part of it; ascending."""
-    rows: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
     """R, the places, each within its own sequence and ascending there, whose states the head reads."""
     position_counts: Ints
     """S, how many rows each sequence has."""
-    targets: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
     """K (or K × more), what the head should say; empty where nothing is known of it."""
-    target_counts: Ints
+    label_counts: Ints
     """Items, how many targets each one has; all 0 where `targets` is empty."""
-    width: int = 1
+    sequences_per_item: int = 1
     """Sequences of one item."""
     truncated: int = 0
     """Examples that lost tokens to the task's `limit`."""
 
     @property
-    def items(self) -> int:
+    def num_items(self) -> int:
         """How many items there are to make batches of."""
-        return len(self.lengths) // self.width
+        return len(self.lengths) // self.sequences_per_item
 
     @cached_property
     def item_lengths(self) -> Ints:
         """Items, tokens of each one."""
-        summed: Ints = self.lengths.reshape(-1, self.width).sum(1)
+        summed: Ints = self.lengths.reshape(-1, self.sequences_per_item).sum(1)
         return summed
 
     def sequences(self, items: Ints) -> Ints:
         """The sequences of some items, in their order."""
-        return (items[:, None] * self.width + np.arange(self.width)).reshape(-1)
+        return (items[:, None] * self.sequences_per_item + np.arange(self.sequences_per_item)).reshape(-1)
 
     @cached_property
     def starts(self) -> Ints:
@@ -80,14 +80,14 @@ class Encoded:
         return offsets_from_lengths(self.lengths)
 
     @cached_property
-    def row_starts(self) -> Ints:
+    def position_starts(self) -> Ints:
         """S + 1, where each sequence's rows start."""
         return offsets_from_lengths(self.position_counts)
 
     @cached_property
-    def target_starts(self) -> Ints:
+    def label_starts(self) -> Ints:
         """Items + 1, where each item's targets start."""
-        return offsets_from_lengths(self.target_counts)
+        return offsets_from_lengths(self.label_counts)
 
 
 @dataclass(frozen=True)
@@ -95,19 +95,19 @@ class TaskBatch:
     """Some items, ready for the model."""
 
     batch: Batch
-    rows: Tensor
+    positions: Tensor
     """R int64, places in the batch whose states the head reads."""
-    targets: Tensor
+    labels: Tensor
     """What it should say; floating point for a regression, else int64."""
-    count: int
+    num_labels: int
     """Targets of the whole step, by which its loss is divided once."""
 
     def to(self, device: torch.device) -> TaskBatch:
         return replace(
             self,
             batch=self.batch.to(device),
-            rows=self.rows.to(device, non_blocking=True),
-            targets=self.targets.to(device, non_blocking=True),
+            positions=self.positions.to(device, non_blocking=True),
+            labels=self.labels.to(device, non_blocking=True),
         )
 
 
@@ -130,19 +130,19 @@ def check_segments(encoded: Encoded, config: BertConfig) -> None:
         )
 
 
-def collate(encoded: Encoded, items: Ints, count: int | None = None) -> TaskBatch:
-    """These items as one packed batch; `count` as in `TaskBatch`, by default the number of their own targets."""
+def collate(encoded: Encoded, items: Ints, num_labels: int | None = None) -> TaskBatch:
+    """These items as one packed batch; `num_labels` as in `TaskBatch`, by default the number of their own targets."""
     sequences = encoded.sequences(items)
     lengths = encoded.lengths[sequences]
     tokens = flat_ranges(encoded.starts[sequences], lengths)
-    rows = encoded.rows[flat_ranges(encoded.row_starts[sequences], encoded.position_counts[sequences])]
-    row_offsets = np.repeat(offsets_from_lengths(lengths)[:-1], encoded.position_counts[sequences])
-    targets = encoded.targets[flat_ranges(encoded.target_starts[items], encoded.target_counts[items])]
+    positions = encoded.positions[flat_ranges(encoded.position_starts[sequences], encoded.position_counts[sequences])]
+    sequence_offsets = np.repeat(offsets_from_lengths(lengths)[:-1], encoded.position_counts[sequences])
+    labels = encoded.labels[flat_ranges(encoded.label_starts[items], encoded.label_counts[items])]
     return TaskBatch(
         from_flat(encoded.input_ids[tokens].astype(np.int64), encoded.token_type_ids[tokens].astype(np.int64), lengths),
-        torch.from_numpy(rows + row_offsets),
-        torch.from_numpy(targets),
-        len(targets) if count is None else count,
+        torch.from_numpy(positions + sequence_offsets),
+        torch.from_numpy(labels),
+        len(labels) if num_labels is None else num_labels,
     )
 
 
@@ -187,7 +187,7 @@ class Task(ABC, Generic[E, P]):
         """
 
     @abstractmethod
-    def fitted(self, examples: Sequence[E]) -> Self:
+    def with_labels_of(self, examples: Sequence[E]) -> Self:
         """This task with what only the training examples can tell: its labels. Raises ValueError for one label only."""
 
     @abstractmethod
@@ -204,7 +204,7 @@ class Task(ABC, Generic[E, P]):
         return False
 
     @abstractmethod
-    def typed(self, texts: Sequence[str], place: str) -> list[E]:
+    def examples_from_texts(self, texts: Sequence[str], place: str) -> list[E]:
         """What somebody has typed, as examples: each text, where it can be one, or else one example of all texts.
 
         `place` is what messages should call them. Raises ValueError for texts too few or too many.
@@ -273,11 +273,11 @@ class Task(ABC, Generic[E, P]):
     def shown(self, found: Sequence[tuple[E, P]]) -> list[DisplayTable]:
         """Some examples with their predictions, for people."""
 
-    def tuned(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
+    def with_threshold_from(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
         """This task with what the dev examples can tell (a threshold); most kinds have nothing of the sort."""
         return self
 
-    def shortened(self, positions: int) -> Self:
+    def limited_to(self, positions: int) -> Self:
         """This task for a model of so many positions; lengths that depend on one another stay possible."""
         return replace(self, max_length=min(self.max_length, positions))  # type: ignore[type-var]
 

@@ -60,7 +60,7 @@ def inferred(described: HeadRecord, max_positions: int) -> AnyTask:
         metric = "accuracy" if scheme == "none" else "f1"
         return Tagging(max_length=max_positions, scheme=scheme, metric=metric, labels=labels)
     if described.head.kind == "span":
-        return QuestionAnswering().shortened(max_positions)
+        return QuestionAnswering().limited_to(max_positions)
     if described.regression:
         return Regression(max_length=max_positions)
     return Classification(max_length=max_positions, labels=described.labels)

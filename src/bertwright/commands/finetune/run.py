@@ -87,7 +87,7 @@ class Run(FinetuneState):
     @property
     def steps(self) -> int:
         """Optimizer steps in all."""
-        return max(1, math.ceil(self.settings.epochs * self.train.encoded.items / self.settings.batch_size))
+        return max(1, math.ceil(self.settings.epochs * self.train.encoded.num_items / self.settings.batch_size))
 
     def is_due(self, step: int) -> bool:
         """Whether an evaluation follows this step: the last one, and the first that completes another epoch."""
@@ -95,7 +95,7 @@ class Run(FinetuneState):
             return True
         if every := self.settings.eval_every:
             return step % every == 0
-        batch, items = self.settings.batch_size, self.train.encoded.items
+        batch, items = self.settings.batch_size, self.train.encoded.num_items
         return step * batch // items > (step - 1) * batch // items
 
     def carry_out(self) -> Path:
@@ -168,8 +168,8 @@ class Run(FinetuneState):
 
     def compute(self, batch: TaskBatch) -> LossOutput:
         """One micro-batch's share of the step's loss, and what the journal sums up."""
-        logits = self.model(batch.batch, batch.rows)
-        loss = self.task.loss(logits, batch, self.settings.label_smoothing) / max(batch.count, 1)
+        logits = self.model(batch.batch, batch.positions)
+        loss = self.task.loss(logits, batch, self.settings.label_smoothing) / max(batch.num_labels, 1)
         device = logits.device
         tokens = torch.full((), float(batch.batch.num_tokens), device=device)
         sequences = torch.full((), float(len(batch.batch)), device=device)
@@ -211,7 +211,7 @@ class Run(FinetuneState):
         """Score the model on dev; the best so far is kept as a checkpoint of its own."""
         if self.dev is None or self.optimizer.steps in journal.evaluations:
             return
-        line = live.add_task("", total=self.dev.encoded.items, figures="on dev")
+        line = live.add_task("", total=self.dev.encoded.num_items, figures="on dev")
         advance = partial(live.advance, line)
         found = evaluate_examples(
             self.model, self.task, self.dev.examples, self.dev.encoded, tune=True, advance=advance
@@ -225,7 +225,7 @@ class Run(FinetuneState):
             # What it outdoes goes with the next checkpoint: a run killed before that goes on from where it was best.
             keep = 1 if self.passing else sys.maxsize  # which nobody goes on with
             checkpoint.save(self.settings.run / "best", self.optimizer.steps, write, {}, keep=keep)
-        epoch = self.optimizer.steps * self.settings.batch_size / self.train.encoded.items
+        epoch = self.optimizer.steps * self.settings.batch_size / self.train.encoded.num_items
         say(
             self.console,
             f"dev after step {self.optimizer.steps:,} (epoch {epoch:.1f}): {format_scores(found.scores)}{' *' if best else ''}",
@@ -312,7 +312,7 @@ class Run(FinetuneState):
         say(self.console, f"try it       bertwright predict {model} --inputs FILE --output FILE")
 
     def score(self, part: SplitData) -> Scored:
-        with item_progress(self.console, f"scoring {part.name}", part.encoded.items) as advance:
+        with item_progress(self.console, f"scoring {part.name}", part.encoded.num_items) as advance:
             return evaluate_examples(self.model, self.task, part.examples, part.encoded, advance=advance)
 
 

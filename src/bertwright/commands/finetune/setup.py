@@ -150,8 +150,10 @@ def open_run(
     }
     for part in parts.values():
         check_segments(part.encoded, model.config)
-    if not len(parts["train"].encoded.targets):
-        raise ValueError(f"{read['train'][0].place}: neither this nor any other training example can be learned from")
+    if not len(parts["train"].encoded.labels):
+        raise ValueError(
+            f"{read['train'][0].location}: neither this nor any other training example can be learned from"
+        )
     prepare_model(model, place)
     factors = rate_factors(model, settings.freeze_layers, settings.layerwise_lr_decay)
     moved = {name: parameter for name, parameter in model.named_parameters() if factors[name] > 0}
@@ -173,7 +175,7 @@ def _fitted(
     parts = {name: read[name] for name in SPLITS if read.get(name)}
     if "train" not in parts:
         raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
-    task = task.fitted(parts["train"])
+    task = task.with_labels_of(parts["train"])
     if settings.validation_fraction and "dev" not in parts:
         parts["train"], parts["dev"] = train_validation_split(
             parts["train"], task.group_keys(parts["train"]), settings.validation_fraction
@@ -237,7 +239,7 @@ def within_positions(task: AnyTask, asked: TaskOptions, positions: int) -> AnyTa
     """The task for a model of so many positions: default lengths give way to them, those asked for do not."""
     if asked.max_length is not None and asked.max_length > positions:
         raise ValueError(f"max_length = {asked.max_length}: the model has {positions} positions; ask for that or less")
-    found = task.shortened(positions)
+    found = task.limited_to(positions)
     if asked.max_query_length is not None and asked.max_query_length != getattr(found, "max_query_length", None):
         raise ValueError(
             f"max_query_length = {asked.max_query_length}: no room for a context is left in the model's {positions} positions; "

@@ -65,7 +65,7 @@ class HeadData:
     @cached_property
     def item_starts(self) -> Ints:
         """N + 1, where each example's items start."""
-        of_items = self.part.encoded.example_ids[:: self.part.encoded.width]
+        of_items = self.part.encoded.example_ids[:: self.part.encoded.sequences_per_item]
         return offsets_from_lengths(np.bincount(of_items, minlength=len(self.part.examples)))
 
     @cached_property
@@ -122,7 +122,7 @@ def train(
 
     def compute(batch: HeadBatch) -> LossOutput:
         drop = Dropout(recipe.dropout, derive_key(recipe.seed, DROPOUT, optimizer.steps)) if recipe.dropout else None
-        loss = task.loss(head(batch.states, batch.lengths, drop), batch.task) / max(batch.task.count, 1)
+        loss = task.loss(head(batch.states, batch.lengths, drop), batch.task) / max(batch.task.num_labels, 1)
         return LossOutput(loss, {"loss": loss.detach()})
 
     best: TrainedHead | None = None
@@ -177,7 +177,7 @@ def scores(head: FeatureHead, task: AnyTask, data: HeadData) -> dict[str, float]
 @torch.inference_mode()
 def outputs(head: FeatureHead, data: HeadData) -> Outputs:
     """The head's outputs for all rows, R × C float32, dropout off."""
-    found = np.empty((len(data.part.encoded.rows), head.classifier.out_features), dtype=np.float32)
+    found = np.empty((len(data.part.encoded.positions), head.classifier.out_features), dtype=np.float32)
     order = data.readable[np.argsort(-data.lengths[data.readable], kind="stable")]
     for begin in range(0, len(order), SCORED_AT_ONCE):
         batch = data.batch(order[begin : begin + SCORED_AT_ONCE])

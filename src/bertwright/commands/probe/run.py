@@ -218,7 +218,7 @@ def _open(settings: ProbeSettings, place: ExecutionContext, console: Console) ->
     for part in ("train", "dev"):
         if not read[part]:
             raise ValueError(f"no {part} examples: name files with --{part}, or a published task's folder with --data")
-    task = task.fitted(read["train"])
+    task = task.with_labels_of(read["train"])
     if task.head.kind == "span":
         raise ValueError(f"{task.kind} reads every token of every window, too many to keep; fine-tune it instead")
     for part in ("dev", "test"):
@@ -275,7 +275,9 @@ class _Run:
             "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
             "frozen": f"L{config.num_layers} H{config.hidden_size} A{config.num_heads}, from {settings.model}",
         }
-        rows |= {part.name: f"{len(part.examples):,} examples, {len(part.encoded.rows):,} rows" for part in self.parts}
+        rows |= {
+            part.name: f"{len(part.examples):,} examples, {len(part.encoded.positions):,} rows" for part in self.parts
+        }
         rows |= {
             "head": f"{lstm}linear, {shape.outputs} outputs; {settings.epochs} epochs in batches of "
             f"{settings.batch_size}",
@@ -289,7 +291,7 @@ class _Run:
     def features(self, part: SplitData) -> Features:
         """The states of one part, computed or found on disk."""
         wanted = {layer for name in self.settings.representations for layer in self.layers(name)}
-        with item_progress(self.console, f"features of {part.name}", part.encoded.items) as advance:
+        with item_progress(self.console, f"features of {part.name}", part.encoded.num_items) as advance:
             return cached_features(self.encoder, part.encoded, sorted(wanted), self.features_folder(part), advance)
 
     def features_folder(self, part: SplitData) -> Path:
@@ -300,7 +302,7 @@ class _Run:
         digests = []
         for part in self.parts:
             header = features[part.name].header
-            digests += [header.model, header.data, digest_bytes(part.encoded.targets.tobytes())]
+            digests += [header.model, header.data, digest_bytes(part.encoded.labels.tobytes())]
         return digest_bytes(*(digest.encode() for digest in digests))
 
     def results(self, source: str) -> list[Result]:
