@@ -36,7 +36,9 @@ ROUNDS = 5
 def tokens_a_second(data: PretrainingData, first: int) -> float:
     """Of `STEPS` steps, made one after the other."""
     began = time.perf_counter()
-    tokens = sum(batch.batch.num_tokens for step in range(first, first + STEPS) for batch in data.step(step))
+    tokens = sum(
+        batch.batch.num_tokens for step in range(first, first + STEPS) for batch in data.batches_for_step(step)
+    )
     return tokens / (time.perf_counter() - began)
 
 

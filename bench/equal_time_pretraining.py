@@ -49,7 +49,7 @@ def prepare(work: Path) -> None:
     stored = ["--vocabulary", str(work / "vocabulary"), "--store", str(work / "store")]
     subprocess.run([*cli, "prepare", *TRAIN, "--held-out-inputs", HELD_OUT, *stored], check=True)
     tokenizer = Tokenizer.load(work / "vocabulary")
-    rows = tokenizer.ids([document.text for document in read(CorpusSettings(TRAIN))])
+    rows = tokenizer.encode_raw([document.text for document in read(CorpusSettings(TRAIN))])
     room = LENGTH - 2
     blocks = rows.ids[: len(rows.ids) // room * room].reshape(-1, room).astype(np.int32)
     whole = np.pad(blocks, ((0, 0), (1, 1)))
@@ -132,7 +132,7 @@ def score(work: Path) -> None:
         model = load_model(folder, heads="optional").model
         for objective in ("mlm", "mlm+nsp"):
             data = PretrainingData(store, tokenizer, DataSettings(LENGTH, 32, objective=objective))  # type: ignore[arg-type]
-            found = evaluate(model, data.held_out(2048))
+            found = evaluate(model, data.validation_batches(2048))
             figures = f"masked-LM loss {found.mlm_loss:.3f}, accuracy {found.mlm_accuracy:.1%}"
             if objective == "mlm+nsp" and name != "transformers":
                 figures += f", next sentence {found.nsp_accuracy:.1%}"

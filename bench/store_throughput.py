@@ -34,7 +34,7 @@ ROUNDS = 3
 class AloneTokenizer(Tokenizer):
     """Ids through `tokenizers` alone, by its fastest call."""
 
-    def ids(self, texts: Sequence[str]) -> Ragged:
+    def encode_raw(self, texts: Sequence[str]) -> Ragged:
         rows = [row.ids for row in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
         offsets = np.cumsum([0, *map(len, rows)])
         return Ragged(np.fromiter((number for row in rows for number in row), np.uint32, offsets[-1]), offsets)

@@ -33,7 +33,7 @@ if windows:
 work, quiet = Path(sys.argv[1]), rich.console.Console(quiet=True)
 texts = ["the cat sat " + "so " * n + "on the mat .\\nthe dog sat on the log .\\n\\n" for n in range(40)]
 (work / "text.txt").write_text("".join(texts))
-text = CorpusSettings(inputs=(str(work / "text.txt"),), sentences="line", documents="blank-line")
+text = CorpusSettings(inputs=(str(work / "text.txt"),), sentence_splitter="line", document_unit="blank-line")
 bertwright.learn_vocabulary(LearnSettings(text, work / "vocabulary", VocabularySettings(size=120)), quiet)
 bertwright.prepare(StoreSettings(text, vocabulary=str(work / "vocabulary"), store=work / "store"), quiet)
 small = ModelSettings(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32)

@@ -99,10 +99,10 @@ def test_what_a_document_is(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbf\r\nA\r\na\r\n \t\r\nB\r\n\r\n\r\nC\r\n")
     assert texts(path) == ["A\na", "B", "C"]
-    assert texts(path, documents="line") == ["A", "a", "B", "C"]
-    assert texts(path, documents="file") == ["A\na\n \t\nB\n\n\nC"]
+    assert texts(path, document_unit="line") == ["A", "a", "B", "C"]
+    assert texts(path, document_unit="file") == ["A\na\n \t\nB\n\n\nC"]
     assert texts(f"line={path}") == ["A", "a", "B", "C"]
-    assert texts(f"blank-line={path}", documents="file") == ["A\na", "B", "C"]
+    assert texts(f"blank-line={path}", document_unit="file") == ["A\na", "B", "C"]
 
 
 def test_sources_name_the_line(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_sources_name_the_line(tmp_path: Path) -> None:
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A\x0b\x1c\u2028\x85a\nB")
-    assert texts(tmp_path, documents="line") == ["A\x0b\x1c\u2028\x85a", "B"]
+    assert texts(tmp_path, document_unit="line") == ["A\x0b\x1c\u2028\x85a", "B"]
 
 
 def test_empty_values_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_folders_globs_and_order(tmp_path: Path) -> None:
     names = [Path(file.path).relative_to(tmp_path).as_posix() for file in open_inputs(CorpusSettings((str(tmp_path),)))]
     assert names == ["a.txt", "b/1.txt", "b/2.txt", "c.jsonl"]
     found = open_inputs(CorpusSettings((str(tmp_path / "**/2.txt"), f"file={tmp_path}/a.txt")))
-    assert [(Path(file.path).name, file.documents) for file in found] == [("2.txt", "blank-line"), ("a.txt", "file")]
+    assert [(Path(file.path).name, file.document_unit) for file in found] == [("2.txt", "blank-line"), ("a.txt", "file")]
 
 
 def test_links_are_followed_and_each_folder_read_once(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_pieces_add_up_to_the_whole(tmp_path: Path, files: list[str], target: in
         (tmp_path / f"{number}.txt").write_bytes((text + "\n").encode())
     for number in range(len(files), 4):
         (tmp_path / f"{number}.txt").write_bytes(b"end\r\n\r\nend")
-    corpus = CorpusSettings((str(tmp_path),), documents=rule)  # type: ignore[arg-type]
+    corpus = CorpusSettings((str(tmp_path),), document_unit=rule)  # type: ignore[arg-type]
     shares = shard_corpus(corpus, target)
     assert [document for share in shares for document in read_shard(corpus, share)] == list(read(corpus))
     assert sum(share.size for share in shares) == sum(file.size for file in open_inputs(corpus))
@@ -286,7 +286,7 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
         for _ in range(100):
             file.write("word " * 200_000)
     for rule in ("blank-line", "line", "file"):
-        (document,) = read(CorpusSettings((str(path),), documents=rule))  # type: ignore[arg-type]
+        (document,) = read(CorpusSettings((str(path),), document_unit=rule))  # type: ignore[arg-type]
         assert len(document.text) == 100_000_000 - 1
 
 
@@ -410,7 +410,7 @@ def test_a_unit_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "a.txt").write_text("x" * (1 << 22))
     for rule, unit in (("line", "a line"), ("blank-line", "a paragraph"), ("file", "a file")):
         with pytest.raises(ValueError, match=f"{unit} of more than 2,097,152 characters"):
-            texts(tmp_path, documents=rule)
+            texts(tmp_path, document_unit=rule)
 
 
 def test_documents_are_tidy(tmp_path: Path) -> None:

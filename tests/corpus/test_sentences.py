@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.corpus.sentences import LONGEST, sentence_splitter, split_sentences
+from bertwright.corpus.sentences import LONGEST, make_sentence_splitter, split_sentences
 
 # One case a line; ¶ stands where a sentence must end, ⏎ is a line end.
 ENGLISH = """
@@ -226,7 +226,7 @@ def test_long_runs_of_anything_take_no_longer_than_text(run: str) -> None:
 
 
 def test_one_sentence_a_line() -> None:
-    assert sentence_splitter("line")(" A. B.\r\n\n C\n") == ["A. B.", "C"]
-    assert sentence_splitter("rules")("A b. C d.") == ["A b.", "C d."]
+    assert make_sentence_splitter("line")(" A. B.\r\n\n C\n") == ["A. B.", "C"]
+    assert make_sentence_splitter("rules")("A b. C d.") == ["A b.", "C d."]
     with pytest.raises(ValueError, match="known are 'rules' and 'line'"):
-        sentence_splitter("lines")
+        make_sentence_splitter("lines")

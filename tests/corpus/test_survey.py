@@ -78,7 +78,7 @@ def test_what_the_tokenizer_deletes_is_counted_and_nothing_else(tmp_path: Path) 
     normalizer = BertNormalizer(lowercase=False, strip_accents=False, handle_chinese_chars=False)
     every = [chr(code) for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000]
     text = "a" + "".join(every) + "a"
-    found = surveyed(tmp_path, text, documents="file")
+    found = surveyed(tmp_path, text, document_unit="file")
     left = len(normalizer.normalize_str(text))
     assert found.control_characters + found.replacement_characters == len(text) - left
     assert found.replacement_characters == 1

@@ -275,7 +275,7 @@ def test_features_are_the_states_of_words_first_tokens() -> None:
     words = ("the", "cat", "satz", ".")  # t-h-e … "satz" is several pieces
     found = PRETRAINED.features([words, "the cat."], layers=(-1, 0))
     assert [vectors.shape for vectors in found] == [(4, 2, 24), (3, 2, 24)]
-    pieces = [TOKENIZER.ids([word])[0] for word in words]
+    pieces = [TOKENIZER.encode_raw([word])[0] for word in words]
     ids = np.concatenate([[TOKENIZER.cls_id], *pieces, [TOKENIZER.sep_id]])
     firsts = 1 + np.cumsum([0, *map(len, pieces[:-1])])
     with torch.no_grad():

@@ -52,7 +52,7 @@ def test_a_worked_example_in_words(make_store, tokenizer: Tokenizer) -> None:
     """Two sentences are one pair; nothing is left to chance but the coin and the masks."""
     store = make_store([[[5, 6], [7, 9, 10]], [[21], [22]]])
     data = PretrainingData(store, tokenizer, DataSettings(max_length=16, batch_size=40, short_seq_prob=0.0))
-    (batch,) = data.step(0)
+    (batch,) = data.batches_for_step(0)
     texts = set()
     for number, (first, last) in enumerate(zip(batch.batch.cu_seqlens[:-1], batch.batch.cu_seqlens[1:], strict=True)):
         label = ("next", "random")[batch.nsp_labels[number]]
@@ -66,7 +66,7 @@ def test_a_worked_example_in_words(make_store, tokenizer: Tokenizer) -> None:
 
 
 def test_sequences_have_their_frame(data: PretrainingData) -> None:
-    (batch,) = data.step(3)
+    (batch,) = data.batches_for_step(3)
     ids, types = original_ids(batch), batch.batch.token_type_ids
     bounds = batch.batch.cu_seqlens.tolist()
     assert len(batch.batch) == 32
@@ -84,7 +84,7 @@ def test_sequences_have_their_frame(data: PretrainingData) -> None:
 def test_masked_tokens_in_numbers(data: PretrainingData) -> None:
     shown, labels, tokens = [], [], 0
     for step in range(60):
-        (batch,) = data.step(step)
+        (batch,) = data.batches_for_step(step)
         assert batch.mlm_count == len(batch.mlm_positions)
         assert (batch.mlm_labels > MASK).all()
         shown.append(batch.batch.input_ids[batch.mlm_positions])
@@ -99,23 +99,23 @@ def test_masked_tokens_in_numbers(data: PretrainingData) -> None:
 
 
 def test_next_sentence_labels_in_numbers(data: PretrainingData) -> None:
-    labels = torch.cat([data.step(step)[0].nsp_labels for step in range(100)]).double()
+    labels = torch.cat([data.batches_for_step(step)[0].nsp_labels for step in range(100)]).double()
     one_sentence = data.describe(1).one_sentence_share
     expected = 0.5 + 0.5 * one_sentence
     assert abs(labels.mean() - expected) < 4 * 0.5 / np.sqrt(len(labels))
-    assert data.step(0)[0].nsp_count == 32
+    assert data.batches_for_step(0)[0].nsp_count == 32
 
 
 def test_a_step_is_a_function_of_its_number_and_the_seed(data: PretrainingData, tokenizer: Tokenizer) -> None:
-    later = contents(data.step(10**9))
-    data.step(0)
+    later = contents(data.batches_for_step(10**9))
+    data.batches_for_step(0)
     again = with_settings(data, tokenizer)
-    assert contents(again.step(10**9)) == later
-    assert again.step(7)[0].batch.dropout_seed == data.step(7)[0].batch.dropout_seed
-    assert contents(data.step(10**9 + 1)) != later
+    assert contents(again.batches_for_step(10**9)) == later
+    assert again.batches_for_step(7)[0].batch.dropout_seed == data.batches_for_step(7)[0].batch.dropout_seed
+    assert contents(data.batches_for_step(10**9 + 1)) != later
     other = with_settings(data, tokenizer, seed=6)
-    assert contents(other.step(10**9)) != later
-    assert other.step(7)[0].batch.dropout_seed != data.step(7)[0].batch.dropout_seed
+    assert contents(other.batches_for_step(10**9)) != later
+    assert other.batches_for_step(7)[0].batch.dropout_seed != data.batches_for_step(7)[0].batch.dropout_seed
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,10 @@ def test_ranks_and_micro_batches_are_slices_of_the_step(
     micro_batch_size: int | None,
 ) -> None:
     data = with_settings(data, tokenizer, **changed)
-    (whole,) = data.step(2)
-    parts = [part for rank in range(world_size) for part in data.step(2, rank, world_size, micro_batch_size)]
+    (whole,) = data.batches_for_step(2)
+    parts = [
+        part for rank in range(world_size) for part in data.batches_for_step(2, rank, world_size, micro_batch_size)
+    ]
     assert contents(parts) == contents([whole])
     assert {part.mlm_count for part in parts} == {whole.mlm_count} == {len(whole.mlm_positions)}
     assert {part.nsp_count for part in parts} == {whole.nsp_count}
@@ -165,7 +167,7 @@ def test_masks_and_segments_are_drawn_anew_in_every_epoch(make_store, tokenizer:
     store = make_store([[[number] * 8 for number in range(10, 14)], [[number] * 8 for number in range(20, 24)]])
     data = PretrainingData(store, tokenizer, DataSettings(max_length=64, batch_size=2))
     assert data.examples_per_epoch == 2
-    epochs = [tuple(contents(data.step(epoch))["masked"]) for epoch in range(20)]
+    epochs = [tuple(contents(data.batches_for_step(epoch))["masked"]) for epoch in range(20)]
     assert len(set(epochs)) == 20
 
 
@@ -173,7 +175,7 @@ def test_whole_words_are_hidden_together(data: PretrainingData, tokenizer: Token
     data = with_settings(data, tokenizer, whole_word_mask=True, mask_mix=(1.0, 0.0, 0.0))
     split = words = 0
     for step in range(5):
-        (batch,) = data.step(step)
+        (batch,) = data.batches_for_step(step)
         ids = original_ids(batch)
         hidden = torch.zeros(len(ids), dtype=torch.bool)
         hidden[batch.mlm_positions] = True
@@ -186,7 +188,7 @@ def test_whole_words_are_hidden_together(data: PretrainingData, tokenizer: Token
 
 
 def test_left_to_right_predicts_every_next_token(data: PretrainingData, tokenizer: Tokenizer) -> None:
-    (batch,) = with_settings(data, tokenizer, objective="ltr").step(0)
+    (batch,) = with_settings(data, tokenizer, objective="ltr").batches_for_step(0)
     ids = batch.batch.input_ids
     assert batch.mlm_labels.tolist() == ids[batch.mlm_positions + 1].tolist()
     assert batch.mlm_count == batch.batch.num_tokens - 32
@@ -195,7 +197,7 @@ def test_left_to_right_predicts_every_next_token(data: PretrainingData, tokenize
 
 
 def test_single_segments_have_one_separator(data: PretrainingData, tokenizer: Tokenizer) -> None:
-    (batch,) = with_settings(data, tokenizer, objective="mlm").step(0)
+    (batch,) = with_settings(data, tokenizer, objective="mlm").batches_for_step(0)
     assert (original_ids(batch) == SEP).sum() == len(batch.batch)
     assert batch.batch.token_type_ids.sum() == 0
     assert batch.nsp_count == len(batch.nsp_labels) == 0
@@ -203,18 +205,18 @@ def test_single_segments_have_one_separator(data: PretrainingData, tokenizer: To
 
 def test_held_out_examples_do_not_depend_on_seed_and_batch_size(data: PretrainingData, tokenizer: Tokenizer) -> None:
     other = with_settings(data, tokenizer, seed=99, batch_size=7)
-    batches = list(data.held_out(150))
-    assert contents(batches) == contents(list(other.held_out(150)))
+    batches = list(data.validation_batches(150))
+    assert contents(batches) == contents(list(other.validation_batches(150)))
     assert [len(batch.batch) for batch in batches] == [64, 64, 22]
     assert all(batch.mlm_count == len(batch.mlm_positions) for batch in batches)
     assert all(batch.nsp_count == len(batch.batch) for batch in batches)
-    assert sum(len(batch.batch) for batch in data.held_out(10**9)) == data.examples_per_epoch
-    assert contents(batches[:1]) != contents(data.step(0))
+    assert sum(len(batch.batch) for batch in data.validation_batches(10**9)) == data.examples_per_epoch
+    assert contents(batches[:1]) != contents(data.batches_for_step(0))
 
 
 def test_a_store_smaller_than_a_batch_serves_several_epochs_in_one_step(make_store, tokenizer: Tokenizer) -> None:
     data = PretrainingData(make_store([[[7, 9], [10]], [[11], [13]]]), tokenizer, SMALL)
-    (batch,) = data.step(0)
+    (batch,) = data.batches_for_step(0)
     assert len(batch.batch) == 32
 
 
@@ -222,7 +224,7 @@ def test_a_store_smaller_than_a_batch_serves_several_epochs_in_one_step(make_sto
 def test_the_shortest_allowed_length_works(
     data: PretrainingData, tokenizer: Tokenizer, objective: str, length: int
 ) -> None:
-    (batch,) = with_settings(data, tokenizer, objective=objective, max_length=length).step(0)
+    (batch,) = with_settings(data, tokenizer, objective=objective, max_length=length).batches_for_step(0)
     assert batch.batch.max_seqlen == length
     assert batch.mlm_count >= 32
 
@@ -230,7 +232,7 @@ def test_the_shortest_allowed_length_works(
 def test_description(data: PretrainingData) -> None:
     described = data.describe(100)
     assert described.epochs == 100 * 32 / data.examples_per_epoch
-    tokens = np.mean([data.step(step)[0].batch.num_tokens for step in range(30)])
+    tokens = np.mean([data.batches_for_step(step)[0].batch.num_tokens for step in range(30)])
     assert abs(described.tokens_per_step / tokens - 1) < 0.03
     assert 0 < described.one_sentence_share < 0.5
     assert "come from documents of one sentence" in str(described)
@@ -256,7 +258,7 @@ def test_impossible_settings_are_refused(changed: dict[str, object], message: st
 
 def test_more_ranks_than_sequences_are_refused(data: PretrainingData) -> None:
     with pytest.raises(ValueError, match="less than the 33 ranks"):
-        data.step(0, rank=0, world_size=33)
+        data.batches_for_step(0, rank=0, world_size=33)
 
 
 def test_a_store_of_one_sentence_has_no_pairs(make_store, tokenizer: Tokenizer) -> None:

@@ -36,7 +36,10 @@ def test_an_evaluation_does_not_depend_on_its_batches(
 ) -> None:
     data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=24))
     model.train()
-    whole, parts = evaluate(model, data.step(0)), evaluate(model, data.step(0, micro_batch_size=5))
+    whole, parts = (
+        evaluate(model, data.batches_for_step(0)),
+        evaluate(model, data.batches_for_step(0, micro_batch_size=5)),
+    )
     assert model.training
     assert parts == pytest.approx(whole, rel=1e-5)
     assert abs(whole.mlm_loss - math.log(tokenizer.vocab_size)) < 0.5  # an untrained model knows nothing
@@ -46,7 +49,7 @@ def test_no_gradient_is_kept_and_the_mode_comes_back_after_a_failure(
     model: BertForPretraining, mixed_store: TokenStore, tokenizer: Tokenizer
 ) -> None:
     data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=4))
-    (batch,) = data.step(0)
+    (batch,) = data.batches_for_step(0)
     too_long = replace(batch, batch=replace(batch.batch, lengths=np.array([10_000])))
     model.train()
     with pytest.raises(ValueError, match="a sequence of 10000 tokens"):
@@ -71,7 +74,7 @@ def test_it_is_the_loss_of_a_model_that_ignores_its_input(
             parameter.zero_()
         model.masked_token.bias.copy_(torch.from_numpy(counts / counts.sum()).clamp(min=1e-9).log())
     data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=64, batch_size=256))
-    assert evaluate(model, data.step(0)).mlm_loss == pytest.approx(unigram_entropy(mixed_store), abs=0.05)
+    assert evaluate(model, data.batches_for_step(0)).mlm_loss == pytest.approx(unigram_entropy(mixed_store), abs=0.05)
 
 
 @pytest.mark.parametrize(

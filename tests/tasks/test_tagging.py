@@ -133,7 +133,7 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
     encoded = replace(TASK, max_length=max_length).encode(given_examples, TOKENIZER, labelled=False)
 
     def word_tokens(words):
-        return [(TOKENIZER.ids([word])[0].tolist() or [TOKENIZER.unk_id])[: max_length - 2] for word in words]
+        return [(TOKENIZER.encode_raw([word])[0].tolist() or [TOKENIZER.unk_id])[: max_length - 2] for word in words]
 
     def flat(parts):
         return list(chain.from_iterable(parts))
@@ -165,7 +165,9 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
             len(ids) + len(word) > max_length for word in before[max(begin - 1, 0) : begin] + after[end : end + 1]
         )
     assert read == [[word[0] for word in word_tokens(example.words)] for example in examples]
-    holders = [one for one in examples if any(len(TOKENIZER.ids([word])[0]) > max_length - 2 for word in one.words)]
+    holders = [
+        one for one in examples if any(len(TOKENIZER.encode_raw([word])[0]) > max_length - 2 for word in one.words)
+    ]
     assert encoded.truncated == len(holders)
 
 
@@ -198,7 +200,7 @@ def test_predictions_are_those_of_each_sentence_alone(sentences):
         ids, rows = [TOKENIZER.cls_id], []
         for word in words:
             rows.append(len(ids))
-            ids += TOKENIZER.ids([word])[0].tolist()
+            ids += TOKENIZER.encode_raw([word])[0].tolist()
         with torch.no_grad():
             logits = network(pack([np.array([*ids, TOKENIZER.sep_id])]), torch.tensor(rows))
         likely, best = logits.softmax(1).max(1)

@@ -42,7 +42,7 @@ def corpus(tmp_path: Path) -> CorpusSettings:
             lines = [" ".join(rng.choices(WORDS, k=rng.randint(2, 20))) + "." for _ in range(rng.randint(1, 40))]
             documents.append("\n".join(lines))
         (tmp_path / "corpus" / f"{name}.txt").write_text("\n\n".join(documents) + "\n")
-    return CorpusSettings(inputs=(str(tmp_path / "corpus"),), sentences="line")
+    return CorpusSettings(inputs=(str(tmp_path / "corpus"),), sentence_splitter="line")
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lines_corpus(path: Path, text: str) -> CorpusSettings:
     path.write_text(text)
-    return CorpusSettings(inputs=(str(path),), sentences="line")
+    return CorpusSettings(inputs=(str(path),), sentence_splitter="line")
 
 
 def sentences(folder: Path, tokenizer: Tokenizer) -> list[list[str]]:
@@ -320,7 +320,7 @@ for size in ("160k", "2m"):
         sys.exit("no mount")
     try:
         build.build(
-            Path(disk) / "s", CorpusSettings(inputs=(corpus,), sentences="line"), Tokenizer.load(vocabulary),
+            Path(disk) / "s", CorpusSettings(inputs=(corpus,), sentence_splitter="line"), Tokenizer.load(vocabulary),
             build.PrepareSettings(workers=1), lambda report: print("kept", report.bytes_kept, flush=True),
         )
         print("whole")
@@ -364,7 +364,7 @@ late = f"import time; time.sleep({wait}); from bertwright.tokenstore.worker impo
 code = late + f"worker_main({theirs.fileno()}, {os.getpid()})"
 worker = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 theirs.close()
-settings = CorpusSettings(inputs=(corpus,), sentences="line")
+settings = CorpusSettings(inputs=(corpus,), sentence_splitter="line")
 ours.send(Tokenizer.load(vocabulary))
 ours.send(PartTask(Path(folder), 0, settings, shard_corpus(settings, 3000)[0]))
 if float(wait):
@@ -399,7 +399,7 @@ build.PIECE_BYTES = 3000
 folder, corpus, vocabulary = sys.argv[1:]
 print("ready", flush=True)
 build.build(
-    Path(folder), CorpusSettings(inputs=(corpus,), sentences="line"), Tokenizer.load(vocabulary),
+    Path(folder), CorpusSettings(inputs=(corpus,), sentence_splitter="line"), Tokenizer.load(vocabulary),
     build.PrepareSettings(held_out=0.2, workers=2),
 )
 """

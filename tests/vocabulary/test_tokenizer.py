@@ -109,7 +109,7 @@ def test_hand_worked(small):
 
 
 def test_a_corpus_cannot_write_special_tokens(small):
-    raw = small.ids(["a [MASK] [SEP]", ""])
+    raw = small.encode_raw(["a [MASK] [SEP]", ""])
     assert not set(raw.ids.tolist()) & {small.mask_id, small.sep_id, small.cls_id, small.pad_id}
     assert [small.token(n) for n in raw[0]] == ["a", "[", "mask", "]", "[", "[UNK]", "]"]
     assert len(raw) == 2
@@ -123,8 +123,8 @@ def test_unusual_normalizer_goes_through_tokenizers(tmp_path):
     backend.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path)
     assert isinstance(tokenizer._raw, Backend)
-    assert [tokenizer.token(n) for n in tokenizer.ids(["xb [SEP]"]).ids] == ["ab", "[", "[UNK]", "]"]
-    assert tokenizer.ids([]).offsets.tolist() == [0]
+    assert [tokenizer.token(n) for n in tokenizer.encode_raw(["xb [SEP]"]).ids] == ["ab", "[", "[UNK]", "]"]
+    assert tokenizer.encode_raw([]).offsets.tolist() == [0]
     assert not tokenizer.lowercase
     tokenizer.save(tmp_path / "again")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "again")
@@ -168,8 +168,8 @@ def test_tokens_added_by_a_user_stay(tmp_path, small):
     text = "a<br>[E1] bcd"
     assert ours.encode(text).ids.tolist() == theirs(text)["input_ids"]
     assert AutoTokenizer.from_pretrained(tmp_path / "three")(text)["input_ids"] == theirs(text)["input_ids"]
-    assert ours.ids([text]).ids.tolist() == theirs(text)["input_ids"][1:-1]
-    assert not {ours.sep_id, ours.mask_id} & set(ours.ids(["a [SEP] [MASK] b"]).ids.tolist())
+    assert ours.encode_raw([text]).ids.tolist() == theirs(text)["input_ids"][1:-1]
+    assert not {ours.sep_id, ours.mask_id} & set(ours.encode_raw(["a [SEP] [MASK] b"]).ids.tolist())
 
 
 def added(content: str, special: bool = False) -> dict[str, object]:
@@ -287,7 +287,7 @@ def test_digest_is_of_what_decides_ids(small):
 def test_travels_to_worker_processes(small):
     again = pickle.loads(pickle.dumps(small))
     assert again.digest == small.digest
-    assert again.ids(["abcd é"]).ids.tolist() == small.ids(["abcd é"]).ids.tolist()
+    assert again.encode_raw(["abcd é"]).ids.tolist() == small.encode_raw(["abcd é"]).ids.tolist()
 
 
 def test_tables(small):
@@ -418,7 +418,7 @@ def test_files_that_mean_other_ids(tmp_path, name, content, message):
 
 def test_misuse(small):
     with pytest.raises(ValueError, match=r"text 1: lone surrogate U\+D800 at character 2"):
-        small.ids(["a", "ab\ud800"])
+        small.encode_raw(["a", "ab\ud800"])
     with pytest.raises(ValueError, match="text 0: lone surrogate"):
         small.encode("\udfff")
     with pytest.raises(ValueError, match="id 99 is outside the vocabulary"):
@@ -426,6 +426,6 @@ def test_misuse(small):
     with pytest.raises(ValueError, match="id -1 is outside"):
         small.token(-1)
     with pytest.raises(TypeError, match="one str"):
-        small.ids("text")
+        small.encode_raw("text")
     with pytest.raises(ValueError, match="token 5 is token 0 again"):
         Tokenizer.from_tokens([*SPECIAL_TOKENS, "[PAD]"], lowercase=True)

@@ -105,7 +105,7 @@ def _read_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
         yield from stdin_texts(settings.encoding_errors)
         return
     corpus = CorpusSettings(
-        settings.inputs, documents="line", column=settings.column, encoding_errors=settings.encoding_errors
+        settings.inputs, document_unit="line", column=settings.column, encoding_errors=settings.encoding_errors
     )
     stats, last = ReadStats(), 0
     files = open_inputs(corpus)

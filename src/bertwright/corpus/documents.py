@@ -8,13 +8,13 @@ from typing import BinaryIO, NamedTuple
 
 from bertwright.corpus.readers import ByteRange, Document, read_file
 from bertwright.io.decoding import BLOCK, ReadStats
-from bertwright.io.sources import CorpusSettings, DocumentRule, InputFile, open_inputs
+from bertwright.io.sources import CorpusSettings, DocumentUnit, InputFile, open_inputs
 
 __all__ = [
     "CorpusSettings",
     "CorpusShard",
     "Document",
-    "DocumentRule",
+    "DocumentUnit",
     "InputFile",
     "ReadStats",
     "nothing_read",
@@ -109,8 +109,8 @@ def shard_corpus(
 
 
 def _spans(file: InputFile, target_bytes: int) -> list[ByteRange]:
-    boundary = LINE_END if file.format == ".jsonl" or file.documents == "line" else BLANK_LINE
-    whole = file.format not in (".txt", ".jsonl") or (file.format == ".txt" and file.documents == "file")
+    boundary = LINE_END if file.format == ".jsonl" or file.document_unit == "line" else BLANK_LINE
+    whole = file.format not in (".txt", ".jsonl") or (file.format == ".txt" and file.document_unit == "file")
     if whole or file.compression or file.size <= target_bytes:
         return [ByteRange()]
     spans: list[ByteRange] = []

@@ -27,9 +27,9 @@ def read_file(file: InputFile, settings: CorpusSettings, findings: ReadStats, sp
     if file.format != ".txt":
         return _kept(file, findings, _rows(file, settings, findings, span))
     blocks = decode_blocks(file, settings.encoding_errors, findings, span.start, span.end)
-    if file.documents == "line":
+    if file.document_unit == "line":
         return _kept(file, findings, lines(file.path, blocks, span.line))
-    if file.documents == "file":
+    if file.document_unit == "file":
         return _kept(file, findings, _whole(file, blocks))
     return _kept(file, findings, _paragraphs(file, blocks, span.line))
 
@@ -55,7 +55,7 @@ def _rows(file: InputFile, settings: CorpusSettings, findings: ReadStats, span: 
 
 
 def _paragraphs(file: InputFile, blocks: Iterable[str], line: int) -> Iterator[tuple[int, str]]:
-    hint = "nothing but single line ends? Try --documents line, or put blank lines between documents"
+    hint = "nothing but single line ends? Try --document-unit line, or put blank lines between documents"
     for run in split_at(blocks, _paragraph_end, LIMIT, _too_long(file, "paragraph", hint)):
         start = 0
         for end in (*(match.end() for match in BLANK_LINE.finditer(run)), len(run)):
@@ -73,7 +73,7 @@ def _paragraph_end(block: str) -> int:
 
 
 def _whole(file: InputFile, blocks: Iterable[str]) -> Iterator[tuple[int, str]]:
-    too_long = _too_long(file, "file", "split it, or read it with --documents blank-line or line")
+    too_long = _too_long(file, "file", "split it, or read it with --document-unit blank-line or line")
     yield from ((1, text) for text in split_at(blocks, lambda block: 0, LIMIT, too_long))
 
 

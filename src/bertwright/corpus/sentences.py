@@ -186,7 +186,7 @@ def _cut(sentence: str) -> list[str]:
     return [part for part in parts if part and not part.isspace()]
 
 
-def sentence_splitter(kind: str) -> Callable[[str], list[str]]:
+def make_sentence_splitter(kind: str) -> Callable[[str], list[str]]:
     """Give the splitter that `CorpusSettings.sentences` names: `rules`, or `line` for one sentence a line."""
     if kind == "rules":
         return split_sentences

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from bertwright.corpus.documents import CorpusSettings, InputFile, ReadStats, nothing_read, read_shard, shard_corpus
-from bertwright.corpus.sentences import sentence_splitter
+from bertwright.corpus.sentences import make_sentence_splitter
 from bertwright.corpus.sketches import (
     CharacterCounter,
     DistinctCounter,
@@ -138,7 +138,7 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
     inputs, refused = check_inputs(settings)
     unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in refused.items()]
     findings = ReadStats()
-    totals = _Totals(sentence_splitter(settings.sentences))
+    totals = _Totals(make_sentence_splitter(settings.sentence_splitter))
     read: list[InputFile] = []
     for file in inputs:
         before, done = totals.texts.total, 0
@@ -234,12 +234,12 @@ def _document_warnings(survey: Survey) -> Iterator[str]:
     if survey.documents == 1:
         yield (
             "There is one document only: no sentence pair from another document, so no next-sentence negatives. Put "
-            "blank lines between documents, or give one file a document (--documents file)."
+            "blank lines between documents, or give one file a document (--document-unit file)."
         )
     elif survey.one_sentence_documents > 0.5:
         yield (
             f"{survey.one_sentence_documents:.0%} of the documents are a single sentence, which has no next one. If "
-            "blank lines end paragraphs here, say what a document is (--documents file, or file= before an input); "
+            "blank lines end paragraphs here, say what a document is (--document-unit file, or file= before an input); "
             "otherwise train with the masked-LM objective alone."
         )
     elif survey.sentences_per_document.mean < 4:

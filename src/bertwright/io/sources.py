@@ -14,7 +14,7 @@ from tyro.conf import Positional
 
 from bertwright.settings import check_not_str
 
-DocumentRule = Literal["blank-line", "file", "line"]
+DocumentUnit = Literal["blank-line", "file", "line"]
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".zst", ".bz2")
@@ -29,9 +29,9 @@ class CorpusSettings:
     inputs: Positional[tuple[str, ...]]
     """Files, folders (searched recursively, links followed, hidden names left out), globs, or hf://datasets/NAME/...
     paths: .txt, .jsonl, .csv, .tsv, .parquet, all but .parquet also as .gz, .zst or .bz2. `file=`, `line=` or
-    `blank-line=` before one input overrides --documents for that input, as in file=books/."""
+    `blank-line=` before one input overrides --document-unit for that input, as in file=books/."""
 
-    documents: DocumentRule = "blank-line"
+    document_unit: DocumentUnit = "blank-line"
     """What one document is in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
     prediction needs documents of several sentences (paper, section A.1: "document-level corpus")."""
 
@@ -39,7 +39,7 @@ class CorpusSettings:
     """The field or column that holds the text in .jsonl, .csv, .tsv and .parquet input; one row is one document. A .csv
     may have semicolons or tabs in place of commas, if its first line tells."""
 
-    sentences: Literal["rules", "line"] = "rules"
+    sentence_splitter: Literal["rules", "line"] = "rules"
     """How a document falls into sentences: by punctuation rules for English, Korean, Chinese and Japanese, or one
     sentence a line, for text that was split before."""
 
@@ -62,7 +62,7 @@ class InputFile:
     size: int  # bytes on disk, compressed if it is
     format: str  # its suffix; in a corpus one of FORMATS
     compression: str  # one of COMPRESSIONS, or "" for none
-    documents: DocumentRule  # how a .txt file falls into documents
+    document_unit: DocumentUnit  # how a .txt file falls into documents
 
     def local(self) -> Path:
         """Where the bytes lie on this machine; a file of the hub is fetched into its cache, once for all passes."""
@@ -102,7 +102,7 @@ def check_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, V
     refused: dict[str, ValueError | OSError] = {}
     named: dict[str, str] = {}
     for given in settings.inputs:
-        rule, place = _override(given, settings.documents)
+        rule, place = _override(given, settings.document_unit)
         for path in _hub_files(place) if place.startswith(HF_SCHEME) else expand_files(place):
             real = path if path.startswith(HF_SCHEME) else os.path.realpath(path)
             if real in named:
@@ -115,14 +115,14 @@ def check_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, V
     return found, refused
 
 
-def _override(given: str, default: DocumentRule) -> tuple[DocumentRule, str]:
+def _override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, str]:
     prefix, equals, place = given.partition("=")
-    if equals and prefix in get_args(DocumentRule):
-        return cast(DocumentRule, prefix), place
+    if equals and prefix in get_args(DocumentUnit):
+        return cast(DocumentUnit, prefix), place
     return default, given
 
 
-def _checked(path: str, rule: DocumentRule) -> InputFile:
+def _checked(path: str, rule: DocumentUnit) -> InputFile:
     suffix, compression = suffixes(path)
     if suffix not in FORMATS:
         raise ValueError(

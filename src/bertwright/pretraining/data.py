@@ -96,11 +96,11 @@ class DataSettings:
         return 3 if self.objective == "mlm+nsp" else 2
 
     @property
-    def least_sentences(self) -> int:
+    def min_sentences(self) -> int:
         """Of a store that examples can be made of."""
         return 2 if self.objective == "mlm+nsp" else 1
 
-    def shared_among(self, world_size: int) -> None:
+    def check_world_size(self, world_size: int) -> None:
         """Raise ValueError where a step of so many ranks would leave one without a sequence."""
         if self.batch_size < world_size:
             raise ValueError(
@@ -113,7 +113,7 @@ class DataSettings:
         return self.max_length - self.specials
 
     @property
-    def most_predictions(self) -> int:
+    def max_predictions(self) -> int:
         """`max_predictions_per_seq` with its default filled in."""
         # The share is a decimal number: 0.15 * 20 must not become 4 for being 3.0000000000000004 or so.
         return self.max_predictions_per_seq or ceil(round(self.mlm_probability * self.max_length, 6))
@@ -214,7 +214,7 @@ class PretrainingData:
         """
         if store.header.origin.vocabulary != tokenizer.digest:
             raise ValueError(f"{store.folder}: prepared with another vocabulary; use the tokenizer beside the store")
-        if store.num_sentences < settings.least_sentences:
+        if store.num_sentences < settings.min_sentences:
             raise ValueError(
                 f"{store.folder}: {store.num_sentences} sentence(s), next-sentence prediction needs pairs; "
                 "use more text, or --objective mlm"
@@ -229,7 +229,7 @@ class PretrainingData:
         """How many examples one pass over the documents gives."""
         return self._plan.examples_per_epoch
 
-    def step(
+    def batches_for_step(
         self, step: int, rank: int = 0, world_size: int = 1, micro_batch_size: int | None = None
     ) -> list[PretrainingBatch]:
         """The micro-batches of one rank in one step, each of `micro_batch_size` sequences (None: all of the rank's).
@@ -237,7 +237,7 @@ class PretrainingData:
         Concatenated over micro-batches and ranks they are the same sequences with the same masks, however many.
         Raises ValueError where a rank would be left without a sequence.
         """
-        self.settings.shared_among(world_size)
+        self.settings.check_world_size(world_size)
         size = self.settings.batch_size
         if micro_batch_size is not None and micro_batch_size < 1:
             raise ValueError(f"micro_batch_size is {micro_batch_size}; it needs one sequence at least")
@@ -245,7 +245,7 @@ class PretrainingData:
         layout = self._layout(self.settings.seed, step, size)
         return self._batches(layout, (self.settings.seed, step), range(first, last), micro_batch_size or last - first)
 
-    def held_out(self, sequences: int) -> Iterator[PretrainingBatch]:
+    def validation_batches(self, sequences: int) -> Iterator[PretrainingBatch]:
         """Up to `sequences` examples, an epoch at most, with fixed draws, in batches of 64, for evaluation.
 
         `mlm_count` and `nsp_count` are those of each batch.
@@ -298,7 +298,7 @@ class PretrainingData:
         lengths = text + settings.specials
         if settings.objective == "ltr":
             return _Layout(segments, lengths, lengths - 1)
-        counts = masking.mask_counts(lengths, settings.specials, settings.mlm_probability, settings.most_predictions)
+        counts = masking.mask_counts(lengths, settings.specials, settings.mlm_probability, settings.max_predictions)
         return _Layout(segments, lengths, counts)
 
     def _batches(

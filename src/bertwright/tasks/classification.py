@@ -82,7 +82,7 @@ class SegmentTokens(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str], tokenizer: Tokenizer) -> SegmentTokens:
         """The runs of some texts; "[SEP]" in a text is three ordinary words there."""
-        found = tokenizer.ids(texts)
+        found = tokenizer.encode_raw(texts)
         return cls(found.ids, found.offsets[:-1], np.diff(found.offsets))
 
     def repeated(self, times: int) -> SegmentTokens:

@@ -366,7 +366,7 @@ def word_stream(examples: Sequence[TagExample], tokenizer: Tokenizer, room: int)
     flat = offsets_from_lengths(np.array(sizes, dtype=np.int64).reshape(-1))
     bounds = np.stack([flat[:-1:3], flat[1::3], flat[2::3], flat[3::3]], axis=1)
 
-    rows = tokenizer.ids(list(numbers))
+    rows = tokenizer.encode_raw(list(numbers))
     tokens = np.diff(rows.offsets)
     first = np.where(tokens > 0, rows.offsets[:-1], len(rows.ids))  # [UNK] comes last
     lengths = np.clip(tokens, 1, room)[which]

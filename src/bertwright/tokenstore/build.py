@@ -135,7 +135,7 @@ class _Plan(NamedTuple):
     def of(cls, folder: Path, corpora: Sequence[CorpusSettings], tokenizer: Tokenizer) -> _Plan:
         shares = [[(corpus, piece) for piece in shard_corpus(corpus, PIECE_BYTES)] for corpus in corpora]
         inputs = [(file, _mtime(file.local())) for share in shares for _, piece in share for file in piece.files]
-        rules = [corpora[0].sentences, RULES_VERSION, FORMAT_VERSION, PIECE_BYTES]
+        rules = [corpora[0].sentence_splitter, RULES_VERSION, FORMAT_VERSION, PIECE_BYTES]
         described = [[asdict(corpus) for corpus in corpora], [(asdict(file), at) for file, at in inputs], rules]
         digest = files.digest_bytes(json.dumps(described).encode(), tokenizer.digest.encode())
         parts = folder / f".unfinished-{digest}"
@@ -321,7 +321,7 @@ def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareS
         name: sum(getattr(summary, name) for summary in summaries)
         for name in ("empty_documents", "empty_sentences", "unknown_tokens")
     } | {"held_out_in_train": int(np.count_nonzero(shared))}
-    rules = f"{plan.tasks[0].corpus.sentences}/{RULES_VERSION}"
+    rules = f"{plan.tasks[0].corpus.sentence_splitter}/{RULES_VERSION}"
     origin = Provenance(tokenizer.digest, tokenizer.vocab_size, tokenizer.lowercase, rules)
 
     _replaced(folder / "tokenizer", tokenizer.save)
@@ -357,7 +357,7 @@ def _held_out(digests: np.ndarray, num_train: int, plan: _Plan, settings: Prepar
     if len(different) < 2:
         raise ValueError(
             f"{named}: one document cannot be shared between training and held-out evaluation; name held-out inputs, "
-            "set --held-out 0, or see --documents (blank-line, file, line) for what one document is"
+            "set --held-out 0, or see --document-unit (blank-line, file, line) for what one document is"
         )
     least = 2 if len(different) >= 4 else 1
     below = int(np.searchsorted(different, np.uint64(settings.held_out * 2.0**64)))

@@ -21,7 +21,7 @@ import numpy as np
 
 from bertwright import files
 from bertwright.corpus.documents import CorpusSettings, CorpusShard, Document, read_shard
-from bertwright.corpus.sentences import sentence_splitter
+from bertwright.corpus.sentences import make_sentence_splitter
 from bertwright.tokenstore.store import DocumentBatch
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -85,8 +85,8 @@ def write_part(task: PartTask, tokenizer: Tokenizer) -> None:
     kept: list[np.ndarray] = []
     with files.atomic_file(_chunks_path(task.folder, task.number)) as path, path.open("wb") as file:
         documents = read_shard(task.corpus, task.piece)
-        for chunk in _sentence_chunks(documents, task.corpus.sentences, digests):
-            encoded = tokenizer.ids(chunk.sentences)
+        for chunk in _sentence_chunks(documents, task.corpus.sentence_splitter, digests):
+            encoded = tokenizer.encode_raw(chunk.sentences)
             lengths = np.diff(encoded.offsets)
             document = np.repeat(np.arange(len(chunk.counts)), chunk.counts)
             document_lengths = np.bincount(document[lengths > 0], minlength=len(chunk.counts))
@@ -154,7 +154,7 @@ class _SentenceChunk(NamedTuple):
 
 def _sentence_chunks(documents: Iterable[Document], rule: str, digests: list[bytes]) -> Iterator[_SentenceChunk]:
     """Split documents and group them to chunks for the tokenizer; add the digest of each to `digests`."""
-    split = sentence_splitter(rule)
+    split = make_sentence_splitter(rule)
     chunk, characters = _SentenceChunk([], []), 0
     for document in documents:
         digests.append(hashlib.blake2b(document.text.encode(), digest_size=16).digest())

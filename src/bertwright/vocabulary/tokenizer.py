@@ -64,7 +64,7 @@ class Tokenizer:
     """A WordPiece tokenizer with the ids of `transformers`' `BertTokenizerFast` on the same files.
 
     Special tokens written out in a text are read in two ways. `encode` and `encode_ids` are for what is typed
-    to a model: "[MASK]" is the mask, as in `transformers`. `ids` is for raw corpora: "[SEP]" there is three ordinary
+    to a model: "[MASK]" is the mask, as in `transformers`. `encode_raw` is for raw corpora: "[SEP]" there is three ordinary
     words, since a web page about BERT must not break the segments of a token store.
     """
 
@@ -144,7 +144,7 @@ class Tokenizer:
         """For every id: does the piece go on inside a word (begin with ##)?"""
         return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self._tokens])
 
-    def ids(self, texts: Sequence[str]) -> Ragged:
+    def encode_raw(self, texts: Sequence[str]) -> Ragged:
         """Ids of raw texts: nothing added, nothing read as a special token. The fast path for corpora.
 
         Raises ValueError for a lone surrogate, which is no Unicode text.

@@ -136,7 +136,7 @@ class _Run(PretrainState):
         for phase, data in zip(self.settings.phases, self.data, strict=True):
             size = self.settings.micro_batch_size or max(1, tokens // phase.data.max_length)
             for step in range(max(phase.first, first), phase.end):
-                parts = data.step(step, self.place.rank, self.place.world_size, size)
+                parts = data.batches_for_step(step, self.place.rank, self.place.world_size, size)
                 yield [part.to(self.place.device) for part in parts]
 
     def announce(self, ceiling: float) -> None:
@@ -161,7 +161,7 @@ class _Run(PretrainState):
         """Score the model as it is on the held-out part, unless the journal has the scores of this step already."""
         if self.held_out is None or self.optimizer.steps in journal.evaluations:
             return
-        sequences = self.held_out.held_out(self.settings.eval_sequences)
+        sequences = self.held_out.validation_batches(self.settings.eval_sequences)
         found = evaluate(self.model, (batch.to(self.place.device) for batch in sequences))._asdict()
         journal.write("held_out", self.optimizer.steps, found)
         say(self.console, f"held out after step {self.optimizer.steps:,}: {_brief(found)}")

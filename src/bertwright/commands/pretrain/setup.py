@@ -52,7 +52,7 @@ def open_run(settings: PretrainSettings, place: ExecutionContext, console: Conso
     train = TokenStore.open(settings.store / "train", tokenizer.digest, verify=not settings.resume)
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
     for phase in settings.phases:
-        phase.data.shared_among(place.world_size)
+        phase.data.check_world_size(place.world_size)
     held_out = _held_out(settings, tokenizer, console if place.is_main_process else None)
     model = _starting_model(settings, tokenizer, latest, console if place.is_main_process else None)
     check_finite_weights(model, 0)
@@ -71,7 +71,7 @@ def _held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console
     if not folder.is_dir():
         return None
     store, first = TokenStore.open(folder, tokenizer.digest, verify=not settings.resume), settings.phases[0].data
-    if store.num_sentences < first.least_sentences:  # a small corpus, whose shortest document was set aside
+    if store.num_sentences < first.min_sentences:  # a small corpus, whose shortest document was set aside
         if console is not None:
             notice(console, f"{folder} has one sentence: too little to score; nothing is evaluated")
         return None
