@@ -358,7 +358,7 @@ MISUSE = {
     "source is no model": ("convert vocabulary new", "vocabulary: no config.json"),
     "unknown key": ("pretrain --config a.toml", 'a.toml: unknown setting "stepz"; did you mean "steps"?'),
     "unknown nested key": ("pretrain --config b.toml", 'b.toml: data: unknown setting "max_lenght"; did you mean'),
-    "wrong kind of value": ("pretrain --config c.toml", "c.toml: steps: int is expected, 'many' found"),
+    "wrong kind of value": ("pretrain --config c.toml", "c.toml: steps: expected int, got 'many'"),
     "no such settings file": ("survey text.txt --config d.toml", "d.toml: No such file or directory"),
     "a folder for a settings file": ("survey text.txt --config vocabulary", "vocabulary: Is a directory"),
     "not TOML": ("survey text.txt --config text.txt", "text.txt: not valid TOML"),

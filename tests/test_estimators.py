@@ -610,13 +610,13 @@ def test_a_tagger_refuses(bert: str, X: Any, y: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"epochs": "3"}, "BertClassifier: epochs: float is expected, '3' found"),
+        ({"epochs": "3"}, "BertClassifier: epochs: expected float, got '3'"),
         ({"epochs": 0}, "epochs must be above 0"),
-        ({"batch_size": 2.5}, "BertClassifier: batch_size: int is expected, 2.5 found"),
+        ({"batch_size": 2.5}, "BertClassifier: batch_size: expected int, got 2.5"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
         ({"learning_rate": float("inf")}, "learning_rate must be above 0 and finite, not inf"),
-        ({"device": "gpu"}, "one of 'auto', 'cpu', 'cuda' is expected, 'gpu' found"),
-        ({"dtype": "float16"}, "one of 'auto', 'float32', 'bfloat16' is expected"),
+        ({"device": "gpu"}, "expected one of 'auto', 'cpu', 'cuda'"),
+        ({"dtype": "float16"}, "expected one of 'auto', 'float32', 'bfloat16'"),
         ({"max_length": 33}, "max_length = 33: the model has 32 positions"),
         ({"validation_fraction": 1.5}, "validation_fraction is a share"),
         ({"freeze_layers": 9}, "freeze_layers = 9: this model has 1 layers"),
@@ -640,7 +640,7 @@ def test_prediction_refuses_what_fit_would(classifier: BertClassifier, tagger: B
         tagger.predict(["the film"])
     with pytest.raises(ValueError, match=r"X\[0\]: 1 words, but 2 tags"):
         tagger.score([["film"]], [["O", "O"]])
-    with pytest.raises(ValueError, match="one of 'auto', 'cpu', 'cuda' is expected"):
+    with pytest.raises(ValueError, match="expected one of 'auto', 'cpu', 'cuda'"):
         pickle.loads(pickle.dumps(classifier)).set_params(device="tpu").predict(["film"])
 
 

@@ -1,7 +1,9 @@
-"""What is on disk is whole or absent."""
+"""Atomic writes, digests and locks."""
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,33 +28,33 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_atomic_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(RuntimeError), atomic_file(path) as part:
-        part.write_text("new")
+    with pytest.raises(RuntimeError), atomic_file(path) as temporary:
+        temporary.write_text("new")
         raise RuntimeError
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
-    with atomic_file(path) as part:
-        part.write_text("new")
+    with atomic_file(path) as temporary:
+        temporary.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert names(tmp_path) == ["a.txt"]
 
 
-def test_a_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "a") as part:
-        (part / "half").write_text("")
+def test_atomic_folder_appears_complete_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "a") as temporary:
+        (temporary / "half").write_text("")
         raise RuntimeError
     assert names(tmp_path) == []
-    with atomic_folder(tmp_path / "a") as part:
-        (part / "file").write_text("x")
+    with atomic_folder(tmp_path / "a") as temporary:
+        (temporary / "file").write_text("x")
         assert not (tmp_path / "a").exists()
     assert (tmp_path / "a" / "file").read_text() == "x"
 
 
-def test_a_folder_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_removal_leaves_a_temporary_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("x")
 
@@ -67,14 +69,14 @@ def test_a_folder_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pyte
     assert names(tmp_path) == []
 
 
-def test_a_folder_is_held_by_one_process_and_freed_by_its_death(tmp_path: Path) -> None:
+def test_folder_lock_excludes_other_processes_and_ends_with_its_own(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from bertwright.files import lock_folder\n"
-        "with lock_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "with lock_folder(Path(sys.argv[1])): print('locked', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
+        assert other.stdout.readline() == "locked\n"
         with pytest.raises(ValueError, match="another process is writing there"), lock_folder(tmp_path):
             pass
         other.kill()
@@ -83,7 +85,7 @@ def test_a_folder_is_held_by_one_process_and_freed_by_its_death(tmp_path: Path) 
         pass
 
 
-def test_json_comes_back_and_a_broken_one_names_its_place(tmp_path: Path) -> None:
+def test_json_survives_a_round_trip_and_a_broken_file_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"word": "낱말", "number": 0.1})
     assert read_json(path) == {"word": "낱말", "number": 0.1}
@@ -95,7 +97,7 @@ def test_json_comes_back_and_a_broken_one_names_its_place(tmp_path: Path) -> Non
         read_json(path)
 
 
-def test_a_digest_tells_where_parts_end(tmp_path: Path) -> None:
+def test_digest_depends_on_boundaries_and_on_every_byte(tmp_path: Path) -> None:
     assert digest_bytes(b"ab", b"c") != digest_bytes(b"a", b"bc")
     path = tmp_path / "a"
     path.write_bytes(b"x" * 3_000_000)
@@ -104,7 +106,7 @@ def test_a_digest_tells_where_parts_end(tmp_path: Path) -> None:
     assert digest_file(path) != whole
 
 
-def test_a_folder_made_for_nothing_goes_again(tmp_path: Path) -> None:
+def test_new_locked_folder_is_deleted_if_it_stays_empty(tmp_path: Path) -> None:
     with pytest.raises(KeyError), lock_folder(tmp_path / "new"):
         raise KeyError
     assert not (tmp_path / "new").exists()
@@ -115,3 +117,63 @@ def test_a_folder_made_for_nothing_goes_again(tmp_path: Path) -> None:
     with lock_folder(tmp_path / "used"):
         (tmp_path / "used" / "file").touch()
     assert (tmp_path / "used" / "file").exists()
+
+
+def test_temporaries_of_killed_processes_are_deleted_by_the_next_write(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from pathlib import Path; from bertwright.files import atomic_file, atomic_folder\n"
+        "with atomic_file(Path('a')) as file, atomic_folder(Path('b')) as folder:\n"
+        "    file.write_text('half'); (folder / 'half').touch(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False)
+    other_host = f".a.part-1-{int(names(tmp_path)[0].rpartition('-')[2]) ^ 1}"
+    assert len(names(tmp_path)) == 2
+    (tmp_path / other_host).touch()
+    (tmp_path / "ab").touch()
+    with atomic_file(tmp_path / "a") as path:
+        path.touch()
+    with atomic_folder(tmp_path / "b"):
+        pass
+    assert names(tmp_path) == sorted([other_host, "a", "ab", "b"])
+
+
+def test_temporary_of_a_live_process_is_not_deleted(tmp_path: Path) -> None:
+    with atomic_file(tmp_path / "a") as path:
+        path.touch()
+        host = path.name.rpartition("-")[2]
+    live = tmp_path / f".a.part-{os.getppid()}-{host}"
+    live.touch()
+    with atomic_file(tmp_path / "a") as path:
+        path.touch()
+    assert live.exists()
+
+
+def test_folder_that_loses_a_race_is_saved_under_another_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"a: written by another process .* {tmp_path}/a-{os.getpid()}$"):  # noqa: SIM117
+        with atomic_folder(tmp_path / "a") as temporary:
+            (temporary / "file").write_text("mine")
+            (tmp_path / "a").mkdir()
+            (tmp_path / "a" / "file").write_text("other")
+    assert (tmp_path / "a" / "file").read_text() == "other"
+    assert (tmp_path / f"a-{os.getpid()}" / "file").read_text() == "mine"
+
+
+def test_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files, "_lock", fail)
+    with pytest.raises(OSError, match=r"no file locks .*another disk") as caught, lock_folder(tmp_path):
+        pass
+    assert caught.value.filename == str(tmp_path)
+
+
+def test_failed_flush_of_a_folder_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error") as caught, atomic_folder(tmp_path / "a"):
+        pass
+    assert caught.value.filename == str(tmp_path / "a")
+    assert names(tmp_path) == []

@@ -28,9 +28,6 @@ NOT_CONVERTED = """
 src/bertwright/cli.py
 src/bertwright/console.py
 src/bertwright/estimators.py
-src/bertwright/files.py
-src/bertwright/seeding.py
-src/bertwright/settings.py
 src/bertwright/batching/*
 src/bertwright/commands/fill_mask.py
 src/bertwright/commands/evaluate.py

@@ -1,4 +1,4 @@
-"""Settings come from TOML and from the command line alike, and nothing in them is silently ignored."""
+"""Settings: conversion from and to TOML, and its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ import bertwright
 from bertwright.cli import RECIPE_NAMES, find_config
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.settings import differences, from_table, partial_from_table, read_toml, to_table, write_settings
+from bertwright.settings import (
+    check_minimum,
+    check_not_str,
+    differences,
+    from_table,
+    partial_from_table,
+    read_toml,
+    to_table,
+    write_settings,
+)
 
 RECIPES = sorted((Path(bertwright.__file__).parent / "recipes").glob("*.toml"))
 TASK_RECIPES = sorted((Path(bertwright.__file__).parent / "recipes" / "tasks").glob("*.toml"))
@@ -34,7 +43,7 @@ class Outer:
     inner: Inner = field(default_factory=Inner)
 
 
-def test_toml_and_back(tmp_path: Path) -> None:
+def test_settings_survive_a_round_trip_through_toml(tmp_path: Path) -> None:
     settings = Outer(Path("x/y"), "b", 3, ("one", "two"), Inner(0.1, (1.0, 0.0)))
     path = tmp_path / "settings.toml"
     write_settings(path, settings, "a title")
@@ -42,7 +51,7 @@ def test_toml_and_back(tmp_path: Path) -> None:
     assert from_table(Outer, read_toml(path), str(path)) == settings
 
 
-def test_a_whole_number_is_a_float_where_one_is_wanted() -> None:
+def test_integer_is_converted_to_float() -> None:
     assert from_table(Outer, {"folder": "x", "inner": {"share": 1}}, "t").inner.share == 1.0
 
 
@@ -51,17 +60,17 @@ def test_a_whole_number_is_a_float_where_one_is_wanted() -> None:
     [
         ({"folder": "x", "knid": "a"}, 't: unknown setting "knid"; did you mean "kind"?'),
         ({"folder": "x", "inner": {"shard": 1.0}}, 't: inner: unknown setting "shard"; did you mean "share"?'),
-        ({"folder": "x", "share": 1.0}, 't: unknown setting "share"; it belongs into the table [inner]'),
-        ({"folder": "x", "kind": "c"}, "t: kind: one of 'a', 'b' is expected, 'c' found"),
-        ({"folder": "x", "number": "3"}, "t: number: int is expected, '3' found"),
-        ({"folder": "x", "number": True}, "t: number: int is expected, True found"),
-        ({"folder": "x", "names": "one"}, "t: names: a list is expected, 'one' found"),
-        ({"folder": "x", "inner": {"mix": [1.0]}}, "t: inner: mix: 2 values are expected, 1 found"),
-        ({"folder": "x", "inner": 3}, "t: inner: a table is expected, 3 found"),
+        ({"folder": "x", "share": 1.0}, 't: unknown setting "share"; move it to the [inner] table'),
+        ({"folder": "x", "kind": "c"}, "t: kind: expected one of 'a', 'b', got 'c'"),
+        ({"folder": "x", "number": "3"}, "t: number: expected int, got '3'"),
+        ({"folder": "x", "number": True}, "t: number: expected int, got True"),
+        ({"folder": "x", "names": "one"}, "t: names: expected a list, got 'one'"),
+        ({"folder": "x", "inner": {"mix": [1.0]}}, "t: inner: mix: expected 2 values, got 1"),
+        ({"folder": "x", "inner": 3}, "t: inner: expected a table, got 3"),
         ({"kind": "a"}, "t: missing: folder"),
     ],
 )
-def test_misuse_names_place_value_and_way_out(table: dict[str, Any], message: str) -> None:
+def test_misuse_names_key_value_and_fix(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         from_table(Outer, table, "t")
 
@@ -72,9 +81,26 @@ def test_broken_toml_names_file_and_line(tmp_path: Path) -> None:
         read_toml(tmp_path / "a.toml")
 
 
-def test_a_byte_order_mark_is_no_part_of_toml(tmp_path: Path) -> None:
+def test_deeply_nested_toml_is_an_error_with_the_file_name(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("steps = " + "[" * 5000)
+    with pytest.raises(ValueError, match=r"a\.toml: not readable as TOML"):
+        read_toml(tmp_path / "a.toml")
+
+
+def test_byte_order_mark_of_toml_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("steps = 1\n", encoding="utf-8-sig")
     assert read_toml(tmp_path / "a.toml") == {"steps": 1}
+
+
+def test_check_minimum_names_field_and_value() -> None:
+    check_minimum(Outer(Path("x"), number=None), 1, "number")
+    with pytest.raises(ValueError, match=r"^number is 0; .* 1$"):
+        check_minimum(Outer(Path("x"), number=0), 1, "number")
+
+
+def test_check_not_str_names_field_and_value() -> None:
+    with pytest.raises(ValueError, match=r"^names: .*\('one',\)"):
+        check_not_str(Outer(Path("x"), names="one"), "names")  # type: ignore[arg-type]
 
 
 def test_differences_are_named_with_both_values() -> None:
@@ -97,7 +123,7 @@ def test_every_task_recipe_is_a_valid_fine_tuning_setting(path: Path) -> None:
     assert settings.optimizer.bias_correction  # from the defaults for fine-tuning, which are not those of pre-training
 
 
-def test_a_nested_record_has_its_holder_s_defaults() -> None:
+def test_nested_settings_take_the_defaults_of_the_enclosing_ones() -> None:
     table = {"run": "r", "task": {"task": "mrpc"}, "optimizer": {"beta2": 0.98}}
     assert from_table(FinetuneSettings, table, "t").optimizer == replace(paper_optimizer(), beta2=0.98)
     begun = partial_from_table(FinetuneSettings, {"optimizer": {"beta2": 0.98}}, "t", missing=None)
@@ -105,7 +131,7 @@ def test_a_nested_record_has_its_holder_s_defaults() -> None:
     assert begun.run is None
 
 
-def test_the_paper_s_schedule_is_the_default() -> None:
+def test_default_schedule_is_the_papers() -> None:
     settings = PretrainSettings(run=Path("r"))
     first, second = settings.phases
     assert (first.end, first.data.max_length, second.end, second.data.max_length) == (900_000, 128, 1_000_000, 512)

@@ -105,7 +105,10 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_SIGPIPE
     except OSError as error:
-        return fail(f"error: {format_os_error(error)}", 2 if isinstance(error, MISUSE) else 1)
+        return fail(
+            f"error: {format_os_error(error)}",
+            2 if isinstance(error, MISUSE) or error.errno == errno.ENAMETOOLONG else 1,
+        )
     except ValueError as error:
         return fail(f"error: {error}", 2)
     except (MemoryError, RuntimeError) as error:
@@ -129,11 +132,11 @@ def fail(message: str, code: int) -> int:
 def format_os_error(error: OSError) -> str:
     """What the system says, and about which file; one that is being written goes by the name that it would get.
 
-    >>> format_os_error(PermissionError(13, "Permission denied", "models/.bert.part-4711"))
+    >>> format_os_error(PermissionError(13, "Permission denied", "models/.bert.part-4711-21"))
     'models/bert: Permission denied'
     """
     text = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror or str(error)
-    return re.sub(r"(^|/)\.([^/]+)\.part-\d+", r"\1\2", text)
+    return re.sub(r"(^|/)\.([^/]+)\.part-[\d-]+", r"\1\2", text)
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -330,12 +333,13 @@ def _shown(name: str, kind: Any, default: Any, text: str | None) -> Any:
     What it means that nothing is given, some fields' texts tell themselves: in brackets, or after "unset:".
     """
     from tyro import MISSING
-    from tyro.conf import arg
+    from tyro.conf import Positional, arg
 
     plain, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     placeholder = _placeholder(plain)
     if marks:  # Positional: the value's own name says more than its type
         placeholder = f"{name.upper().removesuffix('S')} ..." if _is_list(plain) else name.upper()
+        marks = list(get_args(Positional[plain])[1:])  # of settings.Positional and of tyro's own
     told = default is None and text is not None and ("[" in text or "unset:" in text.lower())
     hint = "(required)" if default is MISSING else "" if told else _default_told
     return Annotated[(plain, *marks, arg(metavar=placeholder, help_behavior_hint=hint))]

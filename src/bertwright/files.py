@@ -1,13 +1,16 @@
-"""Whole-or-absent writes, content digests, and the lock that keeps two runs out of one folder."""
+"""Atomic writes, content digests, and the lock that gives one process the sole use of a folder."""
 
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
+import platform
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,11 +29,13 @@ except ImportError:  # Windows
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
 
 
-READ_SIZE = 1 << 20  # bytes a read; large enough that system calls do not show
+READ_SIZE = 1 << 20  # bytes per read; large enough that system calls take no noticeable time
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # raised by flock on some network file systems
+TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # raised by the rename of a folder if the new name exists
 
 
 def sync(path: Path) -> None:
-    """Make a file's content or a folder's names survive a power cut: a rename lasts once its folder is flushed."""
+    """Flush a file, or the names in a folder, to the disk: a rename needs its folder flushed to survive a power cut."""
     if sys.platform == "win32":  # opens no folders, and flushes only files that are open for writing
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -41,31 +46,31 @@ def sync(path: Path) -> None:
 
 
 def ensure_folder(path: Path) -> None:
-    """Make a folder with those above it, where it is not there. NotADirectoryError where a file is in its place."""
+    """Create a folder and its parents unless they exist. Raises NotADirectoryError if one of them is a file."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, "a file, where a folder is needed", error.filename) from None
+        raise NotADirectoryError(errno.ENOTDIR, "a file, but a folder is needed", error.filename) from None
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Give a path to write to; on leaving without an error it becomes `path`, else nothing is left behind."""
+    """Yield a temporary path, which becomes `path` when the block ends; after an error nothing is left behind."""
     ensure_folder(path.parent)
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    temporary = _temporary(path)
     try:
         with attach_filename(path):
-            yield part
-            sync(part)
-            part.replace(path)
+            yield temporary
+            sync(temporary)
+            temporary.replace(path)
             sync(path.parent)
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def attach_filename(path: Path) -> Iterator[None]:
-    """Let an error of the system say which file it is about: a write to an open one, on a full disk, does not."""
+    """Add a file name to an OSError that has none, such as that of a write to an open file on a full disk."""
     try:
         yield
     except OSError as error:
@@ -76,69 +81,118 @@ def attach_filename(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder, which must not exist yet: its files are flushed, then one rename makes it appear."""
+    """Yield an empty temporary folder, which becomes `path` when the block ends; after an error nothing is left behind.
+
+    If another process has created `path` in the meantime, the folder is saved under another name, which the ValueError
+    states.
+    """
     ensure_folder(path.parent)
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
+    temporary = _temporary(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
     try:
-        yield part
-        for written in [*sorted(part.rglob("*")), part]:
-            sync(written)
-        part.rename(path)
-        sync(path.parent)
+        yield temporary
+        with attach_filename(path):
+            for written in [*sorted(temporary.rglob("*")), temporary]:
+                sync(written)
+            _rename_to_free_name(temporary, path)
+            sync(path.parent)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _rename_to_free_name(temporary: Path, path: Path) -> None:
+    try:
+        temporary.rename(path)
+    except OSError as error:
+        if error.errno not in TAKEN:
+            raise
+        other = path.with_name(f"{path.name}-{os.getpid()}")
+        temporary.rename(other)
+        raise ValueError(f"{path}: written by another process in the meantime; this result is in {other}") from None
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder so that it, too, is whole or absent: a kill leaves what `remove_stale_parts` deletes."""
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
-    path.rename(part)
-    shutil.rmtree(part)
+    """Delete a folder atomically: rename it, then delete its files.
+
+    An interrupted call leaves a temporary, which `remove_stale_parts` deletes.
+    """
+    temporary = _temporary(path)
+    path.rename(temporary)
+    shutil.rmtree(temporary)
 
 
 def remove_stale_parts(folder: Path) -> None:
-    """Delete what a killed process left half-written in `folder`. Call only while holding the folder's lock."""
-    for part in folder.glob(".*.part-*"):
-        if part.is_dir():
-            shutil.rmtree(part)
-        else:
-            part.unlink()
+    """Delete all temporaries in a folder that this process has locked."""
+    for temporary in folder.glob(".*.part-*"):
+        _remove(temporary)
+
+
+def _temporary(path: Path) -> Path:
+    """Return this process's temporary name for a path, and delete the temporaries of the same path by dead processes.
+
+    The name holds the process id and a number for the machine: processes of other machines may write to a shared disk.
+    """
+    host = zlib.crc32(platform.node().encode())
+    if sys.platform != "win32":  # where os.kill ends the process
+        for other in path.parent.glob(f".{glob.escape(path.name)}.part-*-{host}"):
+            process = other.name.rpartition(".part-")[2].partition("-")[0]
+            if process.isdecimal() and not _is_alive(int(process)):
+                _remove(other)
+    return path.with_name(f".{path.name}.part-{os.getpid()}-{host}")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # a process of another user
+        return True
+    return True
+
+
+def _remove(temporary: Path) -> None:
+    if temporary.is_dir():
+        shutil.rmtree(temporary)
+    else:
+        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    with atomic_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+    """Write a text file atomically."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as an indented JSON file atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file; a broken one raises ValueError with file, place and what was found there."""
+    """Parse a JSON file. Raises ValueError with the file, the line and the parser's reason if it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 at byte {error.start}") from None
-    except (ValueError, RecursionError) as error:  # a number of too many digits, brackets too deep
+    except (ValueError, RecursionError) as error:  # a number of too many digits; brackets nested too deeply
         raise ValueError(f"{path}: not readable as JSON ({error})") from None
 
 
-def digest_bytes(*parts: bytes) -> str:
-    """BLAKE2b (128 bit, hex) of the parts, each with its length, so that moving a boundary changes the digest."""
+def digest_bytes(*strings: bytes) -> str:
+    """Return the BLAKE2b digest (128 bits, hex) of byte strings and their lengths: (ab, c) differs from (a, bc)."""
     state = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        state.update(len(part).to_bytes(8, "little"))
-        state.update(part)
+    for string in strings:
+        state.update(len(string).to_bytes(8, "little"))
+        state.update(string)
     return state.hexdigest()
 
 
 def digest_file(path: Path) -> str:
-    """BLAKE2b (128 bit, hex) of a file's content, in constant memory."""
+    """Return the BLAKE2b digest (128 bits, hex) of a file's content, in constant memory."""
     state = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(READ_SIZE):
@@ -147,7 +201,7 @@ def digest_file(path: Path) -> str:
 
 
 def try_lock(file: IO[Any]) -> bool:
-    """Lock an open file for this process, until it is closed; return False if another process holds the lock."""
+    """Lock an open file for this process until it is closed; return False if another process has locked it."""
     try:
         _lock(file.fileno())
     except (BlockingIOError, PermissionError):  # the latter on Windows
@@ -157,17 +211,28 @@ def try_lock(file: IO[Any]) -> bool:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process. The lock goes with the process, so a killed one leaves nothing to clean up.
+    """Lock a folder for this process, creating it if it is absent. The lock ends with the process, even a killed one.
 
-    A folder that was made for it and has stayed empty goes, too. Raises ValueError when another live process holds it.
+    A folder that was created here and is still empty in the end is deleted. Raises ValueError if another process has
+    locked the folder, OSError if its file system has no locks.
     """
-    made = not folder.exists()
+    is_new = not folder.exists()
     ensure_folder(folder)
     with (folder / ".lock").open("w") as file:
-        if not try_lock(file):
-            raise ValueError(f"{folder}: another process is writing there; wait for it, or name another folder")
         try:
+            if not _lock_or_explain(file, folder):
+                raise ValueError(f"{folder}: another process is writing there; wait for it, or choose another folder")
             yield
         finally:
-            if made and [path.name for path in folder.iterdir()] == [".lock"]:
+            if is_new and [path.name for path in folder.iterdir()] == [".lock"]:
                 shutil.rmtree(folder)
+
+
+def _lock_or_explain(file: IO[Any], folder: Path) -> bool:
+    try:
+        return try_lock(file)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        reason = f"its file system has no file locks ({error.strerror}); choose a folder on another disk"
+        raise OSError(error.errno, reason, str(folder)) from None

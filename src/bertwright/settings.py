@@ -1,6 +1,7 @@
-"""Settings: frozen dataclasses ⇄ TOML ⇄ command line. One record describes a stage, wherever its values come from.
+"""Conversion of settings: frozen dataclasses ⇄ TOML ⇄ command line.
 
-A TOML table per nested record, a key per field; on the command line every field is a flag without its table's name.
+Each nested dataclass is a TOML table and each field a key; on the command line every field is a flag without the name
+of its table.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import types
 import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tomli_w
 
 from bertwright.files import write_text
 
 S = TypeVar("S")
+T = TypeVar("T")
+
+Positional = Annotated[T, "positional"]  # a field that the command line gives without a flag
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that leads from a wrong name to a right one.
+    """Return a hint from a wrong name to the nearest known one, or to all of them.
 
     >>> did_you_mean("lerning_rate", ["learning_rate", "steps"])
     'did you mean "learning_rate"?'
@@ -33,22 +37,23 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Parse a TOML file; raises ValueError with the file's name and the parser's line and column."""
+    """Parse a TOML file. Raises ValueError with the file and the parser's line and column if it is not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not valid TOML: {error}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits; brackets nested too deeply
+        raise ValueError(f"{path}: not readable as TOML ({error})") from None
 
 
 def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
-    """Build a settings record from a parsed TOML table.
+    """Build a settings dataclass from a parsed TOML table.
 
-    Unknown keys, missing required ones and values of a wrong type raise ValueError that names `where`, the key and
-    the way out.
+    Raises ValueError with `where`, the key and a hint for unknown keys, missing required ones and wrong types.
     """
-    kinds = _kinds(cls, table, where)
+    field_types = _field_types(cls, table, where)
     missing = [
         field.name
         for field in dataclasses.fields(cls)  # type: ignore[arg-type]
@@ -58,121 +63,129 @@ def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
     ]
     if missing:
         raise ValueError(f"{where}: missing: {', '.join(missing)}")
-    given = {}
+    values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in table:
-            value, kind, place = table[field.name], kinds[field.name], f"{where}: {field.name}"
-            if dataclasses.is_dataclass(kind):
-                value = _completed(_checked_table(value, place), field)
-            given[field.name] = convert(value, kind, place)
-    return cls(**given)
+            value, field_type, location = table[field.name], field_types[field.name], f"{where}: {field.name}"
+            if dataclasses.is_dataclass(field_type):
+                value = _complete(_check_table(value, location), field)
+            values[field.name] = convert(value, field_type, location)
+    return cls(**values)
 
 
 def partial_from_table(cls: type[S], table: dict[str, Any], where: str, missing: Any) -> S:
-    """The same with `missing` for each required value that the table lacks, and without the record's own checks.
+    """Build a settings dataclass without its own checks, with `missing` for required values that the table lacks.
 
-    The command line starts from this: what the user types completes it, and is checked together with it.
+    The command line starts from it: arguments complete the record, which is then checked as a whole.
     """
-    kinds = _kinds(cls, table, where)
+    field_types = _field_types(cls, table, where)
     record = object.__new__(cls)
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        kind, place = kinds[field.name], f"{where}: {field.name}"
-        if dataclasses.is_dataclass(kind):
-            inner = _completed(_checked_table(table.get(field.name, {}), place), field)
-            value = partial_from_table(typing.cast(type[Any], kind), inner, place, missing)
+        field_type, location = field_types[field.name], f"{where}: {field.name}"
+        if dataclasses.is_dataclass(field_type):
+            nested = _complete(_check_table(table.get(field.name, {}), location), field)
+            value = partial_from_table(typing.cast(type[Any], field_type), nested, location, missing)
         elif field.name in table:
-            value = convert(table[field.name], kind, place)
+            value = convert(table[field.name], field_type, location)
         else:
             value = missing if field.default is dataclasses.MISSING else field.default
         object.__setattr__(record, field.name, value)
     return record
 
 
-def _completed(table: dict[str, Any], field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """A nested record's table over the defaults that its holder has for it, which may be other than its own."""
+def _complete(table: dict[str, Any], field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """Add the defaults that the enclosing dataclass sets for a nested one; they may differ from its own."""
     if field.default_factory is dataclasses.MISSING:
         return table
     return to_table(field.default_factory()) | table
 
 
-def _kinds(cls: type[Any], table: dict[str, Any], where: str) -> dict[str, Any]:
-    """Every field's type by name; raises ValueError for a name in the table that is none of them."""
-    kinds = get_type_hints(cls)
+def _field_types(cls: type[Any], table: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return every field's type by name. Raises ValueError for a key of the table that is no field."""
+    field_types = get_type_hints(cls)
     names = {field.name for field in dataclasses.fields(cls)}
     for name in table:
         if name not in names:
             hint = did_you_mean(name, names)
             for tables, field, _ in iter_fields(cls):
                 if field == name:
-                    around = where.split(": ")[1:]  # after the file's name, the tables
-                    hint = f"it belongs into the table [{'.'.join([*around, *tables])}]"
+                    enclosing = where.split(": ")[1:]  # the tables, which follow the file's name
+                    hint = f"move it to the [{'.'.join([*enclosing, *tables])}] table"
                     break
             raise ValueError(f'{where}: unknown setting "{name}"; {hint}')
-    return kinds
+    return field_types
 
 
 def iter_fields(cls: type[Any], *tables: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
-    """Every field of a record and of the records in it: the tables that it stands in, its name, its type."""
-    for name, kind in get_type_hints(cls).items():
-        yield tables, name, kind
-        if dataclasses.is_dataclass(kind):
-            yield from iter_fields(typing.cast(type[Any], kind), *tables, name)
+    """Yield the enclosing tables, the name and the type of every field, those of nested dataclasses included."""
+    for name, field_type in get_type_hints(cls).items():
+        yield tables, name, field_type
+        if dataclasses.is_dataclass(field_type):
+            yield from iter_fields(typing.cast(type[Any], field_type), *tables, name)
 
 
 def check_not_str(record: Any, *names: str) -> None:
-    """Raise ValueError where a text stands in a field for several of them: its letters would pass for these."""
+    """Raise ValueError if a field for several strings holds one string; it would be iterated by character."""
     for name in names:
         if isinstance(value := getattr(record, name), str):
-            raise ValueError(f"{name} is one text; a tuple of texts is needed: ({value!r},)")
+            raise ValueError(f"{name}: expected a tuple of strings, got one string; write ({value!r},)")
 
 
-def _checked_table(value: Any, where: str) -> dict[str, Any]:
+def check_minimum(record: Any, minimum: int, *names: str) -> None:
+    """Raise ValueError if one of the named fields is set (not None) and below the minimum."""
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and value < minimum:
+            raise ValueError(f"{name} is {value}; it must be at least {minimum}")
+
+
+def _check_table(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: a table is expected, {value!r} found")
+        raise ValueError(f"{where}: expected a table, got {value!r}")
     return value
 
 
-def convert(value: Any, kind: Any, where: str) -> Any:
-    """One value of TOML or JSON as a field's type. Raises ValueError for one of another."""
-    if dataclasses.is_dataclass(kind):
-        return from_table(typing.cast(type[Any], kind), _checked_table(value, where), where)
-    origin, arguments = get_origin(kind), get_args(kind)
+def convert(value: Any, field_type: Any, where: str) -> Any:
+    """Convert a value of TOML or JSON to a field's type. Raises ValueError with `where` if its type is another."""
+    if dataclasses.is_dataclass(field_type):
+        return from_table(typing.cast(type[Any], field_type), _check_table(value, where), where)
+    origin, arguments = get_origin(field_type), get_args(field_type)
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:  # which JSON has
+        if value is None and type(None) in arguments:  # JSON has null, TOML has not
             return None
-        inner = next(argument for argument in arguments if argument is not type(None))
-        return convert(value, inner, where)
+        return convert(value, next(argument for argument in arguments if argument is not type(None)), where)
     if origin is typing.Literal:
         if value not in arguments:
-            raise ValueError(f"{where}: one of {', '.join(map(repr, arguments))} is expected, {value!r} found")
+            raise ValueError(f"{where}: expected one of {', '.join(map(repr, arguments))}, got {value!r}")
         return value
     if origin is tuple:
         return _convert_tuple(value, arguments, where)
-    return _convert_plain(value, kind, where)
+    return _convert_scalar(value, field_type, where)
 
 
-def _convert_tuple(value: Any, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+def _convert_tuple(value: Any, item_types: tuple[Any, ...], where: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"{where}: a list is expected, {value!r} found")
-    if kinds[-1] is Ellipsis:
-        kinds = kinds[:1] * len(value)
-    if len(kinds) != len(value):
-        raise ValueError(f"{where}: {len(kinds)} values are expected, {len(value)} found")
-    return tuple(convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
+        raise ValueError(f"{where}: expected a list, got {value!r}")
+    if item_types[-1] is Ellipsis:
+        item_types = item_types[:1] * len(value)
+    if len(item_types) != len(value):
+        raise ValueError(f"{where}: expected {len(item_types)} values, got {len(value)}")
+    items = enumerate(zip(value, item_types, strict=True))
+    return tuple(convert(item, item_type, f"{where}[{i}]") for i, (item, item_type) in items)
 
 
-def _convert_plain(value: Any, kind: Any, where: str) -> Any:
-    if kind is float and type(value) is int:
+def _convert_scalar(value: Any, field_type: Any, where: str) -> Any:
+    if field_type is float and type(value) is int:
         return float(value)
-    if kind is Path and isinstance(value, str):
+    if field_type is Path and isinstance(value, str):
         return Path(value)
-    if type(value) is not kind:
-        raise ValueError(f"{where}: {kind.__name__} is expected, {value!r} found")
+    if type(value) is not field_type:
+        raise ValueError(f"{where}: expected {field_type.__name__}, got {value!r}")
     return value
 
 
 def to_table(settings: Any) -> dict[str, Any]:
-    """The settings as a TOML table: unset (None) fields are left out, paths become text."""
+    """Return the settings as a TOML table, without fields that are None and with paths as text."""
     table: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -188,12 +201,12 @@ def to_table(settings: Any) -> dict[str, Any]:
 
 
 def write_settings(path: Path, settings: Any, title: str) -> None:
-    """Write the settings in force, every default spelled out, so that the file alone repeats the run."""
+    """Write the settings in force with every default, so that the file alone repeats the run."""
     write_text(path, f"# {title}\n" + tomli_w.dumps(to_table(settings)))
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Where two tables differ: dotted name → (old value, new value).
+    """Return the keys in which two tables differ: dotted name → (old value, new value).
 
     >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
     {'b.c': (2, 3)}

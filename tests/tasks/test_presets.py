@@ -196,5 +196,5 @@ def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -
     ],
 )
 def test_one_text_is_not_taken_for_its_letters(made: Callable[[], Any], name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is one text; a tuple of texts is needed"):
+    with pytest.raises(ValueError, match=f"^{name}: expected a tuple of strings"):
         made()

@@ -136,10 +136,10 @@ def test_labels_in_another_order_than_the_weights_are_refused(tmp_path):
         ('{"kind": "tagging", "max_length": 1}', "max_length is 1"),
         ('{"kind": "classification", "labels": ["a", "a"]}', "labels = 'a', 'a'"),
         ('{"kind": "tagging",\n', "line 2: not valid JSON"),
-        ('{"kind": "classification", "labels": [0, 1]}', r"task\.json: labels\[0\]: str is expected, 0 found"),
-        ('{"kind": "classification", "labels": "ab"}', "task.json: labels: a list is expected, 'ab' found"),
-        ('{"kind": "classification", "max_length": 16.0}', "task.json: max_length: int is expected, 16.0 found"),
-        ('{"kind": "classification", "header": "no"}', "task.json: header: bool is expected, 'no' found"),
+        ('{"kind": "classification", "labels": [0, 1]}', r"task\.json: labels\[0\]: expected str, got 0"),
+        ('{"kind": "classification", "labels": "ab"}', "task.json: labels: expected a list, got 'ab'"),
+        ('{"kind": "classification", "max_length": 16.0}', "task.json: max_length: expected int, got 16.0"),
+        ('{"kind": "classification", "header": "no"}', "task.json: header: expected bool, got 'no'"),
     ],
 )
 def test_a_task_file_that_is_not_whole(tmp_path, content, message):

@@ -8,10 +8,8 @@ import numpy as np
 
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.batching.permutation import permute
-from bertwright.seeding import derive_key
+from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.task import Encoded, Ints, TaskBatch, collate
-
-ORDER, DROPOUT = 0, 1  # what a random number is for
 
 
 def step_items(items: int, batch_size: int, step: int, seed: int) -> Ints:
@@ -27,7 +25,7 @@ def step_items(items: int, batch_size: int, step: int, seed: int) -> Ints:
     epochs = numbers // items
     for epoch in np.unique(epochs):
         among = epochs == epoch
-        chosen[among] = permute(numbers[among] % items, items, derive_key(seed, ORDER, int(epoch)))
+        chosen[among] = permute(numbers[among] % items, items, derive_key(seed, TaskStream.ORDER, int(epoch)))
     return chosen
 
 
@@ -49,7 +47,7 @@ def micro_batches(
         until = int(np.searchsorted(first_tokens, first_tokens[begin] + tokens, side="right")) - 1
         until = min(max(until, begin + 1), end)
         batch = collate(encoded, items[begin:until], count)
-        drop, first = derive_key(seed, DROPOUT, step), int(first_tokens[begin])
+        drop, first = derive_key(seed, TaskStream.DROPOUT, step), int(first_tokens[begin])
         batches.append(replace(batch, batch=replace(batch.batch, dropout_seed=drop, first_token=first)))
         begin = until
     return batches

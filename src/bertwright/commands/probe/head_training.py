@@ -22,14 +22,13 @@ from bertwright.console import ProgressCallback
 from bertwright.inference.feature_cache import Features, example_rows
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
-from bertwright.seeding import derive_key
+from bertwright.seeding import ProbeStream, derive_key
 from bertwright.tasks.task import Ints, Outputs, TaskBatch, collate, flat_ranges
 from bertwright.tasks.task_io import AnyTask
 from bertwright.training import schedules
 from bertwright.training.loop import LossOutput, train_steps
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
-ORDER, BATCH_ORDER, DROPOUT = 0, 1, 2  # what a random number is for
 POOL = 32  # batches that are sorted by length together
 SCORED_AT_ONCE = 256  # examples
 WARMUP_SHARE = 0.1
@@ -121,7 +120,8 @@ def train(
     )
 
     def compute(batch: HeadBatch) -> LossOutput:
-        drop = Dropout(recipe.dropout, derive_key(recipe.seed, DROPOUT, optimizer.steps)) if recipe.dropout else None
+        key = derive_key(recipe.seed, ProbeStream.DROPOUT, optimizer.steps)
+        drop = Dropout(recipe.dropout, key) if recipe.dropout else None
         loss = task.loss(head(batch.states, batch.lengths, drop), batch.task) / max(batch.task.num_labels, 1)
         return LossOutput(loss, {"loss": loss.detach()})
 
@@ -159,12 +159,13 @@ def epoch_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list
     [[4, 1], [0, 3]]
     """
     readable = np.flatnonzero(lengths)
-    order = readable[permute(np.arange(len(readable)), len(readable), derive_key(seed, ORDER, epoch))]
+    order = readable[permute(np.arange(len(readable)), len(readable), derive_key(seed, ProbeStream.ORDER, epoch))]
     pools = np.split(order, range(POOL * batch_size, len(order), POOL * batch_size))
     alike = np.concatenate([pool[np.argsort(lengths[pool], kind="stable")] for pool in pools])
     parts = np.split(alike, range(batch_size, len(alike), batch_size))
     return [
-        parts[number] for number in permute(np.arange(len(parts)), len(parts), derive_key(seed, BATCH_ORDER, epoch))
+        parts[number]
+        for number in permute(np.arange(len(parts)), len(parts), derive_key(seed, ProbeStream.BATCH_ORDER, epoch))
     ]
 
 
