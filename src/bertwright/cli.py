@@ -339,7 +339,7 @@ def _shown(name: str, kind: Any, default: Any, text: str | None) -> Any:
     placeholder = _placeholder(plain)
     if marks:  # Positional: the value's own name says more than its type
         placeholder = f"{name.upper().removesuffix('S')} ..." if _is_list(plain) else name.upper()
-        marks = list(get_args(Positional[plain])[1:])  # of settings.Positional and of tyro's own
+        marks = list(get_args(Positional[Any])[1:])  # type: ignore[misc]  # of settings.Positional and of tyro's own
     told = default is None and text is not None and ("[" in text or "unset:" in text.lower())
     hint = "(required)" if default is MISSING else "" if told else _default_told
     return Annotated[(plain, *marks, arg(metavar=placeholder, help_behavior_hint=hint))]

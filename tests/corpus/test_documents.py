@@ -139,7 +139,10 @@ def test_folders_globs_and_order(tmp_path: Path) -> None:
     names = [Path(file.path).relative_to(tmp_path).as_posix() for file in open_inputs(CorpusSettings((str(tmp_path),)))]
     assert names == ["a.txt", "b/1.txt", "b/2.txt", "c.jsonl"]
     found = open_inputs(CorpusSettings((str(tmp_path / "**/2.txt"), f"file={tmp_path}/a.txt")))
-    assert [(Path(file.path).name, file.document_unit) for file in found] == [("2.txt", "blank-line"), ("a.txt", "file")]
+    assert [(Path(file.path).name, file.document_unit) for file in found] == [
+        ("2.txt", "blank-line"),
+        ("a.txt", "file"),
+    ]
 
 
 def test_links_are_followed_and_each_folder_read_once(tmp_path: Path) -> None:
