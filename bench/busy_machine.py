@@ -106,9 +106,9 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=16, help="of 128 tokens, in a step")
     chosen = parser.parse_args()
     chosen.device = "cpu"
-    from environment import machine
+    from environment import describe_machine
 
-    print(f"{machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.seconds:g} s")
+    print(f"{describe_machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.seconds:g} s")
     for size in chosen.sizes:
         measure(size, chosen)
 

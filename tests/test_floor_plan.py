@@ -25,9 +25,10 @@ corpus.readers corpus.documents corpus.sentences corpus.sketches corpus.survey
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
 tokenstore.store tokenstore.worker tokenstore.build
 models.config models.encoder models.heads models.mimetic_init models.feature_head
-pretraining.segments pretraining.masking pretraining.data pretraining.objective pretraining.evaluation
-training.optimizer training.schedules training.context training.loop training.interrupt training.checkpoint
-training.metrics_log training.run_directory
+pretraining.settings pretraining.segments pretraining.masking pretraining.data pretraining.objective
+pretraining.evaluation
+training.settings training.optimizer training.schedules training.context training.loop training.interrupt
+training.checkpoint training.metrics_log training.run_directory
 interop.crc32c interop.tf_checkpoint interop.model_files interop.weight_names interop.weights interop.head_config
 interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging

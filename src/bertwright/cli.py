@@ -35,13 +35,21 @@ class Command(NamedTuple):
     function: str
     """The name of the function that takes an instance of it."""
     summary: str
+    settings_module: str | None = None
+    """Where its settings class is, if not in `module`: without torch, which the help need not wait for."""
 
 
 COMMANDS = {
     "survey": Command("survey", "SurveySettings", "survey", "describe a corpus, and warn of what will hurt training"),
     "vocabulary": Command("vocabulary", "LearnSettings", "learn_vocabulary", "learn a WordPiece vocabulary from text"),
     "prepare": Command("prepare", "StoreSettings", "prepare", "turn text into a token store, with that vocabulary"),
-    "pretrain": Command("pretrain.run", "PretrainSettings", "pretrain", "train a BERT on a token store, or resume it"),
+    "pretrain": Command(
+        "pretrain.run",
+        "PretrainSettings",
+        "pretrain",
+        "train a BERT on a token store, or resume it",
+        "pretrain.settings",
+    ),
     "finetune": Command("finetune.run", "FinetuneSettings", "finetune", "train a BERT on a task, or resume it"),
     "grid": Command("grid.run", "GridSettings", "grid", "fine-tune with many settings and seeds, keep the best model"),
     "evaluate": Command("evaluate", "EvaluateSettings", "evaluate", "score a fine-tuned model on labelled files"),
@@ -159,14 +167,19 @@ def dispatch(arguments: list[str]) -> int:
             raise ValueError(f"{argument!r}: not UTF-8; rename the file, or name its folder or a glob")
     if name not in COMMANDS:
         raise ValueError(f'no verb "{name}"; {did_you_mean(name, COMMANDS)}')
-    with _leaving_at_once():
-        module = importlib.import_module(f"bertwright.commands.{COMMANDS[name].module}")
+    command = COMMANDS[name]
     try:
-        settings = read_settings(getattr(module, COMMANDS[name].settings), name, rest)
+        settings = read_settings(_load(command.settings_module or command.module, command.settings), name, rest)
     except SystemExit as ended:  # tyro has shown its help (0), or what is wrong with the arguments (2)
         return int(ended.code or 0)
-    getattr(module, COMMANDS[name].function)(settings)
+    _load(command.module, command.function)(settings)
     return 0
+
+
+def _load(module: str, name: str) -> Any:
+    """Import a class or function of `bertwright.commands`."""
+    with _leaving_at_once():
+        return getattr(importlib.import_module(f"bertwright.commands.{module}"), name)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from bertwright.files import read_json, write_json
 from bertwright.interop.head_config import ARCHITECTURES, HeadRecord, head_fields, head_from
@@ -210,8 +211,18 @@ def meta_model(make: Callable[[BertConfig], M], config: BertConfig, foreign: Map
     for field, size in sizes.items():
         if asked[field] != size:
             raise ValueError(f"{path}: {field} is {size} in these weights, {asked[field]} in their configuration")
-    with torch.device("meta"):
+    with torch.device("meta"), _NoInit():
         return make(config)
+
+
+class _NoInit(TorchFunctionMode):
+    """Skips torch.nn's own initialization of weights: on the meta device it imports torch._refs and sympy, for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
 def load_weights(

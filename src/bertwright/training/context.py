@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, get_args, get_type_hints
 
 import torch
 import torch.distributed as dist
@@ -18,34 +17,13 @@ import torch.distributed as dist
 from bertwright.kernels.cpu import available_cpus, configure_malloc
 from bertwright.kernels.linear_bf16 import is_native_bf16, linear_forward, uses_native_linear
 from bertwright.models.config import BertConfig
+from bertwright.training.settings import DeviceSettings as DeviceSettings
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # of a forward pass: enough to fill the machine
 ACTIVATIONS_PER_TOKEN = (
     50  # numbers that a layer keeps of a token for the backward pass, in hidden sizes; about twice what was counted
 )
 GPU_SHARE = 0.6  # of a GPU's memory that a pass may fill: gradients of weights and the allocator's gaps take more
-
-
-@dataclass(frozen=True)
-class DeviceSettings:
-    """Where to compute."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: the GPU where there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Number type of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16
-    where the hardware multiplies it (GPUs since Ampere, CPUs with AVX512-BF16 or AMX), else float32."""
-    threads: int | None = None
-    """CPU threads; unset: `OMP_NUM_THREADS`, else all CPUs that this process may use, divided among the ranks on this
-    machine."""
-
-    def __post_init__(self) -> None:
-        for name in ("device", "dtype"):
-            possible = get_args(get_type_hints(DeviceSettings)[name])
-            if getattr(self, name) not in possible:
-                raise ValueError(f"{name} is one of {', '.join(possible)}, not {getattr(self, name)!r}")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be at least 1, not {self.threads}")
 
 
 @dataclass(frozen=True)

@@ -2,47 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import AdamStep, adamw_, adamw_rows_, gradient_norm
-
-
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """How the weights move."""
-
-    learning_rate: float = 1e-4
-    """Peak rate (paper: 1e-4 at 256 sequences a step in pre-training, A.2; 2e-5 to 5e-5 in fine-tuning, A.3). Small
-    models take more."""
-    warmup_ratio: float = 0.01
-    """Share of all steps in which the rate climbs to its peak (paper: 10,000 of 1,000,000; in fine-tuning a tenth)."""
-    beta1: float = 0.9
-    """Memory of the mean gradient (paper)."""
-    beta2: float = 0.999
-    """Memory of the mean squared gradient (paper)."""
-    eps: float = 1e-6
-    """Added to the root of the mean square (Google's code)."""
-    weight_decay: float = 0.01
-    """Decoupled decay of matrices and embeddings; biases and LayerNorm have none (paper: 0.01)."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this global norm (Google's code)."""
-    bias_correction: bool = False
-    """Adam's correction of young moments. Google's code leaves it out; turn it on for fine-tuning small sets."""
-
-    def __post_init__(self) -> None:
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            raise ValueError(f"learning_rate must be above 0 and finite, not {self.learning_rate}")
-        if not 0 <= self.warmup_ratio < 1:
-            raise ValueError(f"warmup_ratio is a share of all steps, from 0 to below 1, not {self.warmup_ratio}")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError(f"beta1 and beta2 must lie in [0, 1), not {self.beta1} and {self.beta2}")
-        if not (self.eps > 0 and self.max_grad_norm > 0 and self.weight_decay >= 0):
-            raise ValueError("epsilon and max_grad_norm must be above 0, weight_decay at least 0")
+from bertwright.training.settings import OptimizerSettings as OptimizerSettings
 
 
 class AdamW:

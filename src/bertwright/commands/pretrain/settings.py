@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining
-from bertwright.models.mimetic_init import mimetic_init_
-from bertwright.pretraining.data import DataSettings
-from bertwright.training.context import DeviceSettings
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.pretraining.settings import DataSettings
+from bertwright.training.settings import DeviceSettings, OptimizerSettings
+
+if TYPE_CHECKING:
+    from bertwright.models.heads import BertForPretraining
 
 # What a new model is made by; that of --init has its own.
 NEW_MODEL = (
@@ -69,6 +69,9 @@ class ModelSettings:
 
     def new_model(self, config: BertConfig, seed: int) -> BertForPretraining:
         """A model of this shape with its first weights, which are a function of the seed."""
+        from bertwright.models.heads import BertForPretraining  # torch, which --help need not wait for
+        from bertwright.models.mimetic_init import mimetic_init_
+
         model = BertForPretraining(config, seed)
         unset = "neighbours" if config.hidden_size < PAPER_WIDTH and not config.causal else "random"
         if (self.init_scheme or unset) == "neighbours":

@@ -1,0 +1,67 @@
+"""CPU time from the start of a process to its answer: imports, help, and one filled mask.
+
+    python bench/startup.py [--rounds 5]
+
+User and system time of the process and its children, so that other work on the machine does not count; medians. The model is
+all-MiniLM-L6-v2 without a masked-token head for `load`, and a model of its shape with random weights for `fill-mask`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from environment import describe_machine, minilm
+
+FILLABLE = """
+import sys, transformers
+config = transformers.BertConfig.from_pretrained(sys.argv[1])
+transformers.BertForMaskedLM(config).save_pretrained(sys.argv[2])
+transformers.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2])
+"""
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """Run a command; return the CPU time that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    print(f"{describe_machine(1)}\n\n| | CPU seconds |\n|---|---:|")
+    with tempfile.TemporaryDirectory() as work:
+        fillable = str(Path(work) / "model")
+        subprocess.run([sys.executable, "-c", FILLABLE, str(minilm()), fillable], check=True, stderr=subprocess.DEVNULL)
+        verb = ["-m", "bertwright"]
+        cases = {
+            "python": ["-c", ""],
+            "import numpy": ["-c", "import numpy"],
+            "import torch": ["-c", "import torch"],
+            "import bertwright": ["-c", "import bertwright"],
+            "bertwright --help": [*verb, "--help"],
+            "bertwright pretrain --help": [*verb, "pretrain", "--help"],
+            "bertwright finetune --help": [*verb, "finetune", "--help"],
+            "load(MiniLM)": ["-c", f"import bertwright; bertwright.load({str(minilm())!r})"],
+            "bertwright fill-mask": [*verb, "fill-mask", fillable, "Paris is the [MASK] of France."],
+        }
+        times: dict[str, list[float]] = {name: [] for name in cases}
+        for _ in range(chosen.rounds):
+            for name, arguments in cases.items():
+                times[name].append(cpu_seconds([sys.executable, *arguments]))
+    for name, seconds in times.items():
+        print(f"| {name} | {statistics.median(seconds):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
