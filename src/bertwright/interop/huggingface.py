@@ -254,8 +254,9 @@ def load_weights(
 
     state = {name: joined([given[t] for t in names]) for name, names in wanted.items()}
     model.load_state_dict(state, strict=False, assign=True)
-    for module in fresh:
-        model.get_submodule(module).to_empty(device="cpu")
+    for module in [inner for name in fresh for inner in model.get_submodule(name).modules()]:
+        for name, meta in module.named_parameters(recurse=False):  # Module.to_empty would import sympy, for a second
+            setattr(module, name, torch.nn.Parameter(torch.empty(meta.shape)))
     initialize(model, model.config.initializer_range, seed, only=fresh)
     return IncompatibleKeys(fresh, ignored)
 
