@@ -170,7 +170,7 @@ def changed(encoded: Encoded, name: str) -> Encoded:
 
 def test_other_features_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path):
     cached_features(encoder, encoded, (4,), tmp_path / "train")
-    for name in ("input_ids", "token_type_ids", "rows"):
+    for name in ("input_ids", "token_type_ids", "positions"):
         with pytest.raises(ValueError, match=r"train: holds features of other data, .*; delete it, or name another"):
             cached_features(encoder, changed(encoded, name), (4,), tmp_path / "train")
     cut_elsewhere = replace(encoded, lengths=encoded.lengths + np.array([1, -1, 0, 0, 0, 0]))

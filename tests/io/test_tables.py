@@ -351,3 +351,53 @@ def test_nulls_in_parquet_are_refused_with_their_row(tmp_path: Path) -> None:
 def test_values_that_are_no_labels(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"a.jsonl, line 7: {message}"):
         label_text(value, "label", "a.jsonl, line 7")
+
+
+def table_values(path: Path, content: str, *names: str) -> list[tuple[str, tuple[Any, ...]]]:
+    path.write_text(content, encoding="utf-8")
+    return [
+        (location.removeprefix(f"{path}, "), values)
+        for location, values in read_rows(str(path), TableSchema((), names))
+    ]
+
+
+def test_json_array_is_read_as_rows_with_their_lines(tmp_path: Path) -> None:
+    content = '[\n  {"text": "a",\n   "label": 1},\n  {"text": "b", "label": 2}, {"text": "\\u00e9", "label": 3}\n]\n'
+    assert table_values(tmp_path / "a.json", content, "text", "label") == [
+        ("line 2", ("a", 1)),
+        ("line 4", ("b", 2)),
+        ("line 4", ("é", 3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": []}', r"a\.json, line 1: an array of objects expected.*\.jsonl"),
+        ('[\n{"label": 1}\n{"label": 2}]', r"a\.json, line 3: .*'{'"),
+        ('[\n{"label": 1},\n]', r"a\.json, line 3: not valid JSON"),
+        ('[{"label": 1}', r"a\.json, line 1: .*the end"),
+        ('[{"label": 1}]\n[]', r"a\.json, line 2: .*one array"),
+        ("[1]", r"a\.json, line 1: a JSON object expected, int"),
+        ('[{"label": 1, "label": 2}]', r"a\.json, line 1: .*'label' comes twice"),
+        ("[ ]", r"a\.json: no rows"),
+    ],
+)
+def test_json_array_with_an_error_names_its_line(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        table_values(tmp_path / "a.json", content, "label")
+
+
+def test_nested_fields_are_columns_by_their_path(tmp_path: Path) -> None:
+    nested = '{"labels": {"label": 3.7, "binary": 1}, "labels.binary": 9}\n'
+    assert table_values(tmp_path / "a.jsonl", nested, "labels.label") == [("line 1", (3.7,))]
+    assert table_values(tmp_path / "a.jsonl", nested, "labels.binary") == [("line 1", (9,))]  # a field's own name wins
+    with pytest.raises(ValueError, match=r'line 1: no column .labels.lable.; did you mean "labels.label"'):
+        table_values(tmp_path / "a.jsonl", nested, "labels.lable")
+    with pytest.raises(
+        ValueError, match=r"line 1: .*'labels', an object \(its columns are labels.label, labels.binary\)"
+    ):
+        label_text({"label": 3.7, "binary": 1}, "labels", "line 1")
+    polars.DataFrame({"labels": [{"label": 3.7, "binary": 1}]}).write_parquet(tmp_path / "a.parquet")
+    schema = TableSchema((), ("labels.label", "labels.binary"))
+    assert [values for _, values in read_rows(str(tmp_path / "a.parquet"), schema)] == [(3.7, 1)]

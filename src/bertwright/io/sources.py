@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -80,20 +80,24 @@ def suffixes(path: str) -> tuple[str, str]:
     return found[-1] if found else "", compression
 
 
-def open_inputs(settings: CorpusSettings) -> list[InputFile]:
+def open_inputs(settings: CorpusSettings, formats: Sequence[str] = FORMATS) -> list[InputFile]:
     """All files of the corpus: inputs in the order given, the files of each in sorted order.
+
+    `formats`: the suffixes that are accepted.
 
     Raises ValueError for a path that does not exist, a folder or glob without files, an unknown suffix, an empty file,
     and a file that is named twice (its documents would silently count double); OSError for a folder that cannot be
     searched.
     """
-    found, refused = check_inputs(settings)
+    found, refused = check_inputs(settings, formats)
     for error in refused.values():
         raise error
     return found
 
 
-def check_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
+def check_inputs(
+    settings: CorpusSettings, formats: Sequence[str] = FORMATS
+) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
     """The files of the corpus as `open_inputs` gives them, and the others, each with what is wrong with it.
 
     Raises what `open_inputs` does for inputs that are wrong themselves: that name nothing, or a file twice.
@@ -109,7 +113,7 @@ def check_inputs(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, V
                 raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
             named[real] = given
             try:
-                found.append(_checked(path, rule))
+                found.append(_checked(path, rule, formats))
             except (ValueError, OSError) as error:
                 refused[path] = error
     return found, refused
@@ -122,11 +126,11 @@ def _override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, str]:
     return default, given
 
 
-def _checked(path: str, rule: DocumentUnit) -> InputFile:
+def _checked(path: str, rule: DocumentUnit, formats: Sequence[str]) -> InputFile:
     suffix, compression = suffixes(path)
-    if suffix not in FORMATS:
+    if suffix not in formats:
         raise ValueError(
-            f"{path}: unknown suffix {suffix or '(none)'}; known are {', '.join(FORMATS)}, each but .parquet also with "
+            f"{path}: unknown suffix {suffix or '(none)'}; known are {', '.join(formats)}, each but .parquet also with "
             f"{', '.join(COMPRESSIONS)} (a glob such as folder/**/*.txt leaves other files out)"
         )
     if compression and suffix == ".parquet":

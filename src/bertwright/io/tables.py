@@ -1,20 +1,21 @@
-"""Rows of .csv, .tsv, .jsonl and .parquet files, column by column, in constant memory."""
+"""Rows of .csv, .tsv, .jsonl, .json (arrays) and .parquet files, column by column, in constant memory."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
 from bertwright.io.decoding import MEND, OnBadBytes, ReadStats, decode_blocks
-from bertwright.io.sources import CorpusSettings, InputFile, open_inputs
+from bertwright.io.sources import FORMATS, CorpusSettings, InputFile, open_inputs
 from bertwright.settings import did_you_mean
 
 LIMIT = 1 << 28  # characters in one line or field; beyond it the file is hardly what it is taken for
+TABLE_FORMATS = (*FORMATS, ".json")  # .json: an array of objects
 TABLE_ROWS = 1024  # rows of a Parquet file held at a time
 SHOWN = 40  # characters of a column's name in a message; a file without a header has whole texts for names
 
@@ -77,7 +78,7 @@ def read_rows(
     """
     findings = findings or ReadStats()
     number = 0
-    for file in open_inputs(CorpusSettings((path,))):
+    for file in open_inputs(CorpusSettings((path,)), TABLE_FORMATS):
         unit = "row" if file.format == ".parquet" else "line"
         for number, values in iter_rows(file, columns, "mend", findings):
             place = f"{file.path}, {unit} {number}"
@@ -113,7 +114,7 @@ def label_text(value: Any, column: str, place: str) -> str:
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | int | float) else None
     if text is None:
-        raise ValueError(f"{place}: a string or a number expected in {column!r}, {type(value).__name__} found")
+        raise ValueError(f"{place}: a string or a number expected in {column!r}, {_type_name(value, column)} found")
     if not text or text.isspace() or value != value:  # NaN, which no value equals: how pandas writes a missing one
         raise ValueError(f"{place}: no value in {column!r}; fill it in, or take the row out")
     return text
@@ -136,8 +137,8 @@ def iter_rows(
         return _parquet(file, columns, findings)
     start, end, line = span or ByteRange()
     numbered = lines(file.path, decode_blocks(file, encoding_errors, findings, start, end), line)
-    if file.format == ".jsonl":
-        return _json_lines(file, columns, encoding_errors, findings, numbered)
+    if file.format in (".json", ".jsonl"):
+        return _json_rows(file, columns, encoding_errors, findings, numbered)
     return _delimited(file, columns, findings, numbered)
 
 
@@ -178,44 +179,126 @@ def lines(path: str, blocks: Iterable[str], number: int = 1) -> Iterator[tuple[i
 # --- lines → rows
 
 
-def _json_lines(
+def _json_rows(
     file: InputFile,
     columns: TableSchema,
     encoding_errors: OnBadBytes,
     findings: ReadStats,
     numbered: Iterable[tuple[int, str]],
 ) -> Iterator[Row]:
+    """Yield the rows of JSON lines, or of one JSON array of objects (.json)."""
     names = columns.names
+    keys = {key for name in names for key in (name, *name.split("."))}
 
     def record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             given = [name for name, _ in pairs]
-            for name in names:
-                if given.count(name) > 1:
+            for name in given:
+                if name in keys and given.count(name) > 1:
                     raise ValueError(f"{name!r} comes twice")
         return found
 
-    decode = json.JSONDecoder(object_pairs_hook=record).decode
-    for number, line in numbered:
-        if not line or line.isspace():
-            continue
+    decoder = json.JSONDecoder(object_pairs_hook=record)
+    values_of = _array_values if file.format == ".json" else _line_values
+    for number, found, text in values_of(file.path, decoder, numbered):
         place = f"{file.path}, line {number}"
-        try:
-            found = decode(line)
-        except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than Python reads
-            raise ValueError(f"{place}: not valid JSON ({error})") from None
         if not isinstance(found, dict):
             raise ValueError(f"{place}: a JSON object expected, {type(found).__name__} found")
         try:
-            values = tuple([found[name] for name in names])
+            values = tuple([_member(found, name) for name in names])
         except KeyError as error:
-            raise _no_column(place, error.args[0], list(found), columns) from None
+            raise _no_column(place, error.args[0], _member_names(found), columns) from None
         for name, value in zip(columns.texts, values, strict=False):
             if not isinstance(value, str) and value is not None:
-                raise ValueError(f"{place}: a string expected in {name!r}, {type(value).__name__} found")
+                raise ValueError(f"{place}: a string expected in {name!r}, {_type_name(value, name)} found")
         # A JSON string can spell half a surrogate pair, which no encoding of Unicode can hold.
-        yield number, _whole_pairs(values, place, encoding_errors, findings) if "\\u" in line else values
+        yield number, _whole_pairs(values, place, encoding_errors, findings) if "\\u" in text else values
+
+
+def _line_values(
+    path: str, decoder: json.JSONDecoder, numbered: Iterable[tuple[int, str]]
+) -> Iterator[tuple[int, Any, str]]:
+    """Yield number, value and text of each line that is not blank."""
+    for number, line in numbered:
+        if line and not line.isspace():
+            try:
+                yield number, decoder.decode(line), line
+            except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than Python reads
+                raise ValueError(f"{path}, line {number}: not valid JSON ({error})") from None
+
+
+def _array_values(
+    path: str, decoder: json.JSONDecoder, numbered: Iterable[tuple[int, str]]
+) -> Iterator[tuple[int, Any, str]]:
+    """Yield line number, value and text of each element of one JSON array, which is read as a whole."""
+    text = "\n".join([line for _, line in numbered])
+    skip = re.compile(r"[ \t\r\n]*").match
+    number, counted = 1, 0
+
+    def after_blanks(position: int) -> int:
+        nonlocal number, counted
+        blanks = skip(text, position)
+        position = blanks.end() if blanks else position
+        number, counted = number + text.count("\n", counted, position), position
+        return position
+
+    position = after_blanks(0)
+    if text[position : position + 1] != "[":
+        raise ValueError(
+            f"{path}, line {number}: an array of objects expected ([{{…}}, …]); or one object per line, .jsonl"
+        )
+    position = after_blanks(position + 1)
+    closed = text[position : position + 1] == "]"
+    while not closed:
+        try:
+            found, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: not valid JSON ({error})") from None
+        yield number, found, text[position:end]
+        position = after_blanks(end)
+        mark = text[position : position + 1]
+        if mark not in ("]", ","):
+            raise ValueError(f"{path}, line {number}: expected ',' or ']' after an object, got {mark or 'the end'!r}")
+        closed = mark == "]"
+        position = position if closed else after_blanks(position + 1)
+    if text[after_blanks(position + 1) :]:
+        raise ValueError(f"{path}, line {number}: text after the array; a file holds one array")
+
+
+def _member(record: dict[str, Any], name: str) -> Any:
+    """Look up a name, or a path of names such as `labels.label`, in nested objects. Raises KeyError(name)."""
+    if name in record:
+        return record[name]
+    inside: Any = record
+    for key in name.split("."):
+        if not isinstance(inside, dict) or key not in inside:
+            raise KeyError(name)
+        inside = inside[key]
+    return inside
+
+
+def _member_names(record: dict[str, Any]) -> list[str]:
+    """List the names that `_member` takes for the values of an object: `labels.label` for nested ones.
+
+    >>> _member_names({"guid": "1", "labels": {"label": 3.7, "binary": 1}})
+    ['guid', 'labels.label', 'labels.binary']
+    """
+    found = []
+    for name, value in record.items():
+        inside = _member_names(value) if isinstance(value, dict) else []
+        found += [f"{name}.{other}" for other in inside] or [name]
+    return found
+
+
+def _type_name(value: Any, column: str) -> str:
+    """Name a value's type for a message; of an object also its columns."""
+    names = _member_names(value) if isinstance(value, dict) else []
+    return (
+        f"an object (its columns are {', '.join(f'{column}.{name}' for name in names)})"
+        if names
+        else type(value).__name__
+    )
 
 
 def _whole_pairs(values: Any, place: str, encoding_errors: OnBadBytes, findings: ReadStats) -> Any:
@@ -352,6 +435,14 @@ def _parquet(file: InputFile, columns: TableSchema, findings: ReadStats) -> Iter
     try:
         table = polars.scan_parquet(file.local(), glob=False)
         found = table.collect_schema()
+        table = table.with_columns(
+            [
+                _struct_field(name).alias(name)
+                for name in dict.fromkeys(names)
+                if name not in found and _in_struct(found, name)
+            ]
+        )
+        found = table.collect_schema()
         for name in names:
             if name not in found:
                 raise _no_column(file.path, name, found.names(), columns)
@@ -371,6 +462,25 @@ def _parquet(file: InputFile, columns: TableSchema, findings: ReadStats) -> Iter
     except polars.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{file.path}: not a readable Parquet file ({reason})") from None
+
+
+def _in_struct(schema: Mapping[str, Any], name: str) -> bool:
+    """Report whether a name such as `labels.label` names a field of a struct column."""
+    column, *keys = name.split(".")
+    kind = schema.get(column)
+    for key in keys:
+        kind = {field.name: field.dtype for field in getattr(kind, "fields", ())}.get(key)
+    return kind is not None
+
+
+def _struct_field(name: str) -> Any:
+    import polars
+
+    column, *keys = name.split(".")
+    expression = polars.col(column)
+    for key in keys:
+        expression = expression.struct.field(key)
+    return expression
 
 
 def _whole_numbers(kind: Any) -> bool:
