@@ -1,21 +1,38 @@
-"""What the stages say: texts and paths stay as they are on a terminal of any width."""
+"""What is printed: texts and paths as they are, on terminals of any width, without control characters."""
 
 from __future__ import annotations
 
+import ast
+import re
 import warnings
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from bertwright.console import byte_progress, heading, key_value_table, make_table, notice, say
+import bertwright
+from bertwright.console import (
+    WIDTH_OF_FILES,
+    byte_progress,
+    escape_control,
+    filled_table,
+    heading,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    plain_text,
+    say,
+)
 
 
 def console(width: int = 40, terminal: bool = False) -> Console:
     return Console(file=StringIO(), width=width, force_terminal=terminal)
 
 
-def shown(console: Console) -> str:
+def output(console: Console) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -24,38 +41,95 @@ def test_a_path_or_command_is_not_broken_in_two() -> None:
     path = "a long/path with blanks/" * 5 + "[bold]:fire:[/bold]"
     say(on, path)
     heading(on, path)
-    assert shown(on) == f"{path}\n{path}\n"
+    assert output(on) == f"{path}\n{path}\n"
 
 
-def test_remarks_hang_from_a_mark() -> None:
+def test_a_notice_is_indented_under_a_mark() -> None:
     on = console()
     notice(on, "42 tokens are [UNK]: characters that the vocabulary lacks")
-    first, second = (line.rstrip() for line in shown(on).splitlines())
+    first, second = (line.rstrip() for line in output(on).splitlines())
     assert first.startswith("! 42 tokens are [UNK]: ")
     assert second.startswith("  ")
 
 
-def test_tables_show_what_they_are_given() -> None:
+def test_tables_do_not_interpret_markup() -> None:
     on = console(60)
     table = make_table("[side]", "[b]tokens")
     table.add_row("train", "1,000")
     on.print(key_value_table({"words that are [UNK]": ":fire: [/red]"}), table)
-    assert all(text in shown(on) for text in ("words that are [UNK]", ":fire: [/red]", "[side]", "[b]tokens"))
+    assert all(text in output(on) for text in ("words that are [UNK]", ":fire: [/red]", "[side]", "[b]tokens"))
 
 
-def test_live_lines_are_for_terminals_alone() -> None:
+def test_progress_is_for_terminals_only() -> None:
     file, terminal = console(80), console(80, terminal=True)
     for on in (file, terminal):
         with byte_progress(on, "surveying", 10) as advance:
             advance(10)
-    assert shown(file) == ""
-    assert "surveying" in shown(terminal)
+    assert output(file) == ""
+    assert "surveying" in output(terminal)
 
 
-def test_what_a_quiet_console_would_swallow_is_warned_of() -> None:
-    with pytest.warns(UserWarning, match="a remark"):
-        notice(Console(quiet=True), "a remark")
+def test_a_notice_on_a_quiet_console_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="a notice"):
+        notice(Console(quiet=True), "a notice")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        notice(Console(file=StringIO()), "a remark")
+        notice(Console(file=StringIO()), "a notice")
         say(Console(quiet=True), "a line")
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J \x9b31m \u202eevil \r\x08"
+
+
+@pytest.mark.parametrize("text", [HOSTILE, *map(chr, [*range(32), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x202E, 0x2066])])
+def test_control_characters_are_printed_as_escapes(text: str) -> None:
+    for terminal in (False, True):
+        on = console(100, terminal)
+        table = make_table(f"name {text}", text)
+        table.add_row(text, Text(text))
+        say(on, text)
+        heading(on, text)
+        notice(on, text)
+        on.print(key_value_table({text: text}), table, filled_table([text], [[text]]), plain_text(text))
+        with byte_progress(on, text, 1):
+            pass
+        printed = output(on)
+        assert escape_control(text).split("\\n")[0] in printed
+        for character in {*text} - {"\x1b", "\r", "\n", " "}:  # rich prints some of these itself on a terminal
+            assert character not in printed or character.isalnum() or character in "[];"
+        if not terminal:
+            assert "\x1b" not in printed
+            assert "\r" not in printed
+        assert "\x1b]" not in printed
+    with pytest.warns(UserWarning, match=re.escape(escape_control(text))):
+        notice(Console(quiet=True), text)
+
+
+def test_other_characters_are_printed_as_they_are() -> None:
+    for text in ("naïve café", "한국어", "👍🏽 👨‍👩‍👧", "عربي"):
+        assert escape_control(text) == text
+
+
+def test_only_the_console_module_makes_tables_and_texts() -> None:
+    root = Path(bertwright.__file__).parent
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and path.name != "console.py":
+                assert node.func.id not in ("Table", "Text", "Panel"), f"{path}, line {node.lineno}"
+
+
+def test_width_away_from_a_terminal_is_fixed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert make_console().width == WIDTH_OF_FILES
+    monkeypatch.setenv("COLUMNS", "60")
+    assert make_console().width == 60
+
+
+def test_the_first_column_is_not_broken() -> None:
+    on = console(40)
+    table = make_table("", "number", "another number", "a third number")
+    table.add_row("documents of one sentence", "1", "2", "3")
+    on.print(table)
+    assert "documents of one sentence" in output(on)

@@ -1,13 +1,17 @@
-"""What the stages say on a terminal, in one style: headings, facts, tables, remarks and live lines.
+"""Rendering for the terminal: headings, notices, tables and progress lines.
 
-A user's texts and paths are never read as markup, and a path or a command is never broken in two.
+Text from users, files and models cannot move the cursor, retitle the terminal, forge a line or be read as markup:
+everything that is printed passes `escape_control`. Other modules print through this one.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -24,55 +28,101 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-ProgressCallback = Callable[[int], None]  # takes how much was done since it was last called
+ProgressCallback = Callable[[int], None]  # gets the amount done since the previous call
+
+WIDTH_OF_FILES = 120  # columns of what is printed into a pipe or a file, unless COLUMNS is set
+# C0, DEL and C1 controls, line and paragraph separators, bidirectional controls, surrogates.
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escape_control(text: str) -> str:
+    r"""Return the text with control characters as Python would write them.
+
+    >>> print(escape_control("\x1b[2J\x9b31m\u202e\n"))
+    \x1b[2J\x9b31m\u202e\n
+    """
+    return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+def make_console(stderr: bool = False) -> Console:
+    """Return a console for standard output or error; away from a terminal its width does not depend on where it is."""
+    console = Console(stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH_OF_FILES
+    return console
 
 
 def heading(console: Console, text: str) -> None:
+    """Print a bold line."""
     say(console, text, style="bold")
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """One line as it is; a terminal may fold it, nothing else does."""
-    console.print(Text(text, style), soft_wrap=True)
+    """Print one line without breaking it: a terminal may wrap it, but paths and commands stay whole in a file."""
+    console.print(plain_text(text, style), soft_wrap=True)
 
 
 def notice(console: Console, text: str) -> None:
-    """What the user should know, hung from a mark so that several stay apart; a quiet console's user is warned."""
+    """Print what the user should know, indented under a mark; on a quiet console, emit a Python warning."""
     if console.quiet:
-        warnings.warn(text, stacklevel=2)
+        warnings.warn(escape_control(text), stacklevel=2)
         return
-    hung = Table.grid(padding=(0, 1))
-    hung.add_row(Text("!", "bold yellow"), Text(text, "yellow"))
-    console.print(hung)
+    indented = Table.grid(padding=(0, 1))
+    indented.add_row(plain_text("!", "bold yellow"), plain_text(text, "yellow"))
+    console.print(indented)
 
 
-def key_value_table(rows: Mapping[str, str]) -> Table:
-    """Names and values, side by side."""
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for name, value in rows.items():
-        table.add_row(Text(name, "dim"), Text(value))
+class TextTable(Table):
+    """A table of plain texts and numbers; the first column is never broken."""
+
+    def add_column(self, header: Any = "", *arguments: Any, **options: Any) -> None:
+        """Add a column; a line break in its header is a line break."""
+        first = not self.columns
+        lines = Text("\n").join(plain_text(line) for line in str(header).split("\n"))
+        super().add_column(lines, *arguments, **({"no_wrap": first} | options))
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of texts."""
+        super().add_row(*map(plain_text, cells), **options)
+
+
+def key_value_table(fields: Mapping[str, str]) -> Table:
+    """Return a table of names and values."""
+    table = TextTable(box=None, show_header=False, padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(name, value)
     return table
 
 
 def make_table(*names: str) -> Table:
-    """A table whose first column holds names and whose others hold numbers."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for place, name in enumerate(names):
-        table.add_column(Text(name), justify="right" if place else "left")
+    """Return a table whose first column holds names and whose others hold numbers."""
+    table = TextTable(box=box.SIMPLE_HEAD)
+    for index, name in enumerate(names):
+        table.add_column(name, justify="right" if index else "left")
     return table
 
 
 def filled_table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Such a table with its rows, all texts as they are."""
+    """Return such a table with its rows; the first column holds texts, which may be broken."""
     table = make_table(*names)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     return table
+
+
+def plain_text(value: str | Text, style: str = "") -> Text:
+    """Return text that is printed as it is, except control characters, which are printed as escapes."""
+    if isinstance(value, Text):
+        return Text(escape_control(value.plain), value.style)
+    return Text(escape_control(value), style)
 
 
 @contextmanager
 def byte_progress(console: Console, what: str, size: int | None) -> Iterator[ProgressCallback]:
-    """A live line in bytes, with rate and time left; `size` is their total, None where it cannot be known."""
+    """Show progress in bytes, with rate and remaining time; `size` is the total, None if it is unknown."""
     amounts = (DownloadColumn(), TransferSpeedColumn())
     with _live(console, what, size, amounts) as advance:
         yield advance
@@ -80,7 +130,7 @@ def byte_progress(console: Console, what: str, size: int | None) -> Iterator[Pro
 
 @contextmanager
 def item_progress(console: Console, what: str, size: int | None) -> Iterator[ProgressCallback]:
-    """A live line in numbers done of all; `size` is their total, None where it cannot be known."""
+    """Show progress in items; `size` is the total, None if it is unknown."""
     with _live(console, what, size, (MofNCompleteColumn(),)) as advance:
         yield advance
 
@@ -89,8 +139,8 @@ def item_progress(console: Console, what: str, size: int | None) -> Iterator[Pro
 def _live(
     console: Console, what: str, size: int | None, amounts: tuple[ProgressColumn, ...]
 ) -> Iterator[ProgressCallback]:
-    shown = (TextColumn("{task.description}"), BarColumn(bar_width=20), *amounts)
-    left = (TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*shown, *left, console=console, disable=not console.is_terminal, transient=True) as progress:
-        line = progress.add_task(what, total=size)
-        yield lambda done: progress.advance(line, done)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), *amounts)
+    remaining = (TimeRemainingColumn(), TextColumn("left"))
+    with Progress(*columns, *remaining, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(escape_control(what), total=size)
+        yield lambda done: progress.advance(task, done)

@@ -10,7 +10,7 @@ from torch import nn
 from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent
-from bertwright.console import notice, say
+from bertwright.console import make_console, notice, say
 from bertwright.interop import google
 from bertwright.interop.huggingface import load_model, save_model
 from bertwright.interop.model_files import model_folder
@@ -37,7 +37,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     The model of a task keeps its head and its task. Raises ValueError if the output exists, and for a source that is
     not a complete BERT.
     """
-    console = console or Console()
+    console = console or make_console()
     check_absent(settings.output)
     source = Path(settings.source)
     from_google = (source / google.CONFIG).is_file()

@@ -10,12 +10,11 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.text import Text
 from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.commands.stdin_texts import expand_stdin, stdin_texts
-from bertwright.console import byte_progress, heading, make_table, notice, say
+from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
 from bertwright.corpus.documents import ReadStats, read
 from bertwright.inference.model import Bert, load
 from bertwright.interop.model_files import model_folder
@@ -74,7 +73,7 @@ class EmbedSettings:
 
 def embed(settings: EmbedSettings, console: Console | None = None) -> None:
     """Write the vectors of texts or files to a file, in constant memory, or print the cosines between some texts."""
-    console = console or Console()
+    console = console or make_console()
     if settings.output is not None:
         check_absent(settings.output)
         if settings.output.suffix not in ("", ".npy"):
@@ -147,7 +146,7 @@ def _print_cosines(console: Console, texts: Sequence[str], vectors: NDArray[np.f
     table = make_table("", "", *(str(number + 1) for number in range(shown)))
     table.columns[1].justify, table.columns[1].overflow = "left", "fold"
     for number, text in enumerate(texts):
-        table.add_row(str(number + 1), Text(text), *(f"{cosine:.3f}" for cosine in cosines[number, :shown]))
+        table.add_row(str(number + 1), text, *(f"{cosine:.3f}" for cosine in cosines[number, :shown]))
     console.print(table)
     if shown < len(texts):
         notice(console, f"only {shown} of {len(texts)} columns fit here; --output vectors.npy saves all vectors")

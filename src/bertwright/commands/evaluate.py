@@ -14,7 +14,7 @@ from tyro.conf import Positional
 from bertwright.commands.finetune.run import score_table
 from bertwright.commands.finetune.setup import within_positions
 from bertwright.commands.output_paths import new_file
-from bertwright.console import filled_table, heading, item_progress, notice, say
+from bertwright.console import filled_table, heading, item_progress, make_console, notice, say
 from bertwright.inference.model import Bert, load
 from bertwright.interop.model_files import model_folder
 from bertwright.io.sources import check_unique
@@ -50,7 +50,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
 
     Raises ValueError for a model without a task, and for examples that are not as they should be.
     """
-    console = console or Console()
+    console = console or make_console()
     check_unique(settings.inputs)
     with (
         new_file(settings.output) if settings.output else nullcontext() as part,

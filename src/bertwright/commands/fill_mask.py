@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from tyro.conf import Positional
 
 from bertwright.commands.stdin_texts import expand_stdin
-from bertwright.console import heading, make_table
+from bertwright.console import heading, make_console, make_table
 from bertwright.inference.fill_mask import MaskPrediction
 from bertwright.inference.model import load
 from bertwright.interop.model_files import model_folder
@@ -44,7 +43,7 @@ def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> lis
 
     Raises ValueError for a text without a [MASK].
     """
-    console = console or Console()
+    console = console or make_console()
     texts = expand_stdin(settings.texts, "mend")
     with execution_context(settings.device) as context:
         model = load(model_folder(settings.model), context.device, context.dtype)
@@ -62,8 +61,8 @@ def _candidate_tables(prediction: MaskPrediction, masks_per_table: int) -> Itera
         masks = prediction.masks[first : first + masks_per_table]
         table = make_table()
         for number in range(first + 1, first + len(masks) + 1):
-            table.add_column(Text(f"[MASK] {number}" if len(prediction.masks) > 1 else "[MASK]"))
+            table.add_column(f"[MASK] {number}" if len(prediction.masks) > 1 else "[MASK]")
             table.add_column("probability", justify="right")
         for candidates in zip(*masks, strict=True):
-            table.add_row(*(cell for one in candidates for cell in (Text(one.token), f"{one.probability:.1%}")))
+            table.add_row(*(cell for one in candidates for cell in (one.token, f"{one.probability:.1%}")))
         yield table

@@ -18,7 +18,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent, new_file
-from bertwright.console import heading, item_progress, make_table, notice, say
+from bertwright.console import heading, item_progress, make_console, make_table, notice, say
 from bertwright.inference.model import load
 from bertwright.interop.model_files import model_folder
 from bertwright.io.tables import TableSchema, read_rows
@@ -143,7 +143,7 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     Models, labels, files, indices and numbers of rows are checked before the first prediction, and so is the zip's
     place. Raises ValueError for what GLUE would not take, and when the zip is there already.
     """
-    console = console or Console()
+    console = console or make_console()
     check_absent(settings.output)
     asked = [found for name, model in settings.by_task.items() for found in _questions(settings, name, model)]
     for name, model in settings.by_task.items():

@@ -13,7 +13,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from bertwright.commands.convert import count_parameters
-from bertwright.console import heading, key_value_table
+from bertwright.console import heading, key_value_table, make_console
 from bertwright.files import read_json
 from bertwright.inference.feature_cache import BLOCKS, cache_info
 from bertwright.interop.huggingface import load_config, load_model
@@ -55,7 +55,7 @@ class Description(NamedTuple):
 
 def info(settings: InfoSettings, console: Console | None = None) -> None:
     """Print the kind and the properties of a folder. Raises ValueError for a folder of no known kind or a damaged one."""
-    console = console or Console()
+    console = console or make_console()
     folder = settings.folder
     if not folder.is_dir():
         raise ValueError(f"{folder}: {'a file; name its folder' if folder.exists() else 'no such folder'}")

@@ -24,7 +24,7 @@ from tyro.conf import Positional
 
 from bertwright.commands.evaluate import load_for_task
 from bertwright.commands.output_paths import check_absent, new_file
-from bertwright.console import ProgressCallback, filled_table, heading, item_progress, notice, say
+from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
 from bertwright.inference.model import Bert
 from bertwright.io.decoding import STDIN, STDIN_NAME, ReadStats, check_stdin_alone, read_stdin
 from bertwright.io.tables import lines, read_rows
@@ -95,7 +95,7 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     Standard input cannot be read twice, and standard output not taken back: there, errors come late.
     """
     piped_out = settings.output == STANDARD_OUTPUT
-    console = console or Console(stderr=piped_out)
+    console = console or make_console(stderr=piped_out)
     if settings.output is not None and not piped_out:
         check_absent(settings.output)
     tally = _Tally()

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bertwright.commands.output_paths import vocabulary_folder
-from bertwright.console import byte_progress, heading, make_table, notice
+from bertwright.console import byte_progress, heading, make_console, make_table, notice
 from bertwright.io.sources import CorpusSettings, open_inputs
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import BuildResult, PrepareSettings, Progress, build
@@ -36,7 +36,7 @@ def prepare(settings: StoreSettings, console: Console | None = None) -> BuildRes
 
     Ctrl-C (KeyboardInterrupt) loses only the shards in progress: the same call continues after the finished ones.
     """
-    console = console or Console()
+    console = console or make_console()
     tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
     size = sum(file.size for file in open_inputs(settings.corpus))

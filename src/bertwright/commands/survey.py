@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from bertwright.commands.output_paths import new_file
-from bertwright.console import byte_progress, heading, notice, say
+from bertwright.console import TextTable, byte_progress, heading, make_console, make_table, notice, plain_text, say
 from bertwright.corpus.survey import Survey, Unreadable, UnreadableCorpusError, diagnose
 from bertwright.corpus.survey import survey as measure
 from bertwright.files import write_json
@@ -42,7 +40,7 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
     Unreadable files are listed and the others surveyed; the file with the figures names them, too. Raises ValueError if
     no document can be read (invalid UTF-8 is counted, not rejected), or if the file for the figures exists.
     """
-    console = console or Console()
+    console = console or make_console()
     with nullcontext() if settings.json is None else new_file(settings.json) as file:
         return _survey(settings, file, console)
 
@@ -74,19 +72,21 @@ def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Su
 
 def render(survey: Survey) -> RenderableType:
     """Return the figures as tables that fit 80 columns."""
-    figures = Table(box=None, show_header=False, padding=(0, 2))
+    figures = TextTable(box=None, show_header=False, padding=(0, 2))
+    for _ in range(2):
+        figures.add_column(style="dim")
+        figures.add_column(justify="right")
     cells = list(_figures(survey))
     half = (len(cells) + 1) // 2
     for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
-        figures.add_row(Text(left[0], "dim"), left[1], Text(right[0], "dim"), right[1])
-    figures.columns[1].justify = figures.columns[3].justify = "right"
+        figures.add_row(*left, *right)
     tables: list[RenderableType] = [figures, _length_table(survey)]
     if survey.frequent_lines:
-        frequent = Table("times", "most frequent repeated lines", box=box.SIMPLE_HEAD)
-        frequent.columns[0].justify = "right"
+        frequent = make_table("times", "most frequent repeated lines")
+        frequent.columns[0].justify, frequent.columns[1].justify = "right", "left"
         for line, count in survey.frequent_lines[:MAX_LINES]:
             shown = line if len(line) <= MAX_LINE_LENGTH else line[: MAX_LINE_LENGTH - 1] + "…"
-            frequent.add_row(f"{count:,}", Text(shown))
+            frequent.add_row(f"{count:,}", shown)
         tables.append(frequent)
     return Group(*tables)
 
@@ -118,10 +118,9 @@ def _length_table(survey: Survey) -> Table:
         "characters\nper document": survey.document_lengths,
         "characters\nper sentence": survey.sentence_lengths,
     }
-    table = Table("", *lengths, box=box.SIMPLE_HEAD)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_row(Text("mean", "dim"), *(f"{found.mean:,.1f}" for found in lengths.values()))
+    table = make_table("", *lengths)
+    table.columns[0].style = "dim"
+    table.add_row("mean", *(f"{found.mean:,.1f}" for found in lengths.values()))
     for name, figure in (
         ("min", "smallest"),
         ("10 %", "p10"),
@@ -130,7 +129,7 @@ def _length_table(survey: Survey) -> Table:
         ("99 %", "p99"),
         ("max", "largest"),
     ):
-        table.add_row(Text(name, "dim"), *(f"{getattr(found, figure):,}" for found in lengths.values()))
+        table.add_row(name, *(f"{getattr(found, figure):,}" for found in lengths.values()))
     return table
 
 
@@ -139,18 +138,18 @@ def render_unreadable(unreadable: Sequence[Unreadable]) -> RenderableType:
     by_reason: dict[str, list[Unreadable]] = {}
     for file in unreadable:
         by_reason.setdefault(file.reason, []).append(file)
-    lines: list[RenderableType] = [Text("Files that cannot be read", "bold")]
+    lines: list[RenderableType] = [plain_text("Files that cannot be read", "bold")]
     remaining, listed = len(unreadable), 0
     for reason, files in by_reason.items():
         if listed >= MAX_FILES:
-            lines.append(Text(f"  and {remaining:,} more files, for other reasons"))
+            lines.append(plain_text(f"  and {remaining:,} more files, for other reasons"))
             break
         names = [_name(file) for file in files[:MAX_FILES_PER_REASON]]
         more = [f"and {len(files) - len(names):,} more"] if len(files) > len(names) else []
-        lines += [Text(f"  {line}", overflow="fold") for line in [*names, *more]]
-        lines.append(Padding(Text(reason, "yellow"), (0, 0, 0, 6)))
+        lines += [plain_text(f"  {line}") for line in [*names, *more]]
+        lines.append(Padding(plain_text(reason, "yellow"), (0, 0, 0, 6)))
         remaining, listed = remaining - len(files), listed + len(names)
-    return Group(*lines, Text())
+    return Group(*lines, "")
 
 
 def _name(file: Unreadable) -> str:

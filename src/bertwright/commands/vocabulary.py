@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bertwright.commands.output_paths import check_absent
-from bertwright.console import byte_progress, heading, item_progress, key_value_table, notice
+from bertwright.console import byte_progress, heading, item_progress, key_value_table, make_console, notice
 from bertwright.corpus.documents import read
 from bertwright.files import atomic_folder
 from bertwright.io.sources import CorpusSettings, open_inputs
@@ -39,7 +39,7 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
 
     Raises ValueError if the folder exists, and for text that cannot be read or learned from.
     """
-    console = console or Console()
+    console = console or make_console()
     check_absent(settings.output)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
         with byte_progress(console, "counting words", _text_size(settings.corpus)) as advance:
