@@ -67,8 +67,10 @@ bench/transformers_baseline.py
 bench/vocab_criterion_ablation.py
 bench/vocabulary.py
 demo/*
-docs/*
-docs/decisions/*
+docs/benchmarks.md
+docs/decisions/02-counter-dropout.md
+docs/decisions/03-native-kernels.md
+docs/decisions/13-bfloat16-on-a-cpu.md
 README.md
 tests/**/*
 """.split()

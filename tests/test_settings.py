@@ -144,6 +144,8 @@ def test_a_recipe_is_found_by_its_name_and_a_file_by_its_path(tmp_path: Path, mo
     assert set(RECIPE_NAMES) >= {"demo", "base", "tasks/glue"}
     assert find_config("demo") == find_config("demo.toml") in RECIPES
     assert find_config("tasks/squad") in TASK_RECIPES
+    (tmp_path / "demo").mkdir()  # as in this project's root
+    assert find_config("demo") in RECIPES
     (tmp_path / "demo.toml").write_text("steps = 3\n")
     assert find_config("demo.toml") == Path("demo.toml")
     with pytest.raises(FileNotFoundError, match=r"adapt, base, demo.*'other'"):

@@ -252,12 +252,13 @@ def read_settings(cls: type[Any], name: str, arguments: list[str]) -> Any:
 def find_config(name: str) -> Path:
     """Return the TOML file that --config names: a path, or a recipe of the package, such as demo or tasks/glue.
 
-    Raises FileNotFoundError, which lists the recipes.
+    A file takes precedence over a recipe, a directory does not. Raises FileNotFoundError, which lists the recipes.
     """
-    if Path(name).exists():
-        return Path(name)
-    if (recipe := name.removesuffix(".toml")) in RECIPE_NAMES:
+    path, recipe = Path(name), name.removesuffix(".toml")
+    if recipe in RECIPE_NAMES and (path.is_dir() or not path.exists()):
         return RECIPES / f"{recipe}.toml"
+    if path.exists():
+        return path
     raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; recipes are {', '.join(RECIPE_NAMES)}", name)
 
 
