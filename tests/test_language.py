@@ -71,7 +71,6 @@ docs/benchmarks.md
 docs/decisions/02-counter-dropout.md
 docs/decisions/03-native-kernels.md
 docs/decisions/13-bfloat16-on-a-cpu.md
-README.md
 tests/**/*
 """.split()
 CONVERTED = """
