@@ -134,3 +134,19 @@ def test_configure_malloc_keeps_large_blocks_out_of_mmap() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.split() in (["glibc", "True"], ["False"])
+
+
+def test_restored_malloc_gives_large_blocks_back() -> None:
+    if sys.platform != "linux":
+        pytest.skip("glibc only")
+    program = (
+        "import platform, numpy as np\n"
+        "from bertwright.kernels.cpu import configure_malloc, restore_malloc\n"
+        "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4096 >> 20\n"
+        "configure_malloc(); before = resident()\n"
+        "block = np.ones(200 << 17); del block; held = resident() - before\n"
+        "restore_malloc(); left = resident() - before\n"
+        "print(platform.libc_ver()[0], held > 150, left < 50)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.split() == ["glibc", "True", "True"] or not result.stdout.startswith("glibc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import resource
 from pathlib import Path
@@ -82,3 +83,23 @@ def test_the_system_s_own_refusal_to_write_is_reported(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_changes_the_bits_of_a_resumed_run_is_recorded_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FINDINGS M5."""
+    path = checkpoint.save(tmp_path, 1, write_model, STATE, keep=2)
+    assert checkpoint.environment_changes(path) is None
+    recorded = json.loads((path / "state.json").read_text())["environment"]
+    assert recorded.keys() >= {"torch", "processor"}
+    now = checkpoint.describe_environment() | {"threads": "77", "torch": "9.9"}
+    monkeypatch.setattr(checkpoint, "describe_environment", lambda: now)
+    changes = checkpoint.environment_changes(path)
+    assert changes is not None
+    assert f"torch {recorded['torch']} → 9.9" in changes
+    assert "processor" not in changes
+    state = json.loads((path / "state.json").read_text())
+    del state["environment"]  # as versions before 0.2 wrote it
+    (path / "state.json").write_text(json.dumps(state))
+    assert checkpoint.environment_changes(path) is None

@@ -18,6 +18,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
+from bertwright.training import context
 from bertwright.training.context import (
     CPU_TOKENS,
     GPU_TOKENS,
@@ -130,3 +131,14 @@ def test_nothing_of_a_tasks_step_stays_on_the_cpu(head: HeadSpec, monkeypatch: p
     assert logits.shape == (2, head.outputs)
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_malloc_has_its_defaults_again_after_an_execution_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FINDINGS M9: a notebook that once trained would never give memory back."""
+    calls: list[str] = []
+    monkeypatch.setattr(context, "configure_malloc", lambda: calls.append("configured"))
+    monkeypatch.setattr(context, "restore_malloc", lambda: calls.append("restored"))
+    with pytest.raises(KeyError), context.execution_context(DeviceSettings(device="cpu", threads=1)):
+        assert calls == ["configured"]
+        raise KeyError
+    assert calls == ["configured", "restored"]

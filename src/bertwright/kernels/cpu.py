@@ -59,6 +59,16 @@ def find_levels() -> list[Level]:
     return levels[names.index(wanted) :]
 
 
+def model_name() -> str:
+    """Return the processor's name as Linux gives it; elsewhere, or if it gives none, the architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
+    return next(named, platform.machine())
+
+
 def available_cpus(processes: int = 1, root: Path = Path("/")) -> int:
     """Return how many CPUs each of `processes` equal processes on this machine may keep busy, at least 1.
 
@@ -117,11 +127,22 @@ def configure_malloc() -> None:
     """Let malloc keep what is freed, so that each step finds its large blocks instead of asking the system again.
 
     glibc otherwise maps every block above 32 MB, faults it in page by page, and unmaps it, in every step.
-    With another C library this does nothing.
+    With another C library this does nothing. `restore_malloc` undoes it.
     """
-    if platform.libc_ver()[0] != "glibc":
-        return
-    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of malloc.h
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(trim_threshold, -1)
-    mallopt(mmap_max, 0)
+    _set_malloc(trim_threshold=-1, mmap_max=0)
+
+
+def restore_malloc() -> None:
+    """Give malloc its defaults again, or what the environment sets, and freed memory back to the system."""
+    _set_malloc(
+        int(os.environ.get("MALLOC_TRIM_THRESHOLD_", 128 << 10)), int(os.environ.get("MALLOC_MMAP_MAX_", 65_536))
+    )
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
+
+
+def _set_malloc(trim_threshold: int, mmap_max: int) -> None:
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-1, trim_threshold)  # M_TRIM_THRESHOLD of malloc.h
+        mallopt(-4, mmap_max)  # M_MMAP_MAX

@@ -87,6 +87,12 @@ def load_library(name: str) -> ctypes.CDLL | None:
     return None
 
 
+def describe_library(name: str) -> str:
+    """Return what identifies a library's machine code, or "PyTorch" if there is none."""
+    library = load_library(name)
+    return Path(library._name).stem if library is not None else "PyTorch"
+
+
 @functools.cache
 def triton_available() -> bool:
     """Return whether PyTorch can compile GPU kernels here: it needs Triton, and Triton a compiler."""

@@ -1,7 +1,7 @@
 """Checkpoints: whole or absent, verified when read, the oldest ones deleted.
 
 A checkpoint is a folder `step-00001000` with the model as a Hugging Face folder, the optimizer's state, and
-`state.json`, which names every file with its size and digest.
+`state.json`, which names every file with its size and digest, and what the bits of the next steps depend on.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertwright.files import atomic_folder, digest_file, read_json, remove_folder, write_json
+from bertwright.kernels.cpu import model_name
+from bertwright.kernels.native import describe_library
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -47,7 +50,7 @@ def save(
             save_file(dict(optimizer), part / OPTIMIZER)
             files = sorted(file for file in part.iterdir())
             listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
-            write_json(part / STATE, {"step": step, "files": listed})
+            write_json(part / STATE, {"step": step, "files": listed, "environment": describe_environment()})
     except SafetensorError as error:  # it reports the system's errors as text
         raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
     for old in list_checkpoints(folder)[:-keep]:
@@ -79,6 +82,23 @@ def verify(checkpoint: Path) -> dict[str, Any]:
         if digest_file(file) != digest:
             raise ValueError(f"{file}: its content was altered after it was written; {remedy}")
     return state
+
+
+def describe_environment() -> dict[str, str]:
+    """Return what training's bits depend on beside its settings and data."""
+    if torch.cuda.is_available():
+        return {"torch": torch.__version__, "processor": torch.cuda.get_device_name()}
+    threads, kernels = str(torch.get_num_threads()), describe_library("kernels")
+    return {"torch": torch.__version__, "processor": model_name(), "threads": threads, "kernels": kernels}
+
+
+def environment_changes(checkpoint: Path) -> str | None:
+    """Say how this process differs from the one that wrote a verified checkpoint, if that changes the bits of a run."""
+    before, now = read_json(checkpoint / STATE).get("environment", {}), describe_environment()
+    changed = [f"{name} {before[name]} → {now[name]}" for name in now if name in before and before[name] != now[name]]
+    if not changed:
+        return None
+    return f"not the environment of {checkpoint}: {', '.join(changed)}; results will differ by rounding"
 
 
 def latest(folder: Path) -> Path | None:

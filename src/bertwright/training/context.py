@@ -7,14 +7,14 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-from bertwright.kernels.cpu import available_cpus, configure_malloc
+from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc
 from bertwright.kernels.linear_bf16 import is_native_bf16, linear_forward, uses_native_linear
 from bertwright.models.config import BertConfig
 from bertwright.training.settings import DeviceSettings as DeviceSettings
@@ -88,10 +88,13 @@ def execution_context(settings: DeviceSettings, joined: bool = False) -> Iterato
         torch.cuda.set_device(device)
     threads = settings.threads or available_cpus(local_ranks)
     torch.set_num_threads(threads)
-    configure_malloc()
     fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and supports_bfloat16(device))
     place = ExecutionContext(device, torch.bfloat16 if fast else torch.float32, threads, rank, world_size)
-    with _deterministic_algorithms() if on_gpu else nullcontext():
+    with ExitStack() as stack:
+        stack.callback(restore_malloc)  # a notebook or server goes on when this is over
+        configure_malloc()
+        if on_gpu:
+            stack.enter_context(_deterministic_algorithms())
         if world_size > 1:
             # One rank scores while the others wait, which may take longer than torch would; a rank that is dead is
             # noticed by torchrun.

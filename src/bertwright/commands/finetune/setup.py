@@ -162,6 +162,8 @@ def open_run(
     optimizer = AdamW(moved, settings.optimizer, factors)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
+        if place.is_main_process and (changes := checkpoint.environment_changes(latest)):
+            notice(console, changes)
         task = read_task(latest) or task
     return FinetuneState(task, tokenizer, model, optimizer, parts["train"], parts.get("dev"), parts.get("test"))
 

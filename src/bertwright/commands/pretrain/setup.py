@@ -61,6 +61,8 @@ def open_run(settings: PretrainSettings, place: ExecutionContext, console: Conso
     optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
+        if place.is_main_process and (changes := checkpoint.environment_changes(latest)):
+            notice(console, changes)
     return PretrainState(tokenizer, model, optimizer, train, data, held_out)
 
 
