@@ -69,10 +69,10 @@ class Emulator:
         def key(value: Any) -> bytes:
             return bytes(value)[: ffi.CMaskKey.positions.offset] + place(self.positions.get(value.positions or 0))
 
-        def argument(value: Any) -> bytes:
-            if isinstance(value, int):
+        def argument(code: str, value: Any) -> bytes:
+            if code == "q":
                 return b"i" + struct.pack("<q", value)
-            if isinstance(value, float):
+            if code == "d":
                 return b"d" + struct.pack("<d", value)
             if isinstance(value, Tensor) or value is None:
                 return b"p" + place(value)
@@ -86,7 +86,8 @@ class Emulator:
                 return b"b" + struct.pack("<I", ctypes.sizeof(value)) + bytes(value)
             return b"a" + struct.pack("<I", len(value)) + b"".join(map(place, value))
 
-        arguments = [argument(value) for value in [*values, torch.get_num_threads()]]
+        codes = ffi.SIGNATURES[function] + "q"
+        arguments = [argument(*pair) for pair in zip(codes, [*values, torch.get_num_threads()], strict=True)]
         views = [(address, memory(address, storage.nbytes())) for address, storage in storages.items()]
         request = [struct.pack("<I", len(views))]
         for address, view in views:
