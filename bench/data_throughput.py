@@ -1,4 +1,4 @@
-"""Tokens a second of pre-training batches on one core, from a store that is built here.
+"""Measure tokens per second of pre-training batches on one core, from a store that is built here.
 
     python bench/data_throughput.py [CORPUS ...]
 
@@ -33,8 +33,8 @@ STEPS = 20
 ROUNDS = 5
 
 
-def tokens_a_second(data: PretrainingData, first: int) -> float:
-    """Of `STEPS` steps, made one after the other."""
+def tokens_per_second(data: PretrainingData, first: int) -> float:
+    """Measure the rate of `STEPS` consecutive steps."""
     began = time.perf_counter()
     tokens = sum(
         batch.batch.num_tokens for step in range(first, first + STEPS) for batch in data.batches_for_step(step)
@@ -53,15 +53,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         build(Path(folder), CorpusSettings(tuple(arguments.inputs)), tokenizer, PrepareSettings(held_out=0))
         store = TokenStore.open(Path(folder) / "train")
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, whatever numpy and torch would take
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, for numpy and torch as well
         data = {name: PretrainingData(store, tokenizer, settings) for name, settings in CASES.items()}
         found: dict[str, list[float]] = {name: [] for name in CASES}
-        for number in range(ROUNDS):  # interleaved, so that a slow minute of the machine hits all alike
+        for number in range(ROUNDS):  # interleaved, so that a slow minute of the machine affects all equally
             for name in CASES:
-                found[name].append(tokens_a_second(data[name], number * STEPS))
+                found[name].append(tokens_per_second(data[name], number * STEPS))
     print(describe_machine())
-    print(f"{store.num_tokens:,} tokens in the store; batch 256; one core; median of {ROUNDS} rounds (least … most)\n")
-    print("| batches | M tokens/s | ms a step |\n|---|---|---|")
+    print(f"{store.num_tokens:,} tokens in the store; batch 256; one core; median of {ROUNDS} rounds (min … max)\n")
+    print("| batches | M tokens/s | ms per step |\n|---|---|---|")
     for name, rates in found.items():
         rate = statistics.median(rates)
         tokens = data[name].describe(1).tokens_per_step

@@ -1,4 +1,4 @@
-"""What the demo's pre-training is worth: its task learned from its model, and from the same net untrained.
+"""Gain from the demo's pre-training: its task learned from its model, and from the same network without pre-training.
 
     make demo && python bench/demo_pretraining_gain.py demo-run [--seeds 5] [--threads 2]
 
@@ -33,7 +33,7 @@ OPTIMIZER = OptimizerSettings(learning_rate=5e-4, warmup_ratio=0.1, bias_correct
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("demo", type=Path, help="the folder that make demo left")
+    parser.add_argument("demo", type=Path, help="the folder that make demo wrote")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()

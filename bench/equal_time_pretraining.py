@@ -1,4 +1,4 @@
-"""The same minutes of pre-training given to `transformers` and to bertwright: held-out loss of both.
+"""Held-out loss of `transformers` and bertwright after equal time of pre-training.
 
     python bench/equal_time_pretraining.py prepare WORK      vocabulary, token store (ours), blocks of ids (theirs)
     python bench/equal_time_pretraining.py theirs WORK       train with transformers for --minutes
@@ -35,30 +35,30 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "corpora"
 TRAIN = (f"file={DATA / 'english_books'}", str(DATA / "english_wikipedia" / "train.txt"))
-HELD_OUT = str(DATA / "english_wikipedia" / "heldout.txt")
+EVALUATION = str(DATA / "english_wikipedia" / "heldout.txt")
 VOCABULARY, LENGTH, BATCH, RATE, WARMUP = 8_000, 64, 16, 8e-4, 0.05
-RUNS = {"own": "ours", "peers": "ours-peers"}  # first weights: folder in WORK
+RUNS = {"own": "ours", "peers": "ours-peers"}  # initialisation: folder in WORK
 
 
 def prepare(work: Path) -> None:
-    """Vocabulary and store by the command line; for the peer, the same text as blocks of ids between specials."""
+    """Build vocabulary and store with the command line; for `transformers`, split the same text into blocks of ids."""
     cli = [sys.executable, "-m", "bertwright"]
     subprocess.run(
         [*cli, "vocabulary", *TRAIN, "--size", str(VOCABULARY), "--output", str(work / "vocabulary")], check=True
     )
     stored = ["--vocabulary", str(work / "vocabulary"), "--store", str(work / "store")]
-    subprocess.run([*cli, "prepare", *TRAIN, "--held-out-inputs", HELD_OUT, *stored], check=True)
+    subprocess.run([*cli, "prepare", *TRAIN, "--held-out-inputs", EVALUATION, *stored], check=True)
     tokenizer = Tokenizer.load(work / "vocabulary")
     rows = tokenizer.encode_raw([document.text for document in read(CorpusSettings(TRAIN))])
-    room = LENGTH - 2
-    blocks = rows.ids[: len(rows.ids) // room * room].reshape(-1, room).astype(np.int32)
+    max_num_tokens = LENGTH - 2
+    blocks = rows.ids[: len(rows.ids) // max_num_tokens * max_num_tokens].reshape(-1, max_num_tokens).astype(np.int32)
     whole = np.pad(blocks, ((0, 0), (1, 1)))
     whole[:, 0], whole[:, -1] = tokenizer.cls_id, tokenizer.sep_id
     np.save(work / "blocks.npy", whole)
 
 
 def theirs(work: Path, minutes: float, threads: int, compiled: bool) -> None:
-    """A plain loop over transformers' own model and collator."""
+    """Train in a plain loop with the model and the collator of `transformers`."""
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling
 
     torch.set_num_threads(threads)
@@ -104,14 +104,14 @@ def theirs(work: Path, minutes: float, threads: int, compiled: bool) -> None:
 
 
 def ours(work: Path, threads: int, steps: int, start: str) -> None:
-    """The command line, with the same recipe."""
+    """Train with the command line and the same recipe."""
     run = work / RUNS[start]
     command = [
         *[sys.executable, "-m", "bertwright", "pretrain", "--store", str(work / "store"), "--run", str(run)],
         *["--steps", str(steps), "--size", "mini", "--max-positions", str(LENGTH), "--batch-size", str(BATCH)],
         *["--max-length", str(LENGTH), "--hidden-dropout", "0", "--attention-dropout", "0"],
         *["--long-ratio", "0", "--learning-rate", str(RATE), "--warmup-ratio", str(WARMUP), "--threads", str(threads)],
-        *["--dtype", "float32"],  # as the peer
+        *["--dtype", "float32"],  # like transformers
         *["--eval-every", str(steps), "--save-every", "500", "--bias-correction"],
     ]
     if start == "peers":
@@ -120,7 +120,7 @@ def ours(work: Path, threads: int, steps: int, start: str) -> None:
 
 
 def score(work: Path) -> None:
-    """Both models on the same held-out examples with the same masks: one segment, as theirs was trained, and pairs."""
+    """Score both models on the same held-out examples and masks: one segment, as theirs was trained, and pairs."""
     tokenizer = Tokenizer.load(work / "store" / "tokenizer")
     store = TokenStore.open(work / "store" / "held_out", tokenizer.digest)
     folders = {"transformers": work / "theirs"}
@@ -145,9 +145,11 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--compile", action="store_true", help="torch.compile the peer's model")
-    parser.add_argument("--steps", type=int, default=1_000, help="steps of `ours`: choose them to take the minutes")
-    parser.add_argument("--start", choices=tuple(RUNS), default="own", help="first weights of `ours`")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile for transformers")
+    parser.add_argument(
+        "--steps", type=int, default=1_000, help="steps of `ours`; choose them so that the time is equal"
+    )
+    parser.add_argument("--start", choices=tuple(RUNS), default="own", help="initialisation of `ours`")
     chosen = parser.parse_args()
     if chosen.what == "prepare":
         chosen.work.mkdir(parents=True, exist_ok=True)

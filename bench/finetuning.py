@@ -47,7 +47,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine, minilm, use_threads
 from pretraining import MEMORY, Child
 
-BATCH, GROUPED = 32, 50  # examples a step; batches within which transformers groups by length
+BATCH, GROUPED = 32, 50  # examples per step; batches within which transformers groups by length
 FILES = {"sst2": Path("glue", "SST-2", "train.tsv"), "mrpc": Path("glue", "MRPC", "train.tsv")}
 TASKS = (*FILES, "both")
 LENGTH = 128
@@ -55,11 +55,11 @@ CEILING = "the products alone"
 RECIPE = OptimizerSettings(learning_rate=3e-5, bias_correction=True)
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-Block = Callable[[int], float]  # the steps of one block, by its number; gives the mean loss
+Block = Callable[[int], float]  # number of a block -> mean loss of its steps
 
 
 def contenders(bfloat16: bool, compiled: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Name → (arguments of the child, environment)."""
+    """Map each contender's name to (arguments of the child, environment)."""
     grouped = ["theirs", "--padding", "grouped"]
     fixed = ["theirs", "--padding", "fixed"]
     listed: dict[str, tuple[list[str], dict[str, str]]] = {
@@ -79,24 +79,24 @@ def contenders(bfloat16: bool, compiled: bool) -> dict[str, tuple[list[str], dic
 
 
 def block_examples(lengths: Ints, number: int, steps: int) -> Ints:
-    """Examples of a block, steps × BATCH: batches at even distances in 1,600 random examples sorted by length."""
+    """Choose the examples of a block, steps × BATCH: evenly spaced batches of 1,600 random examples sorted by length."""
     drawn = np.random.default_rng(number)
     among = drawn.permutation(len(lengths))[: BATCH * GROUPED]
     batches = len(among) // BATCH
     longest_first = among[np.argsort(-lengths[among], kind="stable")][: batches * BATCH].reshape(batches, BATCH)
-    places = (drawn.random() + np.arange(steps)) * batches / steps
-    return longest_first[places.astype(np.int64)]
+    offsets = (drawn.random() + np.arange(steps)) * batches / steps
+    return longest_first[offsets.astype(np.int64)]
 
 
-def shuffled(examples: Ints, number: int) -> Ints:
-    """The same examples in batches of all lengths."""
+def shuffle(examples: Ints, number: int) -> Ints:
+    """Shuffle the same examples across batches."""
     return np.random.default_rng(number).permutation(examples.reshape(-1)).reshape(examples.shape)
 
 
 def theirs(chosen: argparse.Namespace) -> Block:
     import transformers
 
-    from transformers_baseline import SequencePeer, adamw, learned
+    from transformers_baseline import SequencePeer, adamw, train_step
 
     task, examples = read(chosen.data, chosen.task)
     peer = SequencePeer(str(minilm()), task, examples)
@@ -114,9 +114,9 @@ def theirs(chosen: argparse.Namespace) -> Block:
     def block(number: int) -> float:
         batches = block_examples(lengths, number, chosen.steps)
         total = 0.0
-        for rows in batches if chosen.padding == "grouped" else shuffled(batches, number):
+        for rows in batches if chosen.padding == "grouped" else shuffle(batches, number):
             inputs = peer.batch([items[row] for row in rows], LENGTH if chosen.padding == "fixed" else None)
-            total += learned(
+            total += train_step(
                 forward, inputs, optimizer, RECIPE.max_grad_norm, "bfloat16" if chosen.bfloat16 else "float32"
             )
         return total / chosen.steps
@@ -128,8 +128,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.interop.huggingface import start_task_model
     from bertwright.kernels.cpu import configure_malloc
     from bertwright.models.heads import BertForTask
-    from bertwright.seeding import derive_key
-    from bertwright.tasks.collation import DROPOUT
+    from bertwright.seeding import TaskStream, derive_key
     from bertwright.tasks.task import TaskBatch, collate
     from bertwright.training.loop import LossOutput, train_steps
     from bertwright.training.optimizer import AdamW
@@ -141,7 +140,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     else:
         model = BertForTask(shape(chosen.model), task.head)
     model.encoder.compute_dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
-    model.encoder.embeddings.sparse = True  # as `bertwright finetune` has it
+    model.encoder.embeddings.sparse = True  # as `bertwright finetune` does
     model.train()
     optimizer = AdamW(dict(model.named_parameters()), RECIPE)
 
@@ -151,10 +150,10 @@ def ours(chosen: argparse.Namespace) -> Block:
 
     def step_batch(rows: Ints, step: int) -> TaskBatch:
         made = collate(encoded, rows)
-        return replace(made, batch=replace(made.batch, dropout_seed=derive_key(0, DROPOUT, step)))
+        return replace(made, batch=replace(made.batch, dropout_seed=derive_key(0, TaskStream.DROPOUT, step)))
 
     def block(number: int) -> float:
-        rows = shuffled(block_examples(encoded.lengths, number, chosen.steps), number)
+        rows = shuffle(block_examples(encoded.lengths, number, chosen.steps), number)
         batches = ([step_batch(row, number * chosen.steps + step)] for step, row in enumerate(rows))
         reports = train_steps(compute, batches, optimizer, lambda _: RECIPE.learning_rate)
         return statistics.fmean(report.sums["loss"] for report in reports)
@@ -163,23 +162,23 @@ def ours(chosen: argparse.Namespace) -> Block:
 
 
 def ceiling(chosen: argparse.Namespace) -> Block:
-    """Gives no loss, but the seconds that the products of a block take."""
+    """Measure the seconds that the matrix products of a block take, in context of a loss."""
     from bertwright.training.context import ExecutionContext, measure_peak_flops
 
     config, (_, encoded) = shape(chosen.model), encode(chosen.data, chosen.task)
     number_type = torch.bfloat16 if chosen.bfloat16 else torch.float32
-    place = ExecutionContext(torch.device("cpu"), number_type, chosen.threads)
+    context = ExecutionContext(torch.device("cpu"), number_type, chosen.threads)
 
     def block(number: int) -> float:
         batches = encoded.lengths[block_examples(encoded.lengths, number, chosen.steps)]
         work = sum(config.training_flops(lengths, predictions=0, pooled=True) for lengths in batches)
-        return work / measure_peak_flops(place, config.hidden_size, seconds=2.0)
+        return work / measure_peak_flops(context, config.hidden_size, seconds=2.0)
 
     return block
 
 
 def shape(model: str) -> BertConfig:
-    """The encoder of a contender."""
+    """Return the encoder configuration of a contender."""
     return (
         load_config(minilm())
         if model == "minilm"
@@ -188,7 +187,7 @@ def shape(model: str) -> BertConfig:
 
 
 def read(data: Path, name: str) -> tuple[AnyTask, list[Any]]:
-    """A task and its training examples."""
+    """Read a task and its training examples."""
     if name == "both":
         task, single = read(data, "sst2")
         _, pairs = read(data, "mrpc")
@@ -199,14 +198,14 @@ def read(data: Path, name: str) -> tuple[AnyTask, list[Any]]:
 
 
 def encode(data: Path, name: str) -> tuple[AnyTask, Encoded]:
-    """A task that knows its labels, and its training examples as token ids."""
+    """Encode a task's training examples; also return the task with its labels."""
     task, examples = read(data, name)
     task = task.with_labels_of(examples)
     return task, task.encode(examples, Tokenizer.load(minilm()))
 
 
 def serve(chosen: argparse.Namespace) -> None:
-    """A contender: one block for each line read; answers with seconds, mean loss and peak memory."""
+    """Run one block per input line; print seconds, mean loss and peak memory."""
     use_threads(chosen.threads)
     torch.manual_seed(0)
     block = {"ours": ours, "theirs": theirs, "ceiling": ceiling}[chosen.serve](chosen)
@@ -220,11 +219,11 @@ def serve(chosen: argparse.Namespace) -> None:
 
 
 class Contender(Child):
-    """A contender's process, as seen from here."""
+    """The process of one contender."""
 
     def __init__(self, chosen: argparse.Namespace, arguments: list[str], environment: dict[str, str]) -> None:
         same = {name: str(getattr(chosen, name)) for name in ("model", "task", "steps", "threads")}
-        flags = [part for name, value in same.items() for part in (f"--{name}", value)]
+        flags = [worker for name, value in same.items() for worker in (f"--{name}", value)]
         flags += ["--cpu-time"] * chosen.cpu_time
         command = [sys.executable, __file__, str(chosen.data), "--serve", *arguments, *flags]
         pipe = subprocess.PIPE
@@ -235,16 +234,16 @@ class Contender(Child):
 def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
     """Print one table."""
     listed = contenders(bfloat16, chosen.compiled).items()
-    taking_part = {name: how for name, how in listed if not any(part in name for part in chosen.without)}
-    children = {name: Contender(chosen, *how) for name, how in taking_part.items()}
+    selected = {name: how for name, how in listed if not any(worker in name for worker in chosen.without)}
+    children = {name: Contender(chosen, *how) for name, how in selected.items()}
     for number in range(1 + chosen.rounds):
         for child in children.values():
             child.step(counted=number > 0)
     for child in children.values():
         child.close()
     length = encode(chosen.data, chosen.task)[1].lengths.mean()
-    print(f"\n### {chosen.model}, {chosen.task}: {length:.1f} tokens an example\n")
-    print("| | examples/s (least to most) | bertwright is, × as fast (least to most) | peak memory, GB | loss |")
+    print(f"\n### {chosen.model}, {chosen.task}: {length:.1f} tokens per example\n")
+    print("| | examples/s (minimum to most) | bertwright is, × as fast (minimum to most) | peak memory, GB | loss |")
     print("|---|---:|---:|---:|---:|")
     own = {name: child.seconds for name, child in children.items() if name.startswith("bertwright")}
     fastest = min(own.values(), key=statistics.median)
@@ -258,7 +257,7 @@ def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
         print(f"| {name} | {speed} | {ratio} | {child.peak / 1e9:.2f} | {loss:.3f} |", flush=True)
     if products:
         speed = BATCH * chosen.steps / statistics.median(products.results)
-        share = statistics.median(least / ours for least, ours in zip(products.results, fastest, strict=True))
+        share = statistics.median(minimum / ours for minimum, ours in zip(products.results, fastest, strict=True))
         print(f"| {CEILING} | {speed:.1f} | {share:.2f} | | |", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The same fine-tuning steps on both sides: the same first weights, batches and order, without dropout.
+"""The same fine-tuning steps on both sides: the same initial weights, batches and order, without dropout.
 
     python bench/finetuning_parity.py DATA [--task conll2003_context] [--steps 20] [--dtype float32] [--threads 2]
 
@@ -34,7 +34,7 @@ from transformers_baseline import IGNORED, Item, TaggingPeer, steps
 
 
 def items_of(encoded: Encoded) -> list[Item]:
-    """Our sequences of a tagging task as the peer's."""
+    """Convert our sequences of a tagging task to items of the `transformers` baseline."""
     whole = collate(encoded, np.arange(encoded.num_items))
     ids, rows, targets = whole.batch.input_ids.numpy(), whole.positions.numpy(), np.asarray(whole.labels)
     labels = np.full(len(ids), IGNORED)
@@ -48,7 +48,7 @@ def items_of(encoded: Encoded) -> list[Item]:
 
 
 def theirs(settings: FinetuneSettings, folder: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Loss of each step, and the last weights; the first ones are left in `folder`."""
+    """Train with `transformers`; return the loss of each step and the final weights. `folder` gets the initial ones."""
     read = read_examples(settings.task.make(), settings.task, "train")
     task, tokenizer = settings.task.make().with_labels_of(read), Tokenizer.load(minilm())
     first = start_task_model(minilm(), task.head, settings.seed, hidden_dropout=0.0, attention_dropout=0.0).model
@@ -87,7 +87,7 @@ def main() -> None:
         print(f"| {step} | {one:.5f} | {other:.5f} |")
     way = torch.cat([(weights[name] - first[name]).flatten() for name in first]).norm()
     apart = torch.cat([(weights[name] - last[name]).flatten() for name in first]).norm()
-    print(f"\nlast weights: {apart / way:.1e} of the way that they have gone lies between both sides")
+    print(f"\nlast weights: {apart / way:.1e} of the way that they have gone separates both sides")
 
 
 if __name__ == "__main__":

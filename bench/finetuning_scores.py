@@ -3,10 +3,10 @@
     python bench/finetuning_scores.py DATA --results FILE [--tasks mrpc rte] [--systems ours] [--seeds 5] [--threads 2]
     python bench/finetuning_scores.py DATA --results FILE --table
 
-Each run of one task, system and seed appends one line of JSON to FILE; what stands there already is not run again. The
+Each run of one task, system and seed appends one line of JSON to FILE; runs that FILE already contains are skipped. The
 recipe is that of section A.3 for both: batch 32, linear warm-up over a tenth of the steps and decay, AdamW with decay
 0.01 and bias correction, clipping at 1.0, dropout 0.1, the best epoch on dev, both in the same number type (--dtype;
-the peer's bfloat16 is its autocast). The peer's side is `peers.py`, padded to each batch's longest sequence. The
+the peer's bfloat16 is its autocast). The peer's side is `transformers_baseline.py`, padded to each batch's longest sequence. The
 weights are all-MiniLM-L6-v2 unless --model names others.
 
 --table shows the runs that the other options name. squad learns from 20,000 questions chosen at random;
@@ -38,29 +38,29 @@ from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.training.context import DeviceSettings
 from environment import describe_machine, minilm, sample, use_threads
 
-# oneDNN and PyTorch keep machine code and room to work in for each width of a batch that they meet: 20 GB on SQuAD, and
-# no width comes again while it is remembered. One step needs less than this.
+# oneDNN and PyTorch cache machine code and scratch memory for every batch width: 20 GB on SQuAD, where few widths
+# occur twice. One step needs less than this.
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 DTYPES: tuple[Literal["float32"], Literal["bfloat16"]] = ("float32", "bfloat16")
 
 MINILM = "all-MiniLM-L6-v2"
-Scores = dict[str, dict[str, float]]  # part of the data → name → score
+Scores = dict[str, dict[str, float]]  # split → metric → score
 
 
 @dataclass(frozen=True)
 class Work:
-    """A task, where its files lie, and what others have published."""
+    """A task, the location of its files, and a published score."""
 
     folder: str
     train: str = "train.tsv"
     dev: str | None = "dev.tsv"
     test: str | None = None
     validation_fraction: float = 0.0
-    """Share of the training examples that chooses the best epoch, where there is no dev file."""
+    """Share of the training examples that chooses the best epoch, if there is no dev file."""
     preset: str = ""
-    """The published task; unset: as this one is called."""
+    """The published task; unset: the same name."""
     examples: int | None = None
-    """Training examples, where not all are taken."""
+    """Number of training examples; unset: all."""
     changes: TaskOptions = field(default_factory=TaskOptions)
     shown: tuple[str, ...] = ("accuracy",)
     """The scores of the table."""
@@ -81,7 +81,7 @@ WORKS = {
     "conll2003": Work(**_CONLL, changes=TaskOptions(context=False), shown=("f1", "accuracy")),
     "conll2003_context": Work(**_CONLL, changes=TaskOptions(context=True, max_length=128), shown=("f1", "accuracy")),
     "squad": Work(**_QA, train="train-v1.1.json", dev="dev-v1.1.json", examples=20_000),
-    "squad_v2": Work(**_QA, train="dev-v2.0-part-train.json", dev="dev-v2.0-part-dev.json"),
+    "squad_v2": Work(**_QA, train="dev-v2.0-split-train.json", dev="dev-v2.0-split-dev.json"),
 }
 
 
@@ -91,9 +91,9 @@ def ours(settings: FinetuneSettings) -> Scores:
 
 
 def transformers(settings: FinetuneSettings) -> Scores:
-    from transformers_baseline import finetuned
+    from transformers_baseline import finetune
 
-    return finetuned(settings)
+    return finetune(settings)
 
 
 System = Callable[[FinetuneSettings], Scores]
@@ -101,7 +101,7 @@ SYSTEMS: dict[str, System] = {"ours": ours, "transformers": transformers}
 
 
 class Run(NamedTuple):
-    """What makes one run; two lines of results never have the same."""
+    """The key of one run; it is unique among the lines of results."""
 
     task: str
     system: str
@@ -115,7 +115,7 @@ class Run(NamedTuple):
 
 
 def runs(chosen: argparse.Namespace) -> Iterator[Run]:
-    """All that is asked for, systems in turn, so that an early table already compares."""
+    """List the requested runs, with the systems interleaved, so that an early table can compare them."""
     for task in chosen.tasks:
         for seed in range(chosen.seeds):
             for system in chosen.systems:
@@ -125,12 +125,12 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
 
 
 def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> FinetuneSettings:
-    """The run as every system takes it."""
+    """Build the settings of a run, which all systems share."""
     cuts = {"train": run.examples, "dev": run.dev_examples, "test": run.dev_examples}
     files = {
-        part: (str(sample(data / about.folder / name, number, work)),)
-        for part, number in cuts.items()
-        if (name := getattr(about, part)) is not None
+        split: (str(sample(data / about.folder / name, number, work)),)
+        for split, number in cuts.items()
+        if (name := getattr(about, split)) is not None
     }
     return FinetuneSettings(
         run=work / "run",
@@ -145,16 +145,16 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
 
 
 def read_results(path: Path) -> dict[Run, dict[str, Any]]:
-    """Run → its line."""
+    """Map each run to its line of results."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines]
     return {Run(**{name: record[name] for name in Run._fields if name in record}): record for record in records}
 
 
-def carry_out(
+def run_missing(
     asked: Iterable[Run], works: Mapping[str, Work], systems: Mapping[str, System], chosen: argparse.Namespace
 ) -> None:
-    """Every run that has no line yet."""
+    """Execute every run that has no line yet."""
     use_threads(chosen.threads)
     configure_malloc()  # for both sides
     os.environ.update(CACHES)
@@ -173,12 +173,12 @@ def carry_out(
         with chosen.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         name = works[run.task].shown[0]
-        told = ", ".join(f"{part} {name} {100 * found[name]:.2f}" for part, found in scores.items())
-        print(f"{run.task}, {run.system}, seed {run.seed}: {told}; {seconds:,.0f} s", flush=True)
+        line = ", ".join(f"{split} {name} {100 * found[name]:.2f}" for split, found in scores.items())
+        print(f"{run.task}, {run.system}, seed {run.seed}: {line}; {seconds:,.0f} s", flush=True)
 
 
 def so_far(asked: Iterable[Run], chosen: argparse.Namespace) -> dict[Run, dict[str, Any]]:
-    """The lines of those runs that are done; prints what stands above their table."""
+    """Return the lines of the finished runs, and print the heading of their table."""
     done = read_results(chosen.results)
     found = {run: done[run] for run in asked if run in done}
     for line in sorted({record["machine"] for record in found.values()}):
@@ -189,9 +189,9 @@ def so_far(asked: Iterable[Run], chosen: argparse.Namespace) -> dict[Run, dict[s
 
 
 def table(chosen: argparse.Namespace) -> None:
-    """Mean ± standard deviation of both systems on the chosen tasks, from the results so far."""
+    """Print mean ± standard deviation of both systems on the chosen tasks, from the results so far."""
     asked = so_far(runs(chosen), chosen)
-    print("| task | part, score | bertwright | transformers | difference (Welch's t) | published | minutes per run |")
+    print("| task | split, score | bertwright | transformers | difference (Welch's t) | published | minutes per run |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for task in chosen.tasks:
         sides = {
@@ -203,36 +203,36 @@ def table(chosen: argparse.Namespace) -> None:
 
 
 def rows(task: str, sides: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
-    """One row for each part and score of a task that any run has."""
+    """Yield one table row per split and metric of a task."""
     about, first = WORKS[task], True
-    parts = dict.fromkeys(part for records in sides.values() for record in records for part in record["scores"])
+    splits = dict.fromkeys(split for records in sides.values() for record in records for split in record["scores"])
     times = ", ".join(
         f"{sum(record['seconds'] for record in records) / len(records) / 60:.1f}" if records else "–"
         for records in sides.values()
     )
-    for part in parts:
+    for split in splits:
         for name in about.shown:
             found = {
-                system: summarize_seeds([record["scores"][part][name] for record in records]) if records else None
+                system: summarize_seeds([record["scores"][split][name] for record in records]) if records else None
                 for system, records in sides.items()
             }
             one, other = found.values()
             gap = f"{100 * (one.mean - other.mean):+.2f}{welch(one, other)}" if one and other else ""
             extra = [about.published, times] if first else ["", ""]
-            yield [task, f"{part}, {name.replace('_', ' ')}", shown(one), shown(other), gap, *extra]
+            yield [task, f"{split}, {name.replace('_', ' ')}", percent(one), percent(other), gap, *extra]
             first = False
 
 
 def welch(one: SeedSummary, other: SeedSummary) -> str:
-    """Welch's t of a difference: how many of its own standard errors it is."""
+    """Format Welch's t of a difference: the difference in units of its standard error."""
     if one.std is None or other.std is None:
         return ""
     error = math.hypot(one.std / math.sqrt(one.seeds), other.std / math.sqrt(other.seeds))
     return f" (t {(one.mean - other.mean) / error:+.1f})" if error else ""
 
 
-def shown(found: SeedSummary | None) -> str:
-    """As papers print it, in percent."""
+def percent(found: SeedSummary | None) -> str:
+    """Format a summary in percent."""
     return f"{found.format(2)} ({found.seeds})" if found else ""
 
 
@@ -258,7 +258,7 @@ def main() -> None:
     if chosen.table:
         table(chosen)
     else:
-        carry_out(runs(chosen), WORKS, SYSTEMS, chosen)
+        run_missing(runs(chosen), WORKS, SYSTEMS, chosen)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ DROPOUT = Dropout(0.1, seed=1)
 EPS = 1e-12
 
 
-def least(run: Callable[[], object], runs: int = 8) -> float:
-    """Milliseconds of the fastest run."""
+def min_time(run: Callable[[], object], runs: int = 8) -> float:
+    """Measure the milliseconds of the fastest run."""
     run()
     times = []
     for _ in range(runs):
@@ -50,14 +50,14 @@ def least(run: Callable[[], object], runs: int = 8) -> float:
 
 
 def step(function: Callable[..., Tensor], *shapes: tuple[int, ...]) -> float:
-    """Milliseconds of a forward and backward pass over random inputs."""
+    """Measure the milliseconds of a forward and backward pass over random inputs."""
     leaves = [(0.1 * torch.randn(shape)).requires_grad_() for shape in shapes]
     upstream = torch.randn_like(function(*leaves))
-    return least(lambda: torch.autograd.grad(function(*leaves), leaves, upstream))
+    return min_time(lambda: torch.autograd.grad(function(*leaves), leaves, upstream))
 
 
 def both(ours: Callable[[], object], theirs: Callable[[], object], runs: int = 9) -> tuple[float, float]:
-    """Milliseconds of either's median run, in turn: bfloat16 units are up to three times as fast for a moment."""
+    """Measure the median milliseconds of both, interleaved: bfloat16 units can be three times as fast for a moment."""
     times: tuple[list[float], list[float]] = ([], [])
     for counted in range(-1, runs):
         for run, taken in zip((ours, theirs), times, strict=True):
@@ -69,16 +69,16 @@ def both(ours: Callable[[], object], theirs: Callable[[], object], runs: int = 9
 
 
 def passing(function: Callable[..., Tensor], *shapes: tuple[int, ...]) -> Callable[[], object]:
-    """A forward and backward pass over random bfloat16 inputs."""
+    """Return a function that runs a forward and backward pass over random bfloat16 inputs."""
     leaves = [(0.1 * torch.randn(shape)).bfloat16().requires_grad_() for shape in shapes]
     upstream = torch.randn_like(function(*leaves))
     return lambda: torch.autograd.grad(function(*leaves), leaves, upstream)
 
 
 def dense_layers(linear: Callable[..., Tensor], hidden: int, counts: Sequence[int]) -> Callable[[], object]:
-    """One pass through an encoder layer's dense layers for each number of tokens; weights are float32."""
-    widths = (hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)
-    weights = [torch.randn(outer, inner, requires_grad=True) for inner, outer in widths]
+    """Return a function that runs an encoder layer's dense layers for each number of tokens; weights are float32."""
+    shapes = (hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)
+    weights = [torch.randn(outer, intermediate, requires_grad=True) for intermediate, outer in shapes]
 
     def run() -> None:
         for tokens in counts:
@@ -91,7 +91,7 @@ def dense_layers(linear: Callable[..., Tensor], hidden: int, counts: Sequence[in
 
 
 def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
-    """(what, ours, torch's) for each kernel at one hidden size."""
+    """Measure (name, ours, torch's) for each kernel at one hidden size."""
     wide, heads = 4 * hidden, hidden // HEAD_SIZE
     tokens, vector = (TOKENS, hidden), (hidden,)
     labels = torch.randint(0, VOCABULARY, (MASKED,))
@@ -110,8 +110,8 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
         return F.dropout(F.layer_norm(summed, vector, g, b, EPS), 0.1)
 
     def plain_attention(qkv: Tensor) -> Tensor:
-        parts = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(*parts, dropout_p=0.1)
+        views = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(*views, dropout_p=0.1)
 
     def add_norm(x: Tensor, b: Tensor, r: Tensor, g: Tensor, c: Tensor) -> Tensor:
         return fused_ops.add_dropout_norm(x, b, r, LayerNormParams(g, c, EPS), DROPOUT, 1)
@@ -150,20 +150,24 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
             step(lambda h, w, b: fused_ops.linear_cross_entropy(h, w, b, labels)[0], *loss_shapes),
             step(lambda h, w, b: F.cross_entropy(F.linear(h, w, b), labels, reduction="sum"), *loss_shapes),
         ),
-        ("AdamW", least(lambda: fused_ops.adamw_(*([tensor] for tensor in flat), numbers)), least(optimizer.step)),
-        ("norm of a gradient", least(lambda: fused_ops.gradient_norm(flat[:1])), least(lambda: flat[0].norm())),
+        (
+            "AdamW",
+            min_time(lambda: fused_ops.adamw_(*([tensor] for tensor in flat), numbers)),
+            min_time(optimizer.step),
+        ),
+        ("norm of a gradient", min_time(lambda: fused_ops.gradient_norm(flat[:1])), min_time(lambda: flat[0].norm())),
     ]
 
 
 def bfloat16_rows(hidden: int) -> list[tuple[str, float, float]]:
-    """(what, ours, torch's) in bfloat16."""
+    """Measure (name, ours, torch's) in bfloat16."""
     heads = hidden // HEAD_SIZE
     labels = torch.randint(0, VOCABULARY, (MASKED,))
     starts = torch.arange(0, TOKENS + 1, LENGTH, dtype=torch.int32)
 
     def plain_attention(qkv: Tensor) -> Tensor:
-        parts = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(*parts, dropout_p=0.1)
+        views = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(*views, dropout_p=0.1)
 
     def plain_linear(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight.to(x.dtype))
@@ -200,7 +204,7 @@ def bfloat16_rows(hidden: int) -> list[tuple[str, float, float]]:
 
 
 def layer_row(hidden: int) -> tuple[float, float]:
-    """One encoder layer, and its matrix products alone."""
+    """Measure one encoder layer, and its matrix products alone."""
     heads, wide = hidden // HEAD_SIZE, 4 * hidden
     starts = torch.arange(0, TOKENS + 1, LENGTH, dtype=torch.int32)
     shapes = (3 * hidden, hidden), (hidden, hidden), (wide, hidden), (hidden, wide)
@@ -222,7 +226,7 @@ def layer_row(hidden: int) -> tuple[float, float]:
 
 
 def at_once(hidden: int, length: int) -> tuple[float, float]:
-    """An encoder of six layers over 32 texts: all layers in one native call each way, and layer by layer."""
+    """Measure six layers over 32 texts: in one native call per direction, and layer by layer."""
     config = BertConfig(VOCABULARY, hidden, num_layers=6, num_heads=hidden // HEAD_SIZE, intermediate_size=4 * hidden)
     encoder = Encoder(config, torch.bfloat16).train()
     initialize(encoder, config.initializer_range, seed=1)

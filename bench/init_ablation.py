@@ -1,4 +1,4 @@
-"""What small models should start from: held-out loss after equal steps, by the kind and σ of the first weights.
+"""Held-out loss of small models after equal steps, by scheme and σ of the initialisation.
 
     python bench/init_ablation.py STORE WORK [--size tiny] [--kinds random neighbours] [--ranges 0.02 0.05 0.09]
                                       [--steps 2000] [--rates 1e-3] [--dropouts 0] [--lengths 32] [--objective mlm+nsp]
@@ -34,7 +34,7 @@ SHOWN = {"mlm_loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
 
 
 class Start(NamedTuple):
-    """What runs differ in."""
+    """Settings in which the runs differ."""
 
     kind: str
     sigma: float
@@ -44,9 +44,9 @@ class Start(NamedTuple):
 
 
 def scores(chosen: argparse.Namespace, start: Start, seed: int) -> dict[str, float]:
-    """Of the held-out text after the last step of one run."""
-    told = (chosen.size, chosen.objective, chosen.dtype, chosen.steps, *start, seed)
-    run = chosen.work / "-".join(map(str, told))
+    """Score the held-out text after the last step of one run."""
+    line = (chosen.size, chosen.objective, chosen.dtype, chosen.steps, *start, seed)
+    run = chosen.work / "-".join(map(str, line))
     if not (run / "model").exists():
         recipe = from_table(PretrainSettings, read_toml(RECIPE) | {"run": str(run)}, str(RECIPE))
         dropouts = {"hidden_dropout": start.dropout, "attention_dropout": start.dropout}
@@ -87,7 +87,7 @@ def main() -> None:
     print(
         f"\n{chosen.size}, {chosen.objective}, {chosen.steps:,} steps, {chosen.seeds} seeds, {chosen.dtype}, held out\n"
     )
-    print("| first weights | σ | rate | dropout | length | loss | accuracy, % | next sentence, % |")
+    print("| initialisation | σ | rate | dropout | length | loss | accuracy, % | next sentence, % |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for given in product(chosen.kinds, chosen.ranges, chosen.rates, chosen.dropouts, chosen.lengths):
         start = Start(*given)

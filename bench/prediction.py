@@ -37,7 +37,7 @@ TRIED = 512  # texts on which batch sizes are tried
 
 
 class Labelled(NamedTuple):
-    """What a contender says of a text."""
+    """A contender's prediction for a text."""
 
     label: str
     probability: float
@@ -66,13 +66,13 @@ def theirs(pipeline: Any, batch_size: int, by_length: bool, source: Path, target
     if by_length:
         order.sort(key=lambda number: -len(texts[number]))
     found = pipeline([texts[number] for number in order], batch_size=batch_size, truncation=True)
-    place = {number: row for row, number in enumerate(order)}
-    rows = [found[place[number]] for number in range(len(texts))]
+    index = {number: row for row, number in enumerate(order)}
+    rows = [found[index[number]] for number in range(len(texts))]
     write(target, [Labelled(row["label"], row["score"]) for row in rows])
 
 
 def command(folder: Path, threads: int, source: Path, target: Path) -> None:
-    """`bertwright predict`, whose table has the label and its probability in the first two columns."""
+    """Run `bertwright predict`, whose table has the label and its probability in the first two columns."""
     table, found = source.with_suffix(".tsv"), target.with_suffix(".predicted.tsv")
     table.write_text("sentence\n" + source.read_text(encoding="utf-8"), encoding="utf-8")
     found.unlink(missing_ok=True)
@@ -83,7 +83,7 @@ def command(folder: Path, threads: int, source: Path, target: Path) -> None:
 
 
 def fine_tuned(data: Path, work: Path, threads: int) -> Path:
-    """MiniLM after 100 steps on SST-2: enough for labels that are about something."""
+    """Fine-tune MiniLM for 100 steps on SST-2, so that its labels are meaningful."""
     train = sample(data / "glue" / "SST-2" / "train.tsv", 3_200, work)
     task = TaskSettings("sst2", train=(str(train),))
     device = DeviceSettings("cpu", threads=threads)
@@ -91,20 +91,20 @@ def fine_tuned(data: Path, work: Path, threads: int) -> Path:
     return finetune(settings, Console(quiet=True))
 
 
-def timed(contender: Contender, source: Path, target: Path) -> float:
+def measure(contender: Contender, source: Path, target: Path) -> float:
     started = time.perf_counter()
     contender(source, target)
     return time.perf_counter() - started
 
 
 def best_size(pipeline: Any, sizes: Sequence[int], by_length: bool, source: Path, target: Path) -> int:
-    """The batch size with which the pipeline is fastest on these texts; what each took is printed."""
+    """Return the batch size with which the pipeline is fastest on these texts; print the speed of each."""
     pipeline(["warm up"] * 8, batch_size=8)
-    seconds = {size: timed(partial(theirs, pipeline, size, by_length), source, target) for size in sizes}
+    seconds = {size: measure(partial(theirs, pipeline, size, by_length), source, target) for size in sizes}
     texts = len(read(target))
-    told = ", ".join(f"{size}: {texts / took:.0f}" for size, took in seconds.items())
+    speeds = ", ".join(f"{size}: {texts / took:.0f}" for size, took in seconds.items())
     order = "sorted by length" if by_length else "arrival order"
-    print(f"pipeline, {order}, texts/s by batch size: {told}", flush=True)
+    print(f"pipeline, {order}, texts/s by batch size: {speeds}", flush=True)
     return min(seconds, key=seconds.__getitem__)
 
 
@@ -142,18 +142,18 @@ def main() -> None:
         source, few, target = (work / name for name in ("texts.txt", "few.txt", "labels.tsv"))
         for path, lines in ((source, texts), (few, texts[:TRIED])):
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        taking_part = contenders(chosen, chosen.model or fine_tuned(chosen.data, work, chosen.threads), few, target)
-        seconds: dict[str, list[float]] = {name: [] for name in taking_part}
+        selected = contenders(chosen, chosen.model or fine_tuned(chosen.data, work, chosen.threads), few, target)
+        seconds: dict[str, list[float]] = {name: [] for name in selected}
         said: dict[str, list[Labelled]] = {}
         for _ in range(chosen.rounds):
-            for name, contender in taking_part.items():
-                seconds[name].append(timed(contender, source, target))
+            for name, contender in selected.items():
+                seconds[name].append(measure(contender, source, target))
                 said[name] = read(target)
     show(seconds, said, texts)
 
 
 def show(seconds: dict[str, list[float]], said: dict[str, list[Labelled]], texts: Sequence[str]) -> None:
-    """Print the table; the first contender is the one that the others are compared with."""
+    """Print the table; the others are compared with the first contender."""
     size = sum(len(text.encode()) + 1 for text in texts) / 1e3
     first = next(iter(seconds))
     print(f"\n{len(texts):,} texts, {size:,.0f} kB, median of {len(seconds[first])} rounds in turn\n")

@@ -1,4 +1,4 @@
-"""One pre-training step (MLM + NSP, 32 sequences of 128 tokens, vocabulary 30,522), side by side with `transformers`.
+"""Speed of a pre-training step (MLM + NSP, 32 sequences of 128 tokens, vocabulary 30,522), side by side with `transformers`.
 
     python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2]
     python bench/pretraining.py --device cuda --sequences 256 --sizes base large   (written, not yet run on a GPU)
@@ -36,11 +36,11 @@ MEMORY = HUGE_PAGES | {
     "MALLOC_TOP_PAD_": str(1 << 28),
 }
 
-Step = Callable[[float], float]  # given the seconds that our own last step took, which the ceiling takes, too
+Step = Callable[[float], float]  # seconds of our last step, which is also the ceiling's duration
 
 
 def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Name → (arguments of the child, environment)."""
+    """Map each contender's name to (arguments of the child, environment)."""
     if gpu:
         listed: dict[str, tuple[list[str], dict[str, str]]] = {
             "transformers, bf16 autocast": (["theirs", "--bfloat16"], {}),
@@ -54,7 +54,7 @@ def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str
         "transformers, memory settings": (["theirs"], MEMORY),
         "transformers, memory settings, compiled": (["theirs", "--compile"], MEMORY),
         "bertwright": (["ours"], {}),
-        "bertwright, no compiler (PyTorch twins)": (["ours"], {"BERTWRIGHT_NATIVE": "0"}),
+        "bertwright, no compiler (reference implementations)": (["ours"], {"BERTWRIGHT_NATIVE": "0"}),
     }
     if bfloat16:
         listed |= {
@@ -67,7 +67,7 @@ def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str
 
 
 def example(sequences: int) -> dict[str, object]:
-    """Token ids, masked positions and answers, the same for everybody."""
+    """Make token ids, masked positions and labels, the same for all contenders."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -131,15 +131,15 @@ def ours(chosen: argparse.Namespace) -> Step:
     settings = DeviceSettings(chosen.device, number_type, chosen.threads)
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
-    place = until_the_end.enter_context(execution_context(settings))
+    context = until_the_end.enter_context(execution_context(settings))
     given = {name: np.asarray(value) for name, value in example(chosen.sequences).items()}
     batch = pack(list(given["ids"]))
     positions = (given["masks"] + LENGTH * np.arange(chosen.sequences)[:, None]).ravel()
     answers, labels = torch.from_numpy(given["next"]), torch.from_numpy(given["labels"].ravel())
     whole = PretrainingBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
-    whole = whole.to(place.device)
-    model = BertForPretraining(BertConfig.from_size(chosen.size, VOCABULARY)).train().to(place.device)
-    model.encoder.compute_dtype = place.dtype
+    whole = whole.to(context.device)
+    model = BertForPretraining(BertConfig.from_size(chosen.size, VOCABULARY)).train().to(context.device)
+    model.encoder.compute_dtype = context.dtype
     model.encoder.embeddings.sparse = True
     optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
 
@@ -147,7 +147,7 @@ def ours(chosen: argparse.Namespace) -> Step:
         while True:
             yield [whole]
 
-    reports = train_steps(lambda part: compute(model, part), forever(), optimizer, lambda _: 1e-4)
+    reports = train_steps(lambda worker: compute(model, worker), forever(), optimizer, lambda _: 1e-4)
     return lambda _: next(reports).sums["mlm_sum"] / len(labels)
 
 
@@ -158,14 +158,14 @@ def ceiling(chosen: argparse.Namespace) -> Step:
     from bertwright.training.context import ExecutionContext, measure_peak_flops
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
-    place = ExecutionContext(torch.device(chosen.device), dtype, torch.get_num_threads())
+    context = ExecutionContext(torch.device(chosen.device), dtype, torch.get_num_threads())
     return lambda seconds: measure_peak_flops(
-        place, SIZES[chosen.size][1], max(seconds, 0.3)
-    )  # alone on a GPU: none told
+        context, SIZES[chosen.size][1], max(seconds, 0.3)
+    )  # alone on a GPU: no duration is given
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """A contender: one step for each number read; answers with seconds, what the step returned, and peak memory."""
+    """Run one step per number read; print seconds, the step's result, and peak memory."""
     import torch
 
     torch.set_num_threads(arguments.threads)
@@ -183,7 +183,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 class Child:
-    """A contender's process, as seen from here."""
+    """The process of one contender."""
 
     def __init__(
         self, size: str, chosen: argparse.Namespace, arguments: list[str], environment: dict[str, str]
@@ -196,11 +196,11 @@ class Child:
         self.results: list[float] = []
         self.peak = 0
 
-    def step(self, counted: bool, told: float = 0.0) -> float:
-        """Let it take a step; gives the seconds of it."""
+    def step(self, counted: bool, seconds: float = 0.0) -> float:
+        """Run one step and return its seconds."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{told}\n")
+        self.process.stdin.write(f"{seconds}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
@@ -226,25 +226,25 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
 
     sequences = chosen.sequences
     listed = contenders(bfloat16, chosen.device == "cuda").items()
-    taking_part = {name: how for name, how in listed if not any(part in name for part in chosen.without)}
+    selected = {name: how for name, how in listed if not any(worker in name for worker in chosen.without)}
     children: dict[str, Child] = {}
     # A GPU's memory holds one contender, and its speed does not drift; a CPU's does.
-    groups = [[name] for name in taking_part] if chosen.device == "cuda" else [list(taking_part)]
+    groups = [[name] for name in selected] if chosen.device == "cuda" else [list(selected)]
     for group in groups:
-        children |= (together := {name: Child(size, chosen, *taking_part[name]) for name in group})
+        children |= (together := {name: Child(size, chosen, *selected[name]) for name in group})
         for child in together.values():
             for _ in range(chosen.warmup):
                 child.step(counted=False)
         for _ in range(chosen.rounds):
             own = 0.0
             for name, child in together.items():
-                seconds = child.step(counted=True, told=own)
+                seconds = child.step(counted=True, seconds=own)
                 own = seconds if name.startswith("bertwright") else own
         for child in together.values():
             child.close()
     top = statistics.median(children.pop("matrix product (ceiling)").results)
     useful = BertConfig.from_size(size, VOCABULARY).training_flops([LENGTH] * sequences, 19 * sequences, pooled=True)
-    print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP a step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
+    print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP per step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
     print("| | tokens/s | step, s (least to most) | bertwright is, × as fast | utilisation | peak memory, GB |")
     print("|---|---:|---:|---:|---:|---:|")
     own = [child.seconds for name, child in children.items() if name.startswith("bertwright")]
@@ -269,7 +269,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=2, help="steps of each contender that are not counted")
     parser.add_argument("--without", nargs="+", default=[], help="leave out contenders whose name contains this")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sequences", type=int, default=32, help="sequences a step")
+    parser.add_argument("--sequences", type=int, default=32, help="sequences per step")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--serve", choices=("ours", "theirs", "ceiling"), help=argparse.SUPPRESS)
     parser.add_argument("--size", help=argparse.SUPPRESS)

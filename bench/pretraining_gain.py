@@ -1,4 +1,4 @@
-"""What pre-training is worth: a pre-trained model and the same net untrained, fine-tuned alike on four tasks.
+"""Gain from pre-training: a pre-trained model and the same network without pre-training, fine-tuned on four tasks.
 
     python bench/pretraining_gain.py DATA --english RUN --korean RUN --results FILE [--seeds 3] [--threads 2]
     python bench/pretraining_gain.py DATA --english RUN --korean RUN --results FILE --table
@@ -7,7 +7,7 @@
 `bertwright pretrain` or a model folder. The untrained net has its configuration and its vocabulary, and the weights
 that pre-training starts from, of the seed of each run. The recipe is that of section A.3 with a higher rate, as small
 nets take it. SST-2 and NSMC learn from --examples of their examples; NSMC sets a twentieth of them aside to choose the
-best epoch. Each run appends a line to FILE; what stands there already is not run again. --table shows the runs that
+best epoch. Each run appends a line to FILE; runs that FILE already contains are skipped. --table shows the runs that
 the other options name.
 
 "Most frequent answer" is what one reaches without reading: one label for all, no entity at all.
@@ -30,7 +30,7 @@ from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.vocabulary.tokenizer import Tokenizer
-from finetuning_scores import DTYPES, Run, Scores, System, Work, carry_out, ours, settings_of, shown, so_far
+from finetuning_scores import DTYPES, Run, Scores, System, Work, ours, percent, run_missing, settings_of, so_far
 from finetuning_scores import WORKS as SCORE_WORKS
 
 WORKS = {
@@ -39,22 +39,22 @@ WORKS = {
     "conll2003": SCORE_WORKS["conll2003"],
     "nsmc": Work("nsmc", "ratings_train.txt", None, "ratings_test.txt", validation_fraction=0.05),
 }
-LARGE = ("sst2", "nsmc")  # of which --examples are taken
+LARGE = ("sst2", "nsmc")  # --examples limits these
 
 
-def untrained(settings: FinetuneSettings) -> Scores:
-    """The same from the first weights of pre-training."""
+def finetune_untrained(settings: FinetuneSettings) -> Scores:
+    """Fine-tune from the initial weights of pre-training."""
     assert settings.model is not None
     source, folder = model_folder(settings.model), settings.run.parent / "untrained"
     save_model(folder, ModelSettings().new_model(load_config(source), settings.seed), Tokenizer.load(source))
     return ours(replace(settings, model=str(folder)))
 
 
-SYSTEMS: dict[str, System] = {"untrained": untrained, "pre-trained": ours}
+SYSTEMS: dict[str, System] = {"untrained": finetune_untrained, "pre-trained": ours}
 
 
 def runs(chosen: argparse.Namespace) -> Iterator[Run]:
-    """All that is asked for, both nets in turn."""
+    """List the requested runs, with both networks interleaved."""
     for task in chosen.tasks:
         model = chosen.korean if task == "nsmc" else chosen.english
         examples = chosen.examples if task in LARGE else chosen.all_examples
@@ -65,11 +65,11 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
 
 
 def unread(run: Run, data: Path) -> dict[str, float]:
-    """Scores of the most frequent answer, on the part of the data that the table shows."""
+    """Score the most frequent answer on the split that the table shows."""
     settings = settings_of(run._replace(examples=None, dev_examples=None), WORKS[run.task], data, Path(), 1)
-    part = "test" if settings.task.test else "dev"
+    split = "test" if settings.task.test else "dev"
     task = settings.task.make()
-    train, examples = (read_examples(task, settings.task, name) for name in ("train", part))
+    train, examples = (read_examples(task, settings.task, name) for name in ("train", split))
     task = task.with_labels_of(train)
     if isinstance(task, Tagging):
         return task.score(examples, [TagPrediction(one.words, ("O",) * len(one.words), (), ()) for one in examples])
@@ -78,9 +78,9 @@ def unread(run: Run, data: Path) -> dict[str, float]:
 
 
 def table(chosen: argparse.Namespace) -> None:
-    """Mean ± standard deviation of both nets, from the results so far."""
+    """Print mean ± standard deviation of both networks, from the results so far."""
     asked = so_far(runs(chosen), chosen)
-    print("| task | examples | part, score | most frequent answer | untrained | pre-trained | worth |")
+    print("| task | examples | split, score | most frequent answer | untrained | pre-trained | worth |")
     print("|---|---:|---|---:|---:|---:|---:|")
     for task, about in WORKS.items():
         found: dict[str, list[dict[str, Any]]] = {system: [] for system in SYSTEMS}
@@ -89,13 +89,13 @@ def table(chosen: argparse.Namespace) -> None:
             found[run.system].append(record["scores"])
         if not all(found.values()):
             continue
-        part, name = "test" if about.test else "dev", about.shown[0]
-        before, after = (summarize_seeds([scores[part][name] for scores in found[system]]) for system in SYSTEMS)
+        split, name = "test" if about.test else "dev", about.shown[0]
+        before, after = (summarize_seeds([scores[split][name] for scores in found[system]]) for system in SYSTEMS)
         run = next(iter(of_task))
         number = "all" if run.examples is None else f"{run.examples:,}"
         guess = 100 * unread(run, chosen.data)[name]
         print(
-            f"| {task} | {number} | {part}, {name} | {guess:.2f} | {shown(before)} | {shown(after)} | "
+            f"| {task} | {number} | {split}, {name} | {guess:.2f} | {percent(before)} | {percent(after)} | "
             f"{100 * (after.mean - before.mean):+.2f} |"
         )
 
@@ -120,7 +120,7 @@ def main() -> None:
     if chosen.table:
         table(chosen)
     else:
-        carry_out(runs(chosen), WORKS, SYSTEMS, chosen)
+        run_missing(runs(chosen), WORKS, SYSTEMS, chosen)
 
 
 if __name__ == "__main__":

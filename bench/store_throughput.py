@@ -1,4 +1,4 @@
-"""Building a token store: MB of text a second, beside the same store tokenized through `tokenizers` alone.
+"""Speed of building a token store in MB of text per second, beside the same store tokenized through `tokenizers` alone.
 
     python bench/store_throughput.py [CORPUS ...]
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertwright.corpus.documents import CorpusSettings
+from bertwright.corpus.documents import CorpusSettings, shard_corpus
 from bertwright.tokenstore import build as building
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.tokenstore.store import StoreHeader
@@ -32,7 +32,7 @@ ROUNDS = 3
 
 
 class AloneTokenizer(Tokenizer):
-    """Ids through `tokenizers` alone, by its fastest call."""
+    """A tokenizer that uses `tokenizers` alone, by its fastest call."""
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         rows = [row.ids for row in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -40,18 +40,18 @@ class AloneTokenizer(Tokenizer):
         return Ragged(np.fromiter((number for row in rows for number in row), np.uint32, offsets[-1]), offsets)
 
 
-def peer_part(task: PartTask, vocabulary: str) -> None:
+def write_peer_shard(task: PartTask, vocabulary: str) -> None:
     write_part(task, AloneTokenizer.load(vocabulary, lowercase=True))
 
 
 def peer_build(folder: Path, corpus: CorpusSettings, vocabulary: str, settings: PrepareSettings) -> StoreHeader:
-    """The same store, its parts tokenized by `tokenizers` in the same number of processes."""
+    """Build the same store, with its shards tokenized by `tokenizers` in as many processes."""
     tokenizer = Tokenizer.load(vocabulary, lowercase=True)
     folder.mkdir()
     plan = building._Plan.of(folder, [corpus], tokenizer)
     plan.parts.mkdir()
     with multiprocessing.get_context("spawn").Pool(settings.workers) as pool:
-        pool.starmap(peer_part, [(task, vocabulary) for task in plan.tasks], chunksize=1)
+        pool.starmap(write_peer_shard, [(task, vocabulary) for task in plan.tasks], chunksize=1)
     return building._publish(folder, plan, tokenizer, settings).train
 
 
@@ -65,11 +65,11 @@ def main() -> None:
     os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # as in the workers of `build`
 
     corpus, settings = CorpusSettings(tuple(arguments.inputs)), PrepareSettings(workers=arguments.workers)
-    size = sum(piece.size for piece in building.pieces(corpus, building.PIECE_BYTES))
+    size = sum(shard.size for shard in shard_corpus(corpus, building.PIECE_BYTES))
     tokenizer = Tokenizer.load(arguments.vocabulary, lowercase=True)
     seconds: dict[str, list[float]] = {"bertwright": [], "tokenizers alone": []}
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(ROUNDS):  # interleaved, so that a slow minute of the machine hits both alike
+        for number in range(ROUNDS):  # interleaved, so that a slow minute of the machine affects both equally
             began = time.perf_counter()
             ours = build(Path(folder) / f"ours-{number}", corpus, tokenizer, settings).train
             seconds["bertwright"].append(time.perf_counter() - began)

@@ -1,7 +1,7 @@
 """The paper's tasks as a careful user of `transformers` fine-tunes them: its tokenizer, its models, a plain loop.
 
 The other side of `quality.py` and `finetuning.py`. From bertwright come only what both sides must have in common (the
-settings of a run, the examples as they stand in the files, the rate as a function of the step) and SQuAD's scorer,
+settings of a run, the examples as they are in the files, the rate as a function of the step) and SQuAD's scorer,
 which is proven on published predictions. Everything in between is `transformers`: encoding, alignment of words and
 tokens, windows, padding, loss, reading answers off the logits.
 """
@@ -36,9 +36,9 @@ from bertwright.tasks.tagging import Tagging
 from bertwright.training import schedules
 from bertwright.training.optimizer import OptimizerSettings
 
-AT_ONCE = 32  # sequences of a batch in prediction, sorted by length
-IGNORED = -100  # a label that the loss leaves out
-NONE_OF_IT = (0, 0)  # offsets of what is no token of the context
+AT_ONCE = 32  # sequences per batch in prediction, sorted by length
+IGNORED = -100  # label that the loss ignores
+NONE_OF_IT = (0, 0)  # offsets of tokens outside the context
 TRIMMED_EVERY = 20  # steps
 
 Array = np.ndarray[Any, Any]
@@ -49,15 +49,15 @@ transformers.logging.disable_progress_bar()
 
 
 class Item(NamedTuple):
-    """What becomes one row of a batch (of a multiple choice, as many rows as it has endings)."""
+    """The input of one batch row (in multiple choice, of one row per ending)."""
 
     input_ids: list[list[int]]
-    """One list of token ids a row."""
+    """One list of token ids per row."""
     token_type_ids: list[list[int]]
     target: Any
-    """What the model should say, as its class takes it."""
+    """The target, in the form that the model's class expects."""
     example: int
-    """The example that it encodes, or a part of it."""
+    """Index of the example that it encodes, entirely or partly."""
     offsets: Sequence[tuple[int, int]] = ()
     """Question answering: characters of each context token."""
 
@@ -67,27 +67,27 @@ class Item(NamedTuple):
 
 
 class Peer(ABC):
-    """One kind of task."""
+    """Type of task, trained and scored with `transformers`."""
 
     model_class: ClassVar[Any]
 
     def __init__(self, folder: str, task: AnyTask, train: Sequence[Any]) -> None:
-        """`task` says how long, which metric and so on; labels are those of the examples in `train`."""
+        """Take lengths and metric from `task`, and the labels from the examples in `train`."""
         self.folder = str(model_folder(folder))
         self.task: Any = task
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder)
         self.labels = self.labels_of(train)
 
     def labels_of(self, train: Sequence[Any]) -> list[str]:
-        """All labels in their order; none where outputs have no names."""
+        """List all labels in order; empty if the outputs have no names."""
         return []
 
     def head(self) -> dict[str, Any]:
-        """What the configuration says of the head."""
+        """Return the head's fields of the configuration."""
         return {}
 
     def model(self, dropout: float) -> Any:
-        """The pre-trained encoder with a fresh head."""
+        """Load the pre-trained encoder with a new head."""
         return self.model_class.from_pretrained(
             self.folder, dtype=torch.float32, attn_implementation="sdpa", hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout, **self.head(),
@@ -95,39 +95,39 @@ class Peer(ABC):
 
     @abstractmethod
     def items(self, examples: Sequence[Any]) -> list[Item]:
-        """Examples as the model reads them."""
+        """Encode examples as the model reads them."""
 
-    def targets(self, items: Sequence[Item], width: int) -> dict[str, Tensor]:
-        """What the model should say, by the names of `forward`, for sequences padded to `width`."""
+    def targets(self, items: Sequence[Item], length: int) -> dict[str, Tensor]:
+        """Make the targets by the argument names of `forward`, for sequences padded to `length`."""
         return {"labels": torch.tensor([item.target for item in items])}
 
     @abstractmethod
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
-        """What the logits of all items are worth."""
+        """Score the logits of all items."""
 
-    def inputs(self, items: Sequence[Item], width: int | None = None) -> dict[str, Tensor]:
-        """A batch, padded to its longest sequence, or to `width`."""
+    def inputs(self, items: Sequence[Item], length: int | None = None) -> dict[str, Tensor]:
+        """Make a batch, padded to its longest sequence or to `length`."""
         ids = [row for item in items for row in item.input_ids]
         types = [row for item in items for row in item.token_type_ids]
         mask = [[1] * len(row) for row in ids]
         return {
-            "input_ids": padded(ids, self.tokenizer.pad_token_id, width),
-            "token_type_ids": padded(types, 0, width),
-            "attention_mask": padded(mask, 0, width),
+            "input_ids": pad(ids, self.tokenizer.pad_token_id, length),
+            "token_type_ids": pad(types, 0, length),
+            "attention_mask": pad(mask, 0, length),
         }
 
-    def batch(self, items: Sequence[Item], width: int | None = None) -> dict[str, Tensor]:
-        """The same with targets, for training."""
-        inputs = self.inputs(items, width)
+    def batch(self, items: Sequence[Item], length: int | None = None) -> dict[str, Tensor]:
+        """Make a batch with targets, for training."""
+        inputs = self.inputs(items, length)
         return inputs | self.targets(items, inputs["input_ids"].shape[-1])
 
     def logits(self, found: Any) -> Tensor:
-        """From what the model returns."""
+        """Extract the logits from the model's output."""
         return found.logits
 
     @torch.inference_mode()
     def outputs(self, model: Any, items: Sequence[Item], dtype: str = "float32") -> list[Array]:
-        """Logits of each item, in order; dropout off, sequences of like length together."""
+        """Compute the logits of each item, in order; without dropout, with sequences of similar length together."""
         model.eval()
         found: dict[int, Array] = {}
         order = sorted(range(len(items)), key=lambda number: -items[number].length)
@@ -190,8 +190,8 @@ class ChoicePeer(Peer):
             made.append(Item(encoded["input_ids"], encoded["token_type_ids"], example.label, number))
         return made
 
-    def inputs(self, items: Sequence[Item], width: int | None = None) -> dict[str, Tensor]:
-        flat = super().inputs(items, width)
+    def inputs(self, items: Sequence[Item], length: int | None = None) -> dict[str, Tensor]:
+        flat = super().inputs(items, length)
         return {name: rows.unflatten(0, (len(items), -1)) for name, rows in flat.items()}
 
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
@@ -214,14 +214,14 @@ class TaggingPeer(Peer):
         return [self._item(number, example) for number, example in enumerate(examples)]
 
     def _item(self, number: int, example: Any) -> Item:
-        room = self.task.max_length - 2
+        capacity = self.task.max_length - 2
         own, word_of = self._tokens([*example.words])
-        own, word_of = own[:room], word_of[:room]
+        own, word_of = own[:capacity], word_of[:capacity]
         before, after = [], []
         if self.task.context:
             before = self._tokens([word for sentence in example.before for word in sentence])[0]
             after = self._tokens([word for sentence in example.after for word in sentence])[0]
-        left, right = shares(room - len(own), len(before), len(after))
+        left, right = shares(capacity - len(own), len(before), len(after))
         before, after = before[len(before) - left :], after[:right]
         first = [word if word != last else None for word, last in zip(word_of, [None, *word_of], strict=False)]
         target = [IGNORED if word is None else self.labels.index(example.tags[word]) for word in first]
@@ -230,14 +230,14 @@ class TaggingPeer(Peer):
         return Item([ids], [[0] * len(ids)], target, number)
 
     def _tokens(self, words: list[str]) -> tuple[list[int], list[int | None]]:
-        """Ids of words, and the word that each token is from."""
+        """Tokenize words; also return the index of each token's word."""
         if not words:
             return [], []
         encoded = self.tokenizer(words, is_split_into_words=True, add_special_tokens=False)
         return encoded["input_ids"], encoded.word_ids()
 
-    def targets(self, items: Sequence[Item], width: int) -> dict[str, Tensor]:
-        return {"labels": padded([item.target for item in items], IGNORED, width)}
+    def targets(self, items: Sequence[Item], length: int) -> dict[str, Tensor]:
+        return {"labels": pad([item.target for item in items], IGNORED, length)}
 
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
         right, guessed = [list(example.tags) for example in examples], []
@@ -275,16 +275,16 @@ class AnswerPeer(Peer):
         return made
 
     def _target(self, example: Any, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """First and last token of the answer; [CLS] twice where it is not wholly in this window."""
+        """Return the answer's first and last token; [CLS] twice if the window does not contain all of it."""
         answer = example.target
         if answer is None:
             return 0, 0
         begin, end = answer.start, answer.start + len(answer.text)
-        inside = [place for place, (first, last) in enumerate(spans) if first < end and begin < last]
+        inside = [index for index, (first, last) in enumerate(spans) if first < end and begin < last]
         whole = inside and spans[inside[0]][0] <= begin and end <= spans[inside[-1]][1]
         return (inside[0], inside[-1]) if whole else (0, 0)
 
-    def targets(self, items: Sequence[Item], width: int) -> dict[str, Tensor]:
+    def targets(self, items: Sequence[Item], length: int) -> dict[str, Tensor]:
         first, last = zip(*(item.target for item in items), strict=True)
         return {"start_positions": torch.tensor(first), "end_positions": torch.tensor(last)}
 
@@ -307,7 +307,7 @@ class AnswerPeer(Peer):
         return scores(answers, right)
 
     def _best(self, item: Item, logits: Array, context: str) -> tuple[float, str]:
-        """The best span of one window between its `n_best_size` best starts and ends: score and text."""
+        """Return score and text of the best span between the `n_best_size` best starts and ends of one window."""
         start, end = logits[: len(item.offsets)].T
         found = (-math.inf, "")
         for first in np.argsort(-start)[: self.task.n_best_size]:
@@ -332,22 +332,22 @@ PEERS: dict[type[AnyTask], type[Peer]] = {
 }
 
 
-def padded(rows: Sequence[Sequence[int]], value: int, width: int | None = None) -> Tensor:
-    """Rows of unequal length as one table."""
-    table = np.full((len(rows), width or max(map(len, rows))), value, dtype=np.int64)
+def pad(rows: Sequence[Sequence[int]], value: int, length: int | None = None) -> Tensor:
+    """Pad rows of unequal length to one array."""
+    table = np.full((len(rows), length or max(map(len, rows))), value, dtype=np.int64)
     for into, row in zip(table, rows, strict=True):
         into[: len(row)] = row
     return torch.from_numpy(table)
 
 
-def shares(room: int, before: int, after: int) -> tuple[int, int]:
-    """How many tokens of context stand on each side: half of the room, or what the other side leaves."""
-    left = min(before, max(room // 2, room - after))
-    return left, min(after, room - left)
+def shares(capacity: int, before: int, after: int) -> tuple[int, int]:
+    """Split the capacity for context between both sides: half each, or what the other side does not need."""
+    left = min(before, max(capacity // 2, capacity - after))
+    return left, min(after, capacity - left)
 
 
 def adamw(model: Any, settings: OptimizerSettings) -> torch.optim.AdamW:
-    """PyTorch's own, fused; decay for matrices only, as in the example scripts."""
+    """Make PyTorch's fused AdamW with weight decay for matrices only, as in the example scripts."""
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
@@ -357,12 +357,12 @@ def adamw(model: Any, settings: OptimizerSettings) -> torch.optim.AdamW:
 
 
 def computing_in(dtype: str) -> torch.autocast:
-    """Mixed precision as `transformers` does it."""
+    """Return the autocast context for mixed precision, as `transformers` uses it."""
     return torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
 
 
-def shuffled(items: int, size: int, seed: int) -> Iterator[list[int]]:
-    """The items of each step; epochs follow one another without a break, as on our side."""
+def shuffle_items(items: int, size: int, seed: int) -> Iterator[list[int]]:
+    """Yield the items of each step; epochs follow one another without a break, as on our side."""
     drawn = np.random.default_rng(seed)
     waiting: list[int] = []
     while True:
@@ -372,10 +372,10 @@ def shuffled(items: int, size: int, seed: int) -> Iterator[list[int]]:
         waiting = waiting[size:]
 
 
-def learned(
+def train_step(
     model: Any, inputs: dict[str, Tensor], optimizer: torch.optim.AdamW, max_grad_norm: float, dtype: str
 ) -> float:
-    """One step of a plain loop; gives its loss."""
+    """Run one step of a plain loop and return its loss."""
     with computing_in(dtype):
         loss = model(**inputs).loss
     loss.backward()
@@ -388,7 +388,7 @@ def learned(
 def steps(
     peer: Peer, model: Any, items: Sequence[Item], settings: FinetuneSettings, order: Iterable[Sequence[int]]
 ) -> Iterator[float]:
-    """Train on the items of each step; yields its loss."""
+    """Train on the items of each step and yield its loss."""
     recipe = settings.optimizer
     optimizer = adamw(model, recipe)
     total = max(1, math.ceil(settings.epochs * len(items) / settings.batch_size))
@@ -399,27 +399,27 @@ def steps(
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
         batch = peer.batch([items[number] for number in chosen])
-        yield learned(model, batch, optimizer, recipe.max_grad_norm, settings.device.dtype)
+        yield train_step(model, batch, optimizer, recipe.max_grad_norm, settings.device.dtype)
 
 
-def finetuned(settings: FinetuneSettings) -> dict[str, Scores]:
-    """Scores of dev and test after fine-tuning, by the protocol of `bertwright finetune`: best epoch on dev."""
+def finetune(settings: FinetuneSettings) -> dict[str, Scores]:
+    """Fine-tune and score dev and test, by the protocol of `bertwright finetune`: best epoch on dev."""
     assert settings.model is not None
     task = settings.task.make()
-    read = {part: read_examples(task, settings.task, part) for part in ("train", "dev", "test")}
+    read = {split: read_examples(task, settings.task, split) for split in ("train", "dev", "test")}
     peer, dtype = PEERS[type(task)](settings.model, task, read["train"]), settings.device.dtype
-    if isinstance(task, QuestionAnswering):  # to learn from: the others have no answer where the file says
+    if isinstance(task, QuestionAnswering):  # for training: the others have no answer at the given offset
         read["train"] = [example for example in read["train"] if example.learnable]
-    items = {part: peer.items(examples) for part, examples in read.items() if examples}
+    items = {split: peer.items(examples) for split, examples in read.items() if examples}
     torch.manual_seed(settings.seed)
     model = peer.model(settings.dropout).train()
     epoch = max(1, math.ceil(len(items["train"]) / settings.batch_size))
     last = max(1, math.ceil(settings.epochs * len(items["train"]) / settings.batch_size))
     best: tuple[float, dict[str, Tensor], Scores] = (-math.inf, {}, {})
-    order = shuffled(len(items["train"]), settings.batch_size, settings.seed)
+    order = shuffle_items(len(items["train"]), settings.batch_size, settings.seed)
     for step, _ in enumerate(steps(peer, model, items["train"], settings, order), 1):
         if step % TRIMMED_EVERY == 0:
-            give_memory_back()
+            release_free_memory()
         if step % epoch == 0 or step == last:
             found = peer.scores(read["dev"], items["dev"], peer.outputs(model, items["dev"], dtype))
             if found[task.metric] > best[0]:
@@ -428,10 +428,10 @@ def finetuned(settings: FinetuneSettings) -> dict[str, Scores]:
     if "test" in items:
         model.load_state_dict(best[1])
         results["test"] = peer.scores(read["test"], items["test"], peer.outputs(model, items["test"], dtype))
-    return {part: {name: float(value) for name, value in found.items()} for part, found in results.items()}
+    return {split: {name: float(value) for name, value in found.items()} for split, found in results.items()}
 
 
-def give_memory_back() -> None:
-    """Free pages to the system, where malloc keeps them: batches of ever other widths leave holes between blocks."""
+def release_free_memory() -> None:
+    """Return free pages to the system: batches of varying lengths leave holes between malloc's blocks."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

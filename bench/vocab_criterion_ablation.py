@@ -20,18 +20,18 @@ from bertwright.io.sources import CorpusSettings
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
-from equal_time_pretraining import HELD_OUT, TRAIN
+from equal_time_pretraining import EVALUATION, TRAIN
 
 
-def trained(work: Path, criterion: str, seed: int, chosen: argparse.Namespace) -> Path:
-    """Vocabulary, store and run of one criterion and seed, by the command line; what is there already is left."""
+def train(work: Path, criterion: str, seed: int, chosen: argparse.Namespace) -> Path:
+    """Make vocabulary, store and run of one criterion and seed with the command line; skip what already exists."""
     cli = [sys.executable, "-m", "bertwright"]
     folder = work / criterion
     if not (folder / "vocabulary").exists():
         learned = ["--size", str(chosen.size), "--criterion", criterion, "--output", str(folder / "vocabulary")]
         subprocess.run([*cli, "vocabulary", *TRAIN, *learned], check=True)
     stored = ["--vocabulary", str(folder / "vocabulary"), "--store", str(folder / "store")]
-    subprocess.run([*cli, "prepare", *TRAIN, "--held-out-inputs", HELD_OUT, *stored], check=True)
+    subprocess.run([*cli, "prepare", *TRAIN, "--held-out-inputs", EVALUATION, *stored], check=True)
     run = folder / f"run-{chosen.steps}-seed{seed}"
     if not (run / "model").exists():
         command = [
@@ -54,10 +54,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
-    characters = sum(len("".join(document.text.split())) for document in read(CorpusSettings((HELD_OUT,))))
+    characters = sum(len("".join(document.text.split())) for document in read(CorpusSettings((EVALUATION,))))
     rows = []
     for seed, criterion in product(range(chosen.seeds), ("likelihood", "bpe")):
-        run = trained(chosen.work, criterion, seed, chosen)
+        run = train(chosen.work, criterion, seed, chosen)
         tokenizer = Tokenizer.load(chosen.work / criterion / "vocabulary")
         store = TokenStore.open(chosen.work / criterion / "store" / "held_out", tokenizer.digest)
         loss = read_metrics(run)[-1]["mlm_loss"]

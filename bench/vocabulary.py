@@ -1,4 +1,4 @@
-"""Learning a vocabulary: bertwright beside the trainers of `tokenizers`, each run in a process of its own, in turn.
+"""Learning a vocabulary: bertwright beside the trainers of `tokenizers`, each run in a process of its own, interleaved.
 
     python bench/vocabulary.py --input ../shared/data/corpora/english_books
 
@@ -42,7 +42,7 @@ TIMED = [*list(OURS)[:2], *TRAINERS]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     input: Path = Path("../shared/data/corpora/english_books")
     """A folder of .txt files (one document each) or .jsonl files, or one such file."""
@@ -71,7 +71,7 @@ def texts(settings: Settings) -> list[str]:
     return found
 
 
-def chosen(name: str, settings: Settings) -> VocabularySettings:
+def vocabulary_settings(name: str, settings: Settings) -> VocabularySettings:
     return dataclasses.replace(OURS[name], size=settings.size, lowercase=settings.lowercase)
 
 
@@ -81,7 +81,7 @@ def run_child(settings: Settings) -> None:
     before = peak_memory()
     start = time.perf_counter()
     if settings.child in OURS:
-        ours = chosen(settings.child, settings)
+        ours = vocabulary_settings(settings.child, settings)
         counts = count_words(documents, ours)
         counted = time.perf_counter() - start
         write_vocabulary(settings.folder, learn(counts, ours), ours)
@@ -113,7 +113,7 @@ def train_theirs(documents: list[str], settings: Settings) -> None:
 
 
 def peak_memory() -> float:
-    """Of this process so far, in MB."""
+    """Return the peak memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -132,17 +132,17 @@ def main(settings: Settings) -> None:
 
     documents = texts(settings)
     megabytes = sum(len(text.encode()) for text in documents) / 1e6
-    counts = count_words(documents, chosen(TIMED[0], settings))
+    counts = count_words(documents, vocabulary_settings(TIMED[0], settings))
     del documents
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as index:
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in TIMED}
         for _ in range(settings.rounds):
             for name in TIMED:
-                runs[name].append(measure(name, settings, Path(place, name)))
-        vocabularies = {name: Tokenizer.load(Path(place, name)).tokens for name in TIMED}
+                runs[name].append(measure(name, settings, Path(index, name)))
+        vocabularies = {name: Tokenizer.load(Path(index, name)).tokens for name in TIMED}
     for name in OURS:
         if name not in vocabularies:
-            vocabularies[name] = tuple(learn(counts, chosen(name, settings)))
+            vocabularies[name] = tuple(learn(counts, vocabulary_settings(name, settings)))
     heading = f"{settings.size:,} tokens from {settings.input.name}, {megabytes:.1f} MB, {counts.total:,} words"
     table = Table(title=heading, title_justify="left")
     for column in ("", "seconds", "of it counting", "peak MB", "tokens", "tokens/word", "[UNK] words", "unused"):

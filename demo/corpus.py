@@ -3,7 +3,7 @@
     python demo/corpus.py OUT.txt
 
 Documents are the language manual's topics (`pydoc_data.topics`) and the modules of the standard library and of the
-installers bundled with it: their docstrings and comment blocks in the order of the source. Only prose is kept (no code,
+installers bundled with it: their docstrings and comment blocks in the order of the source. Only prose is paragraphs_of_prose (no code,
 doctests, tables, argument lists), a paragraph a line, a blank line between documents, no paragraph twice. The same
 installation gives the same file.
 """
@@ -43,7 +43,7 @@ def main(out: str) -> None:
 
 
 def sources() -> Iterator[list[str]]:
-    """Raw paragraphs, one list a document."""
+    """Yield the raw paragraphs of each document."""
     for name in sorted(topics):
         yield paragraphs_of(topics[name])
     root = Path(sysconfig.get_path("stdlib"))
@@ -58,7 +58,7 @@ def sources() -> Iterator[list[str]]:
 
 
 def module_paragraphs(content: bytes) -> list[str]:
-    """Docstrings and comment blocks of a module in the order in which a reader of the source meets them."""
+    """Yield the docstrings and comment blocks of a module in source order."""
     try:
         source = content.decode()
         tree = ast.parse(source)
@@ -94,20 +94,24 @@ def paragraphs_of(text: str) -> list[str]:
 
 
 def tidy(paragraphs: list[str], seen: set[str]) -> str:
-    """The document's prose, a paragraph a line; empty if there is too little of it."""
-    kept: list[str] = []
+    """Extract a document's prose, one paragraph per line; empty if there is too little of it."""
+    paragraphs_of_prose: list[str] = []
     for paragraph in paragraphs:
         if not is_prose(paragraph):
             continue
         line = MARKUP.sub("", MARKER.sub("", " ".join(paragraph.split()), count=1))
         if line not in seen:
             seen.add(line)
-            kept.append(line)
-    return "\n".join(kept) if sum(len(SENTENCES.findall(line)) for line in kept) >= SMALLEST else ""
+            paragraphs_of_prose.append(line)
+    return (
+        "\n".join(paragraphs_of_prose)
+        if sum(len(SENTENCES.findall(line)) for line in paragraphs_of_prose) >= SMALLEST
+        else ""
+    )
 
 
 def is_prose(paragraph: str) -> bool:
-    """Sentences in English: ends like one, mostly words, nothing that only code or a table has."""
+    """Check that a paragraph is English prose: ends like a sentence, mostly words, no code, no table."""
     lines = paragraph.strip().split("\n")
     first = MARKER.sub("", lines[0].strip(), count=1)
     whole = (first[:1].isupper() or first[:1] in "\"“'(") and SENTENCE_END.search(lines[-1].strip())

@@ -1,4 +1,4 @@
-"""Write the demo's task: does a sentence describe a module, a class or a function?
+"""Write the demo's task: whether a sentence describes a module, a class or a function.
 
     python demo/labels.py FOLDER
 
@@ -26,16 +26,16 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     root = Path(sysconfig.get_path("stdlib"))
     files = [path for path in sorted(root.rglob("*.py")) if SKIPPED.isdisjoint(path.relative_to(root).parts)]
-    for part, chosen in (("train", [f for n, f in enumerate(files) if n % 5]), ("dev", files[::5])):
-        rows = [row for path in chosen for row in examples(path.read_bytes())]
-        lines = "".join(f"{sentence}\t{label}\n" for sentence, label in rows)
-        (folder / f"{part}.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
-        counts = ", ".join(f"{number:,} {label}" for label, number in Counter(label for _, label in rows).items())
-        print(f"{folder / part}.tsv: {len(rows):,} sentences ({counts})")
+    for split, chosen in (("train", [f for n, f in enumerate(files) if n % 5]), ("dev", files[::5])):
+        pairs = [pair for path in chosen for pair in examples(path.read_bytes())]
+        lines = "".join(f"{sentence}\t{label}\n" for sentence, label in pairs)
+        (folder / f"{split}.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
+        counts = ", ".join(f"{number:,} {label}" for label, number in Counter(label for _, label in pairs).items())
+        print(f"{folder / split}.tsv: {len(pairs):,} sentences ({counts})")
 
 
 def examples(content: bytes) -> Iterator[tuple[str, str]]:
-    """The first sentence of each docstring of a module, and what it describes."""
+    """Yield the first sentence of each docstring of a module, with what it describes."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # a few files of the library are broken on purpose
