@@ -50,11 +50,7 @@ def busy_process(threads: int) -> Iterator[None]:
 
 
 def train(child: Child, seconds: float) -> float:
-<<<<<<< HEAD
     """Let a contender train for at least `seconds` and one step; return its seconds per step."""
-=======
-    """Let a contender train for at least this number of seconds and one step; return its seconds per step."""
->>>>>>> 648d540 (Benchmarks, demo: plain English, imperative names)
     started, steps = time.perf_counter(), 0
     while steps == 0 or time.perf_counter() - started < seconds:
         child.step(counted=False)
