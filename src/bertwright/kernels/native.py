@@ -167,7 +167,7 @@ def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) ->
     written.
     """
     folder, failed = library.parent, library.with_suffix(".failed")
-    with _locked(folder):
+    with _locked(library.with_suffix(".lock")):
         if is_intact(library):
             return
         if failed.exists() and time.time() - failed.stat().st_mtime < DAY:
@@ -189,9 +189,9 @@ def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) ->
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait for the lock of a cache folder and hold it; where the file system has no locks, go on without."""
-    with (folder / ".lock").open("w") as file:
+def _locked(path: Path) -> Iterator[None]:
+    """Wait for a lock file and hold it; where the file system has no locks, go on without."""
+    with path.open("w") as file:
         try:
             while not try_lock(file):
                 time.sleep(0.05)
@@ -207,7 +207,7 @@ def _sweep(folder: Path) -> None:
             age = time.time() - path.stat().st_mtime
             if path.name.startswith(".build-") and age > HOUR:
                 shutil.rmtree(path)
-            elif path.suffix in (".so", ".failed") and age > UNUSED:
+            elif path.suffix in (".so", ".failed", ".lock") and age > UNUSED:
                 path.unlink()
                 path.with_suffix(".blake2b").unlink(missing_ok=True)
         except OSError:  # another process sweeps, too
