@@ -25,9 +25,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bertwright.corpus.documents import read
+from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.interop.huggingface import load_model
-from bertwright.io.sources import CorpusSettings
 from bertwright.pretraining.data import DataSettings, PretrainingData
 from bertwright.pretraining.evaluation import evaluate
 from bertwright.tokenstore.store import TokenStore

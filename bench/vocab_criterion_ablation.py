@@ -15,8 +15,7 @@ import sys
 from itertools import product
 from pathlib import Path
 
-from bertwright.corpus.documents import read
-from bertwright.io.sources import CorpusSettings
+from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer

@@ -37,10 +37,9 @@ src/bertwright/commands/finetune/*
 src/bertwright/commands/grid/*
 src/bertwright/commands/pretrain/*
 src/bertwright/commands/probe/*
-src/bertwright/corpus/*
 src/bertwright/inference/*
 src/bertwright/interop/*
-src/bertwright/io/*
+src/bertwright/io/tables.py
 src/bertwright/kernels/**/*
 src/bertwright/metrics/*
 src/bertwright/models/*

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from bertwright.commands.probe.run import ProbeSettings, probe
     from bertwright.commands.survey import SurveySettings, survey
     from bertwright.commands.vocabulary import LearnSettings, learn_vocabulary
+    from bertwright.corpus.documents import CorpusSettings
     from bertwright.estimators import BertClassifier, BertRegressor, BertTagger
     from bertwright.inference.model import Bert, load
-    from bertwright.io.sources import CorpusSettings
     from bertwright.pretraining.data import DataSettings
     from bertwright.tasks.presets import TaskOptions, TaskSettings
     from bertwright.tokenstore.build import PrepareSettings
@@ -96,7 +96,7 @@ __all__ = [
 
 # Imported on first use: torch takes seconds, which `bertwright --help` and the corpus stages need not wait for.
 HOMES = {
-    "io.sources": ("CorpusSettings",),
+    "corpus.documents": ("CorpusSettings",),
     "estimators": (
         "BertClassifier",
         "BertRegressor",

@@ -13,10 +13,10 @@ import torch
 
 from bertwright.commands.finetune.setup import FinetuneSettings
 from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
+from bertwright.corpus.documents import CorpusSettings
 from bertwright.files import write_text
 from bertwright.inference.model import Bert
 from bertwright.interop.huggingface import save_model, write_model
-from bertwright.io.sources import CorpusSettings
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining, BertForTask
 from bertwright.pretraining.data import DataSettings

@@ -30,9 +30,9 @@ import bertwright
 from bertwright.commands.pretrain.run import pretrain
 from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.commands.pretrain.setup import open_run
+from bertwright.corpus.documents import CorpusSettings
 from bertwright.files import lock_folder
 from bertwright.interop.huggingface import load_config, save_model
-from bertwright.io.sources import CorpusSettings
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import DataSettings

@@ -13,7 +13,8 @@ import bertwright
 from bertwright import CorpusSettings, SurveySettings
 from bertwright.commands import survey as command
 from bertwright.commands.survey import MAX_FILES, render, render_unreadable
-from bertwright.corpus.survey import Survey, Unreadable, diagnose
+from bertwright.corpus.diagnosis import diagnose
+from bertwright.corpus.survey import Survey, Unreadable
 from bertwright.corpus.survey import survey as measure
 
 
@@ -58,7 +59,7 @@ def test_only_unreadable_files_are_listed_above_the_error(tmp_path: Path, capsys
 
 
 def test_one_text_is_not_taken_for_many_inputs() -> None:
-    with pytest.raises(ValueError, match=r"inputs .*\('books/',\)"):
+    with pytest.raises(ValueError, match=r"inputs: .*\('books/',\)"):
         CorpusSettings("books/")  # type: ignore[arg-type]
 
 

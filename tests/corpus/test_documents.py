@@ -1,4 +1,4 @@
-"""Files → documents: every format and compression, pieces that add up to the whole, bad input refused in one line."""
+"""Documents: every format, compression and encoding; shards that add up to the corpus; errors of one line."""
 
 import bz2
 import csv
@@ -18,18 +18,18 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertwright.corpus import readers
+from bertwright.corpus import documents
 from bertwright.corpus.documents import (
     CorpusSettings,
     Document,
-    InputFile,
-    ReadStats,
-    open_inputs,
+    open_corpus,
     read,
     read_shard,
     shard_corpus,
 )
-from bertwright.io import sources, tables
+from bertwright.io import decoding, sources, tables
+from bertwright.io.decoding import ReadStats
+from bertwright.io.sources import InputFile
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -75,11 +75,11 @@ def test_parquet_in_order_with_nulls_counted(tmp_path: Path) -> None:
     values = [f"Text {number}." for number in range(5000)]
     values[7] = None  # type: ignore[call-overload]
     polars.DataFrame({"text": values, "n": range(5000)}).write_parquet(tmp_path / "a.parquet", row_group_size=700)
-    findings = ReadStats()
-    documents = list(read(CorpusSettings((str(tmp_path),)), findings=findings))
+    stats = ReadStats()
+    documents = list(read(CorpusSettings((str(tmp_path),)), stats=stats))
     assert [document.text for document in documents] == [value for value in values if value]
     assert documents[7].source.endswith("a.parquet:9")
-    assert findings.null_values == 1
+    assert stats.null_values == 1
 
 
 def test_a_parquet_file_s_name_is_no_pattern(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
 def test_empty_values_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "A"}\n\n{"text": " "}\n{"text": null}\n{"text": "B"}\n')
-    findings = ReadStats()
-    assert [document.text for document in read(CorpusSettings((str(path),)), findings=findings)] == ["A", "B"]
-    assert (findings.empty_documents, findings.null_values) == (1, 1)
+    stats = ReadStats()
+    assert [document.text for document in read(CorpusSettings((str(path),)), stats=stats)] == ["A", "B"]
+    assert (stats.empty_documents, stats.null_values) == (1, 1)
 
 
 # --- which files
@@ -136,9 +136,9 @@ def test_folders_globs_and_order(tmp_path: Path) -> None:
     for name in ("b/2.txt", "b/1.txt", "a.txt", "c.jsonl", ".hidden/x.txt", ".DS_Store"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f'{{"text": "{name}"}}')
-    names = [Path(file.path).relative_to(tmp_path).as_posix() for file in open_inputs(CorpusSettings((str(tmp_path),)))]
+    names = [Path(file.path).relative_to(tmp_path).as_posix() for file in open_corpus(CorpusSettings((str(tmp_path),)))]
     assert names == ["a.txt", "b/1.txt", "b/2.txt", "c.jsonl"]
-    found = open_inputs(CorpusSettings((str(tmp_path / "**/2.txt"), f"file={tmp_path}/a.txt")))
+    found = open_corpus(CorpusSettings((str(tmp_path / "**/2.txt"), f"file={tmp_path}/a.txt")))
     assert [(Path(file.path).name, file.document_unit) for file in found] == [
         ("2.txt", "blank-line"),
         ("a.txt", "file"),
@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_searched_is_not_left_out(tmp_path: Path, monkey
 
     monkeypatch.setattr(os, "scandir", refusing)  # tests may run as root, who may search any folder
     with pytest.raises(PermissionError, match="locked"):
-        open_inputs(CorpusSettings((str(tmp_path),)))
+        open_corpus(CorpusSettings((str(tmp_path),)))
 
 
 class FakeHub:
@@ -216,11 +216,11 @@ def test_hub_datasets_are_fetched_once_and_read_as_files(tmp_path: Path, monkeyp
     assert texts("hf://datasets/owner/name/data/*.gz") == ["B"]
     assert texts("hf://datasets/owner/name/data/a.parquet") == ["A"]
     assert set(fetched) == {("owner/name", "dataset", "main")}
-    with pytest.raises(ValueError, match="hub did not give it \\(no such data set, folder or file"):
+    with pytest.raises(ValueError, match=r"owner/nothing: .*\(no such data set, folder or file"):
         texts("hf://datasets/owner/nothing")
 
 
-# --- pieces
+# --- shards
 
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 FILE = st.lists(LINE, max_size=25).map("\n".join)
@@ -232,7 +232,7 @@ FILE = st.lists(LINE, max_size=25).map("\n".join)
     target=st.integers(1, 60),
     rule=st.sampled_from(["blank-line", "line", "file"]),
 )
-def test_pieces_add_up_to_the_whole(tmp_path: Path, files: list[str], target: int, rule: str) -> None:
+def test_shards_add_up_to_the_corpus(tmp_path: Path, files: list[str], target: int, rule: str) -> None:
     for number, text in enumerate(files):
         (tmp_path / f"{number}.txt").write_bytes((text + "\n").encode())
     for number in range(len(files), 4):
@@ -240,7 +240,7 @@ def test_pieces_add_up_to_the_whole(tmp_path: Path, files: list[str], target: in
     corpus = CorpusSettings((str(tmp_path),), document_unit=rule)  # type: ignore[arg-type]
     shares = shard_corpus(corpus, target)
     assert [document for share in shares for document in read_shard(corpus, share)] == list(read(corpus))
-    assert sum(share.size for share in shares) == sum(file.size for file in open_inputs(corpus))
+    assert sum(share.size for share in shares) == sum(file.size for file in open_corpus(corpus))
 
 
 def test_json_lines_are_cut_between_rows_and_blocks_may_be_small(
@@ -259,7 +259,7 @@ def test_json_lines_are_cut_between_rows_and_blocks_may_be_small(
         assert [document for share in shares for document in read_shard(corpus, share)] == whole
 
 
-def test_small_files_share_a_piece_and_compressed_ones_stay_whole(tmp_path: Path) -> None:
+def test_small_files_share_a_shard_and_compressed_ones_are_not_split(tmp_path: Path) -> None:
     for number in range(6):
         (tmp_path / f"{number}.txt").write_text("x" * 10)
     (tmp_path / "z.txt.gz").write_bytes(gzip.compress(bytes(range(1, 120)) * 3))
@@ -301,11 +301,11 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
     [
         ("a.txt", b"", r"a\.txt: empty file \(0 bytes\)"),
         ("a.txt", b" \n\n ", r"no documents in .*: 4 bytes"),
-        ("a.txt", b"ab\0cd", r"a\.txt, byte 2: a NUL byte; the file looks binary"),
+        ("a.txt", b"ab\0cd", r"a\.txt, byte 2: a NUL byte; the file is binary"),
         ("a.txt", b"caf\xe9 au lait", r"a\.txt, byte 3: e9 is not UTF-8 text; .*--encoding-errors replace"),
         ("a.txt", b"caf\xc3", r"a\.txt, byte 3: c3 is not UTF-8 text"),
-        ("a.txt", "Text".encode("utf-16"), r"not text but UTF-16 .*iconv"),
-        ("a.txt", "Text".encode("utf-32"), r"not text but UTF-32 .*iconv"),
+        ("a.txt", "Text".encode("utf-16"), r"not text but UTF-16 .*--encoding utf-16"),
+        ("a.txt", "Text".encode("utf-32"), r"not text but UTF-32 .*--encoding utf-32"),
         ("a.txt", gzip.compress(b"a", mtime=0), r"not text but gzip data \(name it \.gz\)"),
         ("a.pdf", b"x", r"unknown suffix \.pdf; known are \.txt, \.jsonl, \.csv, \.tsv, \.parquet"),
         ("a", b"x", r"unknown suffix \(none\)"),
@@ -340,10 +340,10 @@ def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> N
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])
-def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_truncated_file_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(COMPRESS[suffix](bytes(str(list(range(5000))), "ascii"))[:-20])
-    with pytest.raises(ValueError, match="the file is truncated"):
+    with pytest.raises(ValueError, match=rf"a\.txt\{suffix}: truncated"):
         texts(path)
 
 
@@ -356,7 +356,7 @@ def test_a_zst_file_with_a_long_window_is_read(tmp_path: Path) -> None:
     assert texts(path) == ["One.", "Two."]
 
 
-def test_bad_bytes_deep_in_a_file_are_found_at_their_place(tmp_path: Path) -> None:
+def test_invalid_byte_deep_in_a_file_is_located(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("é".encode() * 1_000_001 + b"\xff\n\nB")
     with pytest.raises(ValueError, match="byte 2000002: ff is not UTF-8"):
@@ -366,12 +366,12 @@ def test_bad_bytes_deep_in_a_file_are_found_at_their_place(tmp_path: Path) -> No
 def test_bad_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"a\xff \xe9\xef\xbf\xbd\n\n" + b"b" * 10_000 + b"\0\xe3")
-    findings = ReadStats()
-    found = [d.text for d in read(CorpusSettings((str(path),), encoding_errors="replace"), findings=findings)]
+    stats = ReadStats()
+    found = [d.text for d in read(CorpusSettings((str(path),), encoding_errors="replace"), stats=stats)]
     assert found == ["a\ufffd \ufffd\ufffd", "b" * 10_000 + "\ufffd\ufffd"]
-    assert (findings.invalid_sequences, findings.first_bad) == (4, f"{path}, byte 1: ff is not UTF-8 text")
+    assert (stats.invalid_sequences, stats.first_bad) == (4, f"{path}, byte 1: ff is not UTF-8 text")
     path.write_bytes(b"\0")
-    with pytest.raises(ValueError, match="looks binary"):
+    with pytest.raises(ValueError, match="is binary"):
         texts(path, encoding_errors="replace")
 
 
@@ -389,7 +389,7 @@ def test_columns_of_parquet_are_checked(tmp_path: Path) -> None:
         texts(tmp_path, column="number")
 
 
-def test_missing_and_doubled_inputs(tmp_path: Path) -> None:
+def test_missing_and_duplicate_inputs_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no input given"):
         CorpusSettings(())
     with pytest.raises(ValueError, match=r"nowhere\.txt: no such file or folder"):
@@ -407,8 +407,8 @@ def test_missing_and_doubled_inputs(tmp_path: Path) -> None:
         texts(tmp_path, tmp_path / "a.txt")
 
 
-def test_a_unit_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (readers, tables):
+def test_endless_document_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (documents, tables):
         monkeypatch.setattr(module, "LIMIT", 1 << 21)
     (tmp_path / "a.txt").write_text("x" * (1 << 22))
     for rule, unit in (("line", "a line"), ("blank-line", "a paragraph"), ("file", "a file")):
@@ -422,3 +422,141 @@ def test_documents_are_tidy(tmp_path: Path) -> None:
         Document("A", f"{tmp_path}/a.txt:1"),
         Document("B", f"{tmp_path}/a.txt:3"),
     ]
+
+
+# --- encodings
+
+KOREAN = "한국어 문장이다. 또 하나.\n\n둘째 문서."
+
+
+@pytest.mark.parametrize("block", [1, 5, 1 << 20])
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("latin-1", "El señor comió.\n\nÑandú."),
+        ("euc-kr", KOREAN),
+        ("cp949", KOREAN),
+        ("utf-16", KOREAN),
+        ("utf-16-le", KOREAN),
+        ("utf-32", KOREAN),
+        ("gb18030", "中文。\n\n第二。"),
+        ("utf-8-sig", KOREAN),
+    ],
+)
+def test_text_is_read_in_its_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, text: str, block: int
+) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    monkeypatch.setattr(decoding, "BLOCK", max(block, 4))
+    assert texts(tmp_path, encoding=encoding) == text.split("\n\n")
+    corpus = CorpusSettings((str(tmp_path),), encoding=encoding)
+    shards = shard_corpus(corpus, 1)
+    assert [document for shard in shards for document in read_shard(corpus, shard)] == list(read(corpus))
+    assert len(shards) == (1 if encoding.startswith(("utf-16", "utf-32")) else 2)
+
+
+def test_tables_and_json_lines_are_read_in_their_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("id;text\n1;señor\n".encode("cp1252"))
+    (tmp_path / "b.jsonl").write_bytes('{"text": "Ñandú"}\n'.encode("cp1252"))
+    assert texts(tmp_path, encoding="cp1252") == ["señor", "Ñandú"]
+
+
+def test_invalid_bytes_of_an_encoding_are_located_or_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("한국".encode("cp949") + b"\xff\xff A.")
+    with pytest.raises(ValueError, match=r"a\.txt, byte 4: ff is not cp949 text; .*--encoding"):
+        texts(path, encoding="cp949")
+    stats = ReadStats()
+    corpus = CorpusSettings((str(path),), encoding="cp949", encoding_errors="replace")
+    assert [document.text for document in read(corpus, stats=stats)] == ["한국\ufffd\ufffd A."]
+    assert (stats.invalid_sequences, stats.first_bad) == (2, f"{path}, byte 4: ff is not cp949 text")
+
+
+@pytest.mark.parametrize("name", ["utf8x", "base64", "a b\0"])
+def test_unknown_encoding_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^encoding is "):
+        CorpusSettings(("a.txt",), encoding=name)
+
+
+def test_wrong_encoding_is_suggested_a_right_one(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("El señor.".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"byte 5: f1 is not UTF-8 text; .*--encoding"):
+        texts(tmp_path)
+
+
+# --- CoNLL
+
+CONLLU = """\
+# newdoc id = one
+# text = Er geht ins Haus.
+1\tEr\t_\t_
+2\tgeht\t_\t_
+3-4\tins\t_\t_
+3\tin\t_\t_
+4\tdas\t_\t_
+5\tHaus\t_\tSpaceAfter=No
+6\t.\t_\t_
+
+1\tEr\t_\t_
+2-3\tins\t_\t_
+2\tin\t_\t_
+3\tdas\t_\t_
+3.1\tempty\t_\t_
+4\tHaus\t_\tSpaceAfter=No
+5\t.\t_\t_
+
+# newdoc
+# sent_id = 3
+1\t#\t_\t_
+2\tEnde\t_\t_
+"""
+
+
+def test_conllu_gives_documents_of_one_sentence_per_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.conllu"
+    path.write_text(CONLLU)
+    assert list(read(CorpusSettings((str(path),)))) == [
+        Document("Er geht ins Haus.\nEr ins Haus.", f"{path}:1"),
+        Document("# Ende", f"{path}:19"),
+    ]
+
+
+def test_conll_gives_its_words_joined(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_bytes(
+        "-DOCSTART- -X- O O\n\nEU NNP B-ORG\nñ NN O\n\nB NN O\n\n-DOCSTART- -X- O O\n\nC NN O\n".encode("latin-1")
+    )
+    assert texts(path, encoding="latin-1") == ["EU ñ\nB", "C"]
+
+
+def test_conll_without_marks_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("A\tO\r\nB\tO\r\n\r\nC\tO\r\n")
+    assert texts(tmp_path) == ["A B\nC"]
+
+
+# --- bombs
+
+
+@pytest.mark.parametrize(
+    "content", [b"hello.\n" + b"\n" * (64 << 20), b"a" * (64 << 20) + b"\n"], ids=["lines", "one line"]
+)
+def test_zst_bomb_is_read_in_bounded_blocks(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstandard.compress(content, 19))
+    file = InputFile(str(path), path.stat().st_size, ".txt", ".zst", "line")
+    blocks = list(map(len, decoding.decode_blocks(file, decoding.TextCodec(), ReadStats())))
+    assert sum(blocks) == len(content)
+    assert max(blocks) <= decoding.BLOCK
+
+
+def test_zst_of_several_and_skippable_frames_is_read_and_checked_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.zst"
+    skippable = (0x184D2A50).to_bytes(4, "little") + (3).to_bytes(4, "little") + b"abc"
+    with_checksum = zstandard.ZstdCompressor(write_checksum=True).compress(b"Two.\n" * 50_000)
+    whole = zstandard.compress(b"One.\n\n") + skippable + with_checksum
+    path.write_bytes(whole)
+    assert texts(path) == ["One.", ("Two.\n" * 50_000).strip()]
+    for missing in (1, 4, 5, len(with_checksum) - 3, len(with_checksum) + 1):
+        path.write_bytes(whole[:-missing])
+        with pytest.raises(ValueError, match=r"a\.txt\.zst: truncated"):
+            texts(path)

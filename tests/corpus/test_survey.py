@@ -1,4 +1,4 @@
-"""The survey: its counts against counting by hand and slowly, its warnings against corpora made to deserve them."""
+"""Survey and diagnosis: counts compared with naive counting, warnings with corpora that trigger them."""
 
 import dataclasses
 import errno
@@ -15,14 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.normalizers import BertNormalizer
 
+from bertwright.corpus.diagnosis import diagnose
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.corpus.sketches import CharacterCounter, DistinctCounter, LengthHistogram, LossyCounter
-from bertwright.corpus.survey import (
-    Survey,
-    UnreadableCorpusError,
-    diagnose,
-    survey,
-)
+from bertwright.corpus.survey import Survey, UnreadableCorpusError, survey
 
 
 def surveyed(folder: Path, text: str | bytes, name: str = "a.txt", **options: str) -> Survey:
@@ -54,7 +50,7 @@ def test_it_can_be_written_as_json(tmp_path: Path) -> None:
     assert json.loads(json.dumps(dataclasses.asdict(found)))["documents"] == 2
 
 
-def test_bad_bytes_are_counted_and_not_refused(tmp_path: Path) -> None:
+def test_invalid_bytes_are_counted(tmp_path: Path) -> None:
     found = surveyed(tmp_path, b"caf\xe9 one.\n\nTwo \xff\xfe.")
     assert found.bad_bytes == 3
     assert "byte 3: e9" in found.first_bad_bytes
@@ -64,9 +60,9 @@ def test_bad_bytes_are_counted_and_not_refused(tmp_path: Path) -> None:
 def test_progress_reaches_the_size_on_disk(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("A b. C d.\n\n" * 10)
-    told: list[int] = []
-    found = survey(CorpusSettings((str(tmp_path),)), told.append)
-    assert sum(told) == found.bytes_on_disk
+    reports: list[int] = []
+    found = survey(CorpusSettings((str(tmp_path),)), reports.append)
+    assert sum(reports) == found.bytes_on_disk
 
 
 def test_nothing_to_survey(tmp_path: Path) -> None:
@@ -109,8 +105,8 @@ def mess(folder: Path, names: Iterable[str] = tuple(MESS)) -> CorpusSettings:
 
 def test_files_that_cannot_be_read_are_listed_and_the_others_surveyed(tmp_path: Path) -> None:
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
-    told: list[int] = []
-    found = survey(mess(tmp_path), told.append)
+    reports: list[int] = []
+    found = survey(mess(tmp_path), reports.append)
     assert {Path(file.path).name: (file.reason[:17], file.documents) for file in found.unreadable} == {
         "1.docx": ("unknown suffix .d", 0),
         "2.docx": ("unknown suffix .d", 0),
@@ -122,7 +118,7 @@ def test_files_that_cannot_be_read_are_listed_and_the_others_surveyed(tmp_path: 
     assert all(file.message.startswith(file.path) for file in found.unreadable)
     assert (found.files, found.documents, found.sentences) == (2, 3, 4)
     assert found.bytes_on_disk == len(MESS["good.txt"] + MESS["row.csv"])
-    assert sum(told) == sum(len(MESS[name]) for name in ("good.txt", "row.csv", "sixteen.txt"))
+    assert sum(reports) == sum(len(MESS[name]) for name in ("good.txt", "row.csv", "sixteen.txt"))
     assert diagnose(found)[0].startswith("6 files cannot be read, and every later stage stops at the first")
     with pytest.raises(ValueError, match=r"1\.docx: unknown suffix"):
         list(read(mess(tmp_path)))
@@ -144,7 +140,7 @@ def test_a_file_that_may_not_be_opened_is_listed(tmp_path: Path, monkeypatch: py
 
 def test_where_nothing_can_be_read_it_is_an_error_that_has_them_all(tmp_path: Path) -> None:
     with pytest.raises(
-        UnreadableCorpusError, match=r"^not one document: 2 files cannot be read, the first is .*1\.docx: unkn"
+        UnreadableCorpusError, match=r"^no documents: 2 files cannot be read, the first is .*1\.docx: unkn"
     ):
         survey(mess(tmp_path, ["1.docx", "2.docx"]))
     with pytest.raises(UnreadableCorpusError, match=r"^.*1\.docx: unknown suffix") as raised:
@@ -153,7 +149,7 @@ def test_where_nothing_can_be_read_it_is_an_error_that_has_them_all(tmp_path: Pa
 
 
 @pytest.mark.parametrize("missing", ["nowhere.txt", "good.txt"])
-def test_a_slip_on_the_command_line_is_no_finding(tmp_path: Path, missing: str) -> None:
+def test_missing_or_duplicate_input_is_an_error(tmp_path: Path, missing: str) -> None:
     good = str(tmp_path / "good.txt")
     mess(tmp_path)
     with pytest.raises(ValueError, match=r"no such file or folder|named twice"):
@@ -170,11 +166,11 @@ PROSE = "The rain fell on the town all day. Nobody went out. The river rose in t
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", PROSE.strip(), "one document only: .*next-sentence negatives"),
+        ("a.txt", PROSE.strip(), "only one document.*next-sentence negative"),
         ("a.txt", "One sentence.\n\nAnother one.\n\nA third.", "100% of the documents are a single sentence"),
         ("a.txt", "A b. C d.\n\nE f. G h.", "2.0 sentences on average"),
         ("a.txt", PROSE, "words are little text"),
-        ("a.txt", PROSE * 3, "66.7% of the documents repeat"),
+        ("a.txt", PROSE * 3, "66.7% of the documents are copies"),
         ("a.txt", "Same line here.\nOther.\n\nSame line here.\nNew.", "25.0% of the lines repeat"),
         (
             "a.txt",
@@ -183,14 +179,14 @@ PROSE = "The rain fell on the town all day. Nobody went out. The river rose in t
         ),
         ("a.txt", "A\x01b. C\n\nD", "1 control characters"),
         ("a.txt", "A\u200bb. C\u00add\n\nD\ufeff", "3 control characters, or invisible ones such as U\\+200B"),
-        ("a.txt", "A \ufffd b. C\n\nD", "1 U\\+FFFD stand in the text itself"),
+        ("a.txt", "A \ufffd b. C\n\nD", "1 U\\+FFFD are in the text itself"),
         ("a.txt", "<p>Hello <b>you</b></p>\n\nD", "4 HTML tags and entities"),
         ("a.txt", "English words and русские слова\n\nD", "Mixed scripts \\(Latin 5"),
         ("a.txt", "\n\n".join(["A b. " + "QUJD" * 40] * 12), "12 strings of 120 or more letters"),
         ("a.txt", "x" * 100_001 + "\n\nB", "1 lines are longer than 100,000"),
         ("a.txt", "x " * 3_000 + "\n\nB", "longer than 5,990 characters"),
         ("a.jsonl", '{"text": "A"}\n{"text": null}\n{"text": ""}', "1 rows have no text"),
-        ("a.jsonl", '{"text": "A"}\n{"text": null}\n{"text": ""}', "1 rows hold nothing but white space"),
+        ("a.jsonl", '{"text": "A"}\n{"text": null}\n{"text": ""}', "1 rows are empty or white space"),
     ],
 )
 def test_each_warning_has_its_corpus(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -198,10 +194,28 @@ def test_each_warning_has_its_corpus(tmp_path: Path, name: str, text: str, messa
         raise AssertionError("\n".join(diagnose(surveyed(tmp_path, text, name))))
 
 
-def test_a_good_corpus_deserves_no_warning(tmp_path: Path) -> None:
+def test_good_corpus_gives_no_warning(tmp_path: Path) -> None:
     found = surveyed(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20)))
     good = dataclasses.replace(found, words=5_000_000)
     assert diagnose(good) == []
+
+
+@pytest.mark.parametrize(
+    ("scripts", "words", "characters", "is_small"),
+    [
+        ({"Hangul": 0.998, "Han": 0.002}, 47_724, 200_000, True),
+        ({"Han": 0.9, "Kana": 0.1}, 20_000, 400_000, True),
+        ({"Han": 0.9, "Kana": 0.1}, 20_000, 4_000_000, False),
+        ({"Thai": 1.0}, 20_000, 4_000_000, False),
+        ({"Latin": 1.0}, 2_000_000, 10_000_000, False),
+    ],
+)
+def test_small_corpus_is_recognized_in_every_script(
+    tmp_path: Path, scripts: dict[str, float], words: int, characters: int, is_small: bool
+) -> None:
+    found = surveyed(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20)))
+    found = replace(found, scripts=scripts, words=words, characters=characters)
+    assert any("words are little text" in warning for warning in diagnose(found)) == is_small
 
 
 # --- counting in bounded memory

@@ -15,11 +15,10 @@ from tyro.conf import Positional
 from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.commands.stdin_texts import expand_stdin, stdin_texts
 from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
-from bertwright.corpus.documents import ReadStats, read
+from bertwright.corpus.documents import CorpusSettings, check_encoding, open_corpus, read
 from bertwright.inference.model import Bert, load
 from bertwright.interop.model_files import model_folder
-from bertwright.io.decoding import STDIN, check_stdin_alone
-from bertwright.io.sources import CorpusSettings, open_inputs
+from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.settings import check_not_str
 from bertwright.tasks.prediction import chunks
 from bertwright.training.context import DeviceSettings, execution_context
@@ -41,8 +40,10 @@ class EmbedSettings:
     - alone for standard input, one text per line."""
     column: str = "text"
     """Field or column with the text, in tables."""
-    encoding_errors: Literal["error", "replace"] = "error"
-    """On bytes that are not UTF-8, in files and standard input: stop with their location, or read each as U+FFFD."""
+    encoding: str = "utf-8"
+    """Encoding of the texts in files and on standard input, such as utf-8, latin-1, cp949 or utf-16."""
+    encoding_errors: EncodingErrors = "strict"
+    """On bytes that are invalid in the encoding: stop with their location, or read each as U+FFFD."""
     output: Path | None = None
     """New .npy file for the vectors, N × H float32."""
     pooling: Literal["mean", "cls", "max"] = "mean"
@@ -60,10 +61,16 @@ class EmbedSettings:
         if self.inputs and self.output is None:
             raise ValueError("--inputs needs a file for the vectors: add --output vectors.npy")
         check_stdin_alone(self.inputs)
+        check_encoding(self.encoding)
         if self.texts != (STDIN,):
             self.check_number_of_texts(len(self.texts))
         if blank := [number for number, text in enumerate(self.texts, 1) if not text.strip()]:
             raise ValueError(f"text {blank[0]} of {len(self.texts)} is empty")
+
+    @property
+    def codec(self) -> TextCodec:
+        """Encoding and treatment of invalid bytes."""
+        return TextCodec(self.encoding, self.encoding_errors, FIX_CORPUS)
 
     def check_number_of_texts(self, number: int) -> None:
         """Raise ValueError for one text without an output; piped texts are counted when they have been read."""
@@ -81,7 +88,7 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
                 f"{settings.output}: vectors are written as .npy, not as {settings.output.suffix}; name it "
                 f"{settings.output.with_suffix('.npy')} (numpy.load reads it, numpy.savetxt makes text of it)"
             )
-    texts = expand_stdin(settings.texts, settings.encoding_errors) if settings.texts else []
+    texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
     settings.check_number_of_texts(len(texts))
     with execution_context(settings.device) as context:
         model = load(model_folder(settings.model), context.device, context.dtype)
@@ -101,13 +108,17 @@ def _embed(model: Bert, texts: Sequence[str], settings: EmbedSettings) -> NDArra
 def _read_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
     """Yield the texts of all files, with progress in bytes; print a notice if rows had no text."""
     if settings.inputs == (STDIN,):
-        yield from stdin_texts(settings.encoding_errors)
+        yield from stdin_texts(settings.codec)
         return
     corpus = CorpusSettings(
-        settings.inputs, document_unit="line", column=settings.column, encoding_errors=settings.encoding_errors
+        inputs=settings.inputs,
+        document_unit="line",
+        column=settings.column,
+        encoding=settings.encoding,
+        encoding_errors=settings.encoding_errors,
     )
     stats, last = ReadStats(), 0
-    files = open_inputs(corpus)
+    files = open_corpus(corpus)
     known = not any(file.compression or file.format == ".parquet" for file in files)  # the size of the text
     with byte_progress(console, "embedding", sum(file.size for file in files) if known else None) as advance:
         for document in read(corpus, files, stats):

@@ -14,6 +14,7 @@ from bertwright.console import heading, make_console, make_table
 from bertwright.inference.fill_mask import MaskPrediction
 from bertwright.inference.model import load
 from bertwright.interop.model_files import model_folder
+from bertwright.io.decoding import FIX_INPUT, TextCodec
 from bertwright.settings import check_not_str
 from bertwright.training.context import DeviceSettings, execution_context
 
@@ -44,7 +45,7 @@ def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> lis
     Raises ValueError for a text without a [MASK].
     """
     console = console or make_console()
-    texts = expand_stdin(settings.texts, "mend")
+    texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
         model = load(model_folder(settings.model), context.device, context.dtype)
         predictions = model.fill_mask(texts, settings.top_k)

@@ -26,7 +26,7 @@ from bertwright.commands.evaluate import load_for_task
 from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
 from bertwright.inference.model import Bert
-from bertwright.io.decoding import STDIN, STDIN_NAME, ReadStats, check_stdin_alone, read_stdin
+from bertwright.io.decoding import FIX_INPUT, STDIN, STDIN_NAME, ReadStats, TextCodec, check_stdin_alone, read_stdin
 from bertwright.io.tables import lines, read_rows
 from bertwright.models.heads import BertForTask
 from bertwright.settings import check_not_str
@@ -201,7 +201,7 @@ def _piped(task: AnyTask) -> Iterator[Any]:
     if not task.of_one_text:
         raise ValueError(f"{STDIN_NAME} is read one text a line, and this task takes more than one; name a file")
     number = 0
-    for number, line in lines(STDIN_NAME, read_stdin("mend", ReadStats())):
+    for number, line in lines(STDIN_NAME, read_stdin(TextCodec(hint=FIX_INPUT), ReadStats())):
         yield from task.examples_from_texts([line.removesuffix("\r")], f"{STDIN_NAME}, line {number}")
     if not number:
         raise ValueError(f"no text in {STDIN_NAME}; pipe texts in, one a line")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bertwright.commands.output_paths import vocabulary_folder
 from bertwright.console import byte_progress, heading, make_console, make_table, notice
-from bertwright.io.sources import CorpusSettings, open_inputs
+from bertwright.corpus.documents import CorpusSettings, open_corpus
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import BuildResult, PrepareSettings, Progress, build
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ def prepare(settings: StoreSettings, console: Console | None = None) -> BuildRes
     console = console or make_console()
     tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
-    size = sum(file.size for file in open_inputs(settings.corpus))
+    size = sum(file.size for file in open_corpus(settings.corpus))
     printed: set[str] = set()
     with byte_progress(console, "preparing", size) as advance:
         last = 0

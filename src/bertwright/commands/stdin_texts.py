@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bertwright.io.decoding import STDIN, STDIN_NAME, OnBadBytes, ReadStats, read_stdin
+from bertwright.io.decoding import STDIN, STDIN_NAME, ReadStats, TextCodec, read_stdin
 from bertwright.io.tables import lines
 
 
-def stdin_lines(encoding_errors: OnBadBytes) -> Iterator[tuple[int, str]]:
+def stdin_lines(codec: TextCodec) -> Iterator[tuple[int, str]]:
     """Yield number and content of each line of standard input. Raises ValueError if there is none."""
     number = 0
-    for number, line in lines(STDIN_NAME, read_stdin(encoding_errors, ReadStats())):
+    for number, line in lines(STDIN_NAME, read_stdin(codec, ReadStats())):
         yield number, line
     if not number:
         raise _no_text()
 
 
-def stdin_texts(encoding_errors: OnBadBytes) -> Iterator[str]:
+def stdin_texts(codec: TextCodec) -> Iterator[str]:
     """Yield the lines of standard input without outer spaces, except blank ones. Raises ValueError if there is none."""
     found = False
-    for _, line in stdin_lines(encoding_errors):
+    for _, line in stdin_lines(codec):
         if text := line.strip():
             found = True
             yield text
@@ -28,9 +28,9 @@ def stdin_texts(encoding_errors: OnBadBytes) -> Iterator[str]:
         raise _no_text()
 
 
-def expand_stdin(texts: Sequence[str], encoding_errors: OnBadBytes) -> list[str]:
+def expand_stdin(texts: Sequence[str], codec: TextCodec) -> list[str]:
     """Return the texts, with those of standard input in place of "-"."""
-    return [one for text in texts for one in (stdin_texts(encoding_errors) if text == STDIN else [text])]
+    return [one for text in texts for one in (stdin_texts(codec) if text == STDIN else [text])]
 
 
 def _no_text() -> ValueError:

@@ -14,10 +14,11 @@ from rich.table import Table
 
 from bertwright.commands.output_paths import new_file
 from bertwright.console import TextTable, byte_progress, heading, make_console, make_table, notice, plain_text, say
-from bertwright.corpus.survey import Survey, Unreadable, UnreadableCorpusError, diagnose
+from bertwright.corpus.diagnosis import diagnose
+from bertwright.corpus.documents import CorpusSettings, check_corpus
+from bertwright.corpus.survey import Survey, Unreadable, UnreadableCorpusError
 from bertwright.corpus.survey import survey as measure
 from bertwright.files import write_json
-from bertwright.io.sources import CorpusSettings, check_inputs
 
 MAX_FILES = 20  # unreadable ones that are listed
 MAX_FILES_PER_REASON = 5
@@ -46,7 +47,7 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
 
 
 def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Survey:
-    files, _ = check_inputs(settings.corpus)
+    files, _ = check_corpus(settings.corpus)
     try:
         with byte_progress(console, "surveying", sum(one.size for one in files)) as advance:
             found = measure(settings.corpus, advance)

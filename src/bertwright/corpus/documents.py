@@ -1,42 +1,104 @@
-"""Files, folders, globs and hub datasets → a stream of documents in constant memory, whole or in addressable pieces."""
+"""Documents of a corpus, as a stream in constant memory: of the whole corpus, or of one shard of it."""
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Literal, NamedTuple
 
-from bertwright.corpus.readers import ByteRange, Document, read_file
-from bertwright.io.decoding import BLOCK, ReadStats
-from bertwright.io.sources import CorpusSettings, DocumentUnit, InputFile, open_inputs
-
-__all__ = [
-    "CorpusSettings",
-    "CorpusShard",
-    "Document",
-    "DocumentUnit",
-    "InputFile",
-    "ReadStats",
-    "nothing_read",
-    "open_inputs",
-    "read",
-    "read_shard",
-    "shard_corpus",
-]
-
-# The readers call more things a blank line (Unicode's white space): a piece may end at fewer places than a document.
-BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*+\n")
-LINE_END = re.compile(rb"\n")
-FILES_PER_SHARD = (
-    1_000  # in one piece: to open a file takes longer than to read a small one, and workers share the opening
+from bertwright.io.decoding import (
+    BLOCK,
+    FIX_CORPUS,
+    EncodingErrors,
+    ReadStats,
+    TextCodec,
+    decode_blocks,
+    is_splittable,
 )
+from bertwright.io.sources import FORMATS, DocumentUnit, InputFile, check_inputs, open_inputs
+from bertwright.io.tables import LIMIT, ByteRange, TableSchema, iter_rows, lines, split_at
+from bertwright.settings import Positional, check_not_str
+
+CONLL_FORMATS = (".conllu", ".conll")
+CORPUS_FORMATS = (*FORMATS, *CONLL_FORMATS)
+FILES_PER_SHARD = 1_000  # opening a small file takes longer than reading it, and workers share the opening
+
+BLANK_LINE = re.compile(r"\n\s*\n")
+# A subset of the blank lines of BLANK_LINE: a shard may end at fewer positions than a document.
+BLANK_LINE_BYTES = re.compile(rb"\n[ \t\r\f\v]*+\n")
+LINE_END = re.compile(rb"\n")
+
+DOCUMENT_MARK = re.compile(r"# *newdoc\b|-DOCSTART-")
+SENTENCE_TEXT = re.compile(r"# *text *= *(.*)")
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """Input files, and how their text is divided into documents and sentences."""
+
+    inputs: Positional[tuple[str, ...]]
+    """Files, folders (searched recursively, following links, without hidden names), globs, or
+    hf://datasets/NAME/... paths: .txt, .jsonl, .csv, .tsv, .parquet, .conllu, .conll, all but .parquet also as .gz,
+    .zst or .bz2. `file=`, `line=` or `blank-line=` before an input overrides --document-unit for it, as in
+    file=books/."""
+
+    document_unit: DocumentUnit = "blank-line"
+    """Extent of a document in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
+    prediction needs documents of several sentences (paper, section A.1: "document-level corpus")."""
+
+    column: str = "text"
+    """Field or column with the text in .jsonl, .csv, .tsv and .parquet input; each row is a document. A .csv may use
+    semicolons or tabs instead of commas if its first line shows it."""
+
+    sentence_splitter: Literal["rules", "line"] = "rules"
+    """How a document is split into sentences: by punctuation rules for English, Korean, Chinese and Japanese, or one
+    sentence per line, for text that is split already (.conllu and .conll input has one sentence per line)."""
+
+    encoding: str = "utf-8"
+    """Encoding of all input but .parquet, such as utf-8, latin-1, cp949, euc-kr, gb18030, shift_jis or utf-16."""
+
+    encoding_errors: EncodingErrors = "strict"
+    """On bytes that are invalid in the encoding: stop with their location, or replace each by U+FFFD."""
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "inputs")
+        if not self.inputs:
+            raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
+        if not self.column:
+            raise ValueError("column is empty: name the field that holds the text")
+        check_encoding(self.encoding)
+
+    @property
+    def codec(self) -> TextCodec:
+        """Encoding and treatment of invalid bytes."""
+        return TextCodec(self.encoding, self.encoding_errors, FIX_CORPUS)
+
+
+def check_encoding(name: str) -> None:
+    """Raise ValueError unless Python knows a text encoding of this name."""
+    try:
+        "".encode(name)
+        codecs.lookup(name)
+    except (LookupError, ValueError):
+        raise ValueError(
+            f"encoding is {name!r}: expected a text encoding that Python knows, such as utf-8, latin-1 or cp949"
+        ) from None
+
+
+class Document(NamedTuple):
+    """A text whose sentences belong together in order."""
+
+    text: str  # lines end in \n, a blank line ends a paragraph; no white space at the ends, never empty
+    source: str  # file:line (file:row in a Parquet file), for messages
 
 
 class CorpusShard(NamedTuple):
-    """A share of the corpus for one worker: whole files, or a span of one. Small, picklable, the same in every run."""
+    """A slice of the corpus for one worker: whole files, or a byte range of one. The same in every run."""
 
     files: tuple[InputFile, ...]
-    span: ByteRange  # of the only file; the default where there are several
+    span: ByteRange  # of the only file; the default if there are several
 
     @property
     def size(self) -> int:
@@ -46,72 +108,83 @@ class CorpusShard(NamedTuple):
         return sum(file.size for file in self.files) - self.span.start
 
 
-def read(
-    settings: CorpusSettings, inputs: Sequence[InputFile] | None = None, findings: ReadStats | None = None
-) -> Iterator[Document]:
-    """Give all documents in order, in constant memory (that of the longest document or line).
+def open_corpus(settings: CorpusSettings) -> list[InputFile]:
+    """List the files of a corpus; raises the errors of `io.sources.open_inputs`."""
+    return open_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
 
-    Rows without a text (null, or nothing but white space) are left out and counted in `findings`.
-    Raises ValueError where the text is not what the settings say, and at the end if there was no document at all.
+
+def check_corpus(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
+    """List the files of a corpus, and for those that cannot be read the errors by path."""
+    return check_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
+
+
+def read(
+    settings: CorpusSettings, inputs: Sequence[InputFile] | None = None, stats: ReadStats | None = None
+) -> Iterator[Document]:
+    """Yield all documents in order, in constant memory (that of the longest document or line).
+
+    Rows without a text (null, or white space alone) are skipped and counted in `stats`.
+    Raises ValueError if the text contradicts the settings, and at the end if there was no document at all.
     """
-    findings = findings or ReadStats()
+    stats = stats or ReadStats()
     count = 0
-    for file in open_inputs(settings) if inputs is None else inputs:
-        for document in read_file(file, settings, findings, ByteRange()):
+    for file in open_corpus(settings) if inputs is None else inputs:
+        for document in _read_file(file, settings, stats, ByteRange()):
             count += 1
             yield document
     if not count:
-        raise ValueError(nothing_read(settings, findings))
+        raise ValueError(describe_empty_corpus(settings, stats))
 
 
-def nothing_read(settings: CorpusSettings, findings: ReadStats) -> str:
-    """What to say when all pieces together hold no document."""
+def describe_empty_corpus(settings: CorpusSettings, stats: ReadStats) -> str:
+    """Return the error message for a corpus without documents."""
     return (
-        f"no documents in {', '.join(settings.inputs)}: {findings.bytes_read:,} bytes, {findings.null_values:,} null "
-        f"and {findings.empty_documents:,} empty values; is this the right input, and the right --column?"
+        f"no documents in {', '.join(settings.inputs)}: {stats.bytes_read:,} bytes, {stats.null_values:,} null and "
+        f"{stats.empty_documents:,} empty values; check the input and --column"
     )
 
 
-def read_shard(settings: CorpusSettings, piece: CorpusShard, findings: ReadStats | None = None) -> Iterator[Document]:
-    """Give the documents of one piece; all pieces one after the other give what `read` gives."""
-    findings = findings or ReadStats()
-    for file in piece.files:
-        yield from read_file(file, settings, findings, piece.span)
+def read_shard(settings: CorpusSettings, shard: CorpusShard, stats: ReadStats | None = None) -> Iterator[Document]:
+    """Yield the documents of a shard; all shards in order yield what `read` yields."""
+    stats = stats or ReadStats()
+    for file in shard.files:
+        yield from _read_file(file, settings, stats, shard.span)
 
 
 def shard_corpus(
     settings: CorpusSettings, target_bytes: int, inputs: Sequence[InputFile] | None = None
 ) -> list[CorpusShard]:
-    """Share the corpus out in pieces of about `target_bytes` on disk and `FILES_PER_SHARD` files at most, in order.
+    """Divide the corpus into shards of about `target_bytes` on disk and at most `FILES_PER_SHARD` files, in order.
 
-    Large plain .txt and .jsonl files are cut between documents; neighbouring small files go together; a compressed
-    file, a table and a document stay whole however large they are.
+    Large uncompressed .txt and .jsonl files are split between documents; small files next to each other share a shard.
+    Compressed files, tables and documents are never split.
     """
     if target_bytes < 1:
-        raise ValueError(f"target_bytes is {target_bytes}, and must be at least 1")
-    shares: list[CorpusShard] = []
+        raise ValueError(f"target_bytes is {target_bytes}; it must be at least 1")
+    shards: list[CorpusShard] = []
     group: list[InputFile] = []
-    size = 0  # of the group; added up anew for every file, it would take minutes for many
-    for file in open_inputs(settings) if inputs is None else inputs:
-        spans = _spans(file, target_bytes)
+    size = 0  # of the group; summing it for each file would be quadratic
+    for file in open_corpus(settings) if inputs is None else inputs:
+        spans = _split_file(file, target_bytes, settings.encoding)
         if len(spans) == 1 and size + file.size <= target_bytes and len(group) < FILES_PER_SHARD:
             group.append(file)
             size += file.size
             continue
         if group:
-            shares.append(CorpusShard(tuple(group), ByteRange()))
+            shards.append(CorpusShard(tuple(group), ByteRange()))
         group, size = ([file], file.size) if len(spans) == 1 else ([], 0)
         if len(spans) > 1:
-            shares.extend(CorpusShard((file,), span) for span in spans)
+            shards.extend(CorpusShard((file,), span) for span in spans)
     if group:
-        shares.append(CorpusShard(tuple(group), ByteRange()))
-    return shares
+        shards.append(CorpusShard(tuple(group), ByteRange()))
+    return shards
 
 
-def _spans(file: InputFile, target_bytes: int) -> list[ByteRange]:
-    boundary = LINE_END if file.format == ".jsonl" or file.document_unit == "line" else BLANK_LINE
-    whole = file.format not in (".txt", ".jsonl") or (file.format == ".txt" and file.document_unit == "file")
-    if whole or file.compression or file.size <= target_bytes:
+def _split_file(file: InputFile, target_bytes: int, encoding: str) -> list[ByteRange]:
+    """Return byte ranges of about `target_bytes` that end between documents; one for a file that is not split."""
+    boundary = LINE_END if file.format == ".jsonl" or file.document_unit == "line" else BLANK_LINE_BYTES
+    is_whole = file.format not in (".txt", ".jsonl") or (file.format == ".txt" and file.document_unit == "file")
+    if is_whole or file.compression or file.size <= target_bytes or not is_splittable(encoding):
         return [ByteRange()]
     spans: list[ByteRange] = []
     start, line = 0, 1
@@ -125,7 +198,7 @@ def _spans(file: InputFile, target_bytes: int) -> list[ByteRange]:
 
 
 def _next_boundary(stream: BinaryIO, start: int, size: int, boundary: re.Pattern[bytes]) -> int:
-    """Where the first boundary after `start` ends. One that lies across two blocks is missed: the next one serves."""
+    """Return the end of the first boundary after `start`; one that crosses two blocks is missed."""
     while start < size:
         stream.seek(start)
         block = stream.read(BLOCK)
@@ -142,3 +215,119 @@ def _count_lines(stream: BinaryIO, start: int, end: int) -> int:
         count += block.count(b"\n")
         start += len(block)
     return count
+
+
+# --- one file, by format
+
+
+def _read_file(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[Document]:
+    """Yield the documents of a file, or of a byte range that starts and ends between documents."""
+    if file.format not in (".txt", *CONLL_FORMATS):
+        return _tidy(file, stats, _rows(file, settings, stats, span))
+    blocks = decode_blocks(file, settings.codec, stats, span.start, span.end)
+    if file.format in CONLL_FORMATS:
+        return _tidy(file, stats, _conll_documents(file, lines(file.path, blocks, span.line)))
+    if file.document_unit == "line":
+        return _tidy(file, stats, lines(file.path, blocks, span.line))
+    if file.document_unit == "file":
+        return _tidy(file, stats, _whole(file, blocks))
+    return _tidy(file, stats, _paragraphs(file, blocks, span.line))
+
+
+def _tidy(file: InputFile, stats: ReadStats, numbered: Iterable[tuple[int, str]]) -> Iterator[Document]:
+    """Strip the texts, convert line ends to those of Unix and skip empty ones."""
+    for line, text in numbered:
+        tidy = text.strip()
+        if tidy:
+            yield Document(tidy.replace("\r\n", "\n") if "\r" in tidy else tidy, f"{file.path}:{line}")
+        elif file.format != ".txt":  # in a .txt file it is a blank line
+            stats.empty_documents += 1
+
+
+def _rows(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each row; nulls are skipped and counted."""
+    columns = TableSchema((settings.column,), hint="choose one with --column")
+    for number, (value,) in iter_rows(file, columns, settings.codec, stats, span):
+        if value is None:
+            stats.null_values += 1
+        else:
+            yield number, value
+
+
+def _paragraphs(file: InputFile, blocks: Iterable[str], line: int) -> Iterator[tuple[int, str]]:
+    hint = "if each line is a document, use --document-unit line; else put blank lines between documents"
+    for run in split_at(blocks, _paragraph_end, LIMIT, _too_long(file, "paragraph", hint)):
+        start = 0
+        for end in (*(match.end() for match in BLANK_LINE.finditer(run)), len(run)):
+            text = run[start:end]
+            yield line + text.count("\n", 0, len(text) - len(text.lstrip())), text
+            line += text.count("\n")
+            start = end
+
+
+def _paragraph_end(block: str) -> int:
+    if found := block.rfind("\n\n") + 1:
+        return found + 1
+    ends = [match.end() for match in BLANK_LINE.finditer(block)]  # Windows line ends, spaces on the blank line
+    return ends[-1] if ends else 0
+
+
+def _whole(file: InputFile, blocks: Iterable[str]) -> Iterator[tuple[int, str]]:
+    too_long = _too_long(file, "file", "split it, or use --document-unit blank-line or line")
+    yield from ((1, text) for text in split_at(blocks, lambda block: 0, LIMIT, too_long))
+
+
+def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each document of a CoNLL or CoNLL-U file, one sentence per line.
+
+    A document starts at `# newdoc` or `-DOCSTART-`; without such marks the file is one document. A sentence is its
+    `# text` comment or, if there is none, its word forms joined by spaces.
+    """
+    sentences: list[str] = []
+    words: list[list[str]] = []
+    text, size, first = "", 0, 1
+
+    def finish_sentence() -> None:
+        nonlocal text, size
+        if sentence := text or _join_forms(words, file.format):
+            sentences.append(sentence)
+            size += len(sentence)
+        text = ""
+        words.clear()
+
+    for number, line in numbered:
+        if DOCUMENT_MARK.match(line):
+            finish_sentence()
+            if sentences:
+                yield first, "\n".join(sentences)
+            sentences, size, first = [], 0, number
+        elif not line or line.isspace():
+            finish_sentence()
+        elif found := SENTENCE_TEXT.match(line):
+            text = found[1].strip()
+        elif not line.startswith("#") or "\t" in line:  # "#" may itself be a word
+            words.append(line.rstrip("\r").split("\t") if "\t" in line else line.split())
+        if size > LIMIT:
+            raise ValueError(_too_long(file, "document", "mark where documents start with # newdoc"))
+    finish_sentence()
+    if sentences:
+        yield first, "\n".join(sentences)
+
+
+def _join_forms(words: Sequence[Sequence[str]], suffix: str) -> str:
+    """Join the forms of a sentence's words; CoNLL-U says where no space follows and which words share one form."""
+    if suffix != ".conllu":
+        return " ".join(word[0] for word in words)
+    text, end = "", 0
+    for word in words:
+        number, _, last = word[0].partition("-")
+        if len(word) < 2 or not number.isdecimal() or (not last and int(number) <= end):
+            continue  # an empty node, or a word inside the range before
+        if last.isdecimal():
+            end = int(last)
+        text += word[1] + ("" if "SpaceAfter=No" in word[-1] else " ")
+    return text.rstrip()
+
+
+def _too_long(file: InputFile, unit: str, hint: str) -> str:
+    return f"{file.path}: a {unit} of more than {LIMIT:,} characters; {hint}"

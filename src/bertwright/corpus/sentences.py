@@ -1,8 +1,8 @@
-"""Where sentences end, in English, Korean, Chinese and Japanese text, by rules.
+"""Sentence splitting by rules for English, Korean, Chinese and Japanese text.
 
-One compiled pattern finds every place where a sentence may end and looks at what follows (a lower-case word goes on);
-for a lone full stop the word before it decides (`Mr.`, `J.`, `U.S.`, `No. 5`). No text is lost: the sentences, joined,
-are the text up to white space.
+One compiled pattern finds every position where a sentence may end and checks what follows (a lower-case word continues
+the sentence). For a lone full stop, the word before it decides (`Mr.`, `J.`, `U.S.`, `No. 5`). No text is lost: the
+sentences, joined, equal the text up to white space.
 """
 
 from __future__ import annotations
@@ -10,60 +10,60 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-RULES_VERSION = 1  # counts up with every change of what comes out; a token store remembers its rules
-LONGEST = 10_000  # characters; text without any end (tables, base64) is cut here, at white space if there is some
+RULES_VERSION = 1  # to be raised with every change of the output; a token store records it
+LONGEST = 10_000  # characters; text without sentence ends (tables, base64) is cut here, at white space if possible
 
 LOWER = "".join(letter for letter in map(chr, range(0x0590)) if letter.islower())  # Latin, Greek, Cyrillic, Armenian
 OPEN = "\"'“‘«(\\[{「『【《〈（*_"
 CLOSE = "\"'”’»)\\]}」』】》〉）*_"
-CLOSE_ONLY = "”’»)\\]}」』】》〉）"  # never opens anything, as a straight quote may
+CLOSE_ONLY = "”’»)\\]}」』】》〉）"  # never opens a quotation, as a straight quote may
 SAID = (
     "said|asked|cried|replied|answered|exclaimed|[ie]nquired|repeated|returned|demanded|muttered|murmured|whispered"
     "|shouted|called|added|began|continued|interrupted|observed|remarked|thought"
 )
 
-# First one character class, so that the search skips to candidates at the speed of a scan; then what must surround it.
+# One character class comes first, so that the search skips to candidates at the speed of a scan; then the conditions.
 _HEAD, _WIDE_HEAD = r"[.!?\n\r]", r"[.!?…\n\r。！？｡니]"
 _ENDS = rf"""
-    (?<=[\n\r]) \s*+                              # a line end that `split_sentences` left in place
+    (?<=[\n\r]) \s*+                              # a line end that `_unwrap` has not joined
   | (?<=[.!?…]) (?<![.!?…][.!?…]) HELD            # the first of a run: .  ?!  ...
     [.!?…]*+
     (?: [.!?…{CLOSE}] | \[[\w ]{{1,20}}\] ){{0,20}}+   # closing quotes, brackets, a footnote's [2]; bounded, since
                                                   # `.).).)…` would be read to its end from every one of its stops
     \s++
-    (?! (?! \(\w{{1,3}}\) ) [{OPEN}]*+ (?: [–—-]++ [ ]?+ [{OPEN}]*+ )?+ [{LOWER}]   # lower case goes on
+    (?! (?! \(\w{{1,3}}\) ) [{OPEN}]*+ (?: [–—-]++ [ ]?+ [{OPEN}]*+ )?+ [{LOWER}]   # lower case continues
       | (?<=[!?]["”'’]\s) (?! (?: He | She | It | They | We | You ) \b ) (?: [A-Z][\w.]*+ [ ] ){{1,2}} (?: {SAID} ) \b
       | [.,;:!?…{CLOSE_ONLY}] QUOTED )            # “Who?” Mr. Hale asked.
 """
 _WIDE_ENDS = rf"""
-  | (?<=[。！？｡]) (?<![。！？｡!?…][。！？｡]) [。！？｡!?…]*+         # needs no space after it
-    (?: [{CLOSE}]++ (?! [ぁ-ん、，] ) | (?! [{CLOSE}、，] ) ) \s*+     # 「…。」と goes on
+  | (?<=[。！？｡]) (?<![。！？｡!?…][。！？｡]) [。！？｡!?…]*+         # no space is needed after it
+    (?: [{CLOSE}]++ (?! [ぁ-ん、，] ) | (?! [{CLOSE}、，] ) ) \s*+     # 「…。」と continues
   | (?<=[가-힣][.!?]) (?<! [^다요죠까음함됨임] [.] ) [.!?]*+
     (?= [가-힣A-Z0-9(“‘「『<※■▶○] )                                  # 했습니다.그러나
   | (?<=니) 다 \s++
     (?! 라[고는며] | [하이]?[고며] | 만\b | [.,;:!?…{CLOSE}] )          # 바랍니다 그리고
 """
-# After anything but a verb's ending, dots are a pause: 나는… 모르겠다.
+# Dots are a pause, except after the ending of a verb: 나는… 모르겠다.
 _HELD = r"(?! (?: (?<=…) | (?=[.…]) ) (?<=[가-힣][.…]) (?<![다요죠까음함됨임네지오군걸][.…]) [.…]*+ \s++ [가-힣] )"
 _QUOTED = r"| 이?라[고는며] | 하?[고며]\s"  # “간다.” 라고 말했다.
 
-# Pure ASCII text, which Python knows at once, needs only half of it.
+# ASCII text, which Python detects in constant time, needs only half of the pattern.
 _ASCII_END = re.compile(f"{_HEAD} (?: {_ENDS.replace('HELD', '').replace('QUOTED', '')} )", re.VERBOSE)
 _END = re.compile(
     f"{_WIDE_HEAD} (?: {_ENDS.replace('HELD', _HELD).replace('QUOTED', _QUOTED)} {_WIDE_ENDS} )", re.VERBOSE
 )
 
-# After these a name or a number follows: never an end.
+# A name or a number follows these: never an end.
 _TITLES = frozenset(
     "Mr Mrs Ms Messrs Mme Mlle Dr Prof St Rev Hon Gen Col Capt Lt Sgt Maj Cpl Cmdr Adm Gov Sen Rep Pres Supt Fr Mt Ft "
     "Sta Ste Msgr Mons Esq vs v viz cf eg ie ca approx al".split()
 )
-# After these a number makes the stop an abbreviation's: No. 5, Fig. 3, Sept. 11.
+# If a number follows, the full stop is that of an abbreviation: No. 5, Fig. 3, Sept. 11.
 _COUNTED = frozenset(
     "No Nos no nos Fig Figs fig figs Vol vol Vols vols Ch ch Chap chap Sec sec Sect Art art p pp P Pp l ll Eq eq Ex "
     "Jan Feb Mar Apr Jun Jul Aug Sept Sep Oct Nov Dec c ca verse Op op Rs Tab tab r b d m fl".split()
 )
-# After these, and after initials (J., U.S., p.m.), a capital decides nothing; a word that starts sentences does.
+# After these, and after initials (J., U.S., p.m.), a capital letter proves nothing; a word that starts sentences does.
 _OPEN_ENDED = frozenset("Jr Sr Inc Ltd Co Corp Bros Ave Blvd Rd Sq Univ Dept Assn etc Ph Dist Cie Mfg Ry Hwy".split())
 _STARTS_SENTENCE = re.compile(
     r"[\"'“‘(\[]*(?:The|A|An|I|He|She|It|We|You|They|This|That|These|Those|There|Then|In|On|At|As|But|And|Or|For|From|If"
@@ -75,10 +75,10 @@ _MARKER = re.compile(r"\W*(?:\d{1,3}|[ivxlcIVXLC]{1,5}|[A-Za-z가-하])\W*")  # 
 
 
 def split_sentences(text: str) -> list[str]:
-    """Give the sentences of a text in order, without white space at their ends, none of them empty.
+    """Split a text into sentences, in order, stripped and not empty.
 
-    Blank lines end sentences. A single line end does too, except in text whose lines were wrapped at a width, where
-    it is read as a space. More than 10,000 characters without an end are cut at white space.
+    Blank lines end sentences. So do single line ends, except in text whose lines were wrapped at a width, where they
+    are read as spaces. More than 10,000 characters without an end are cut at white space.
 
     >>> split_sentences('Mr. Hale paid $3.50 at 5 p.m. “Well!” he said. “Is it No. 5?” It was...')
     ['Mr. Hale paid $3.50 at 5 p.m.', '“Well!” he said.', '“Is it No. 5?”', 'It was...']
@@ -87,40 +87,40 @@ def split_sentences(text: str) -> list[str]:
     """
     text = text.strip()
     if "\n" in text:
-        text = _unwrapped(text)
+        text = _unwrap(text)
     sentences: list[str] = []
     start = 0
     for match in (_ASCII_END if text.isascii() else _END).finditer(text):
-        place, end = match.span()
-        if text[place] == "." and text[place + 1] == " " and not text[place + 2 : end].strip(" "):
-            word = text.rfind(" ", start, place) + 1 or start
-            if _goes_on(text, word, place, end):
+        stop, end = match.span()
+        if text[stop] == "." and text[stop + 1] == " " and not text[stop + 2 : end].strip(" "):
+            word = text.rfind(" ", start, stop) + 1 or start
+            if _is_continued(text, word, stop, end):
                 continue
-            if _is_item(text, start, word, place, end):
+            if _is_item(text, start, word, stop, end):
                 end = word
         if end - start < 9 and text[end - 1] == " " and _MARKER.fullmatch(text, start, end):
-            continue  # the number of a list's item or of a heading belongs to what follows
+            continue  # the number of a list item or heading belongs to the text that follows
         sentences.append(text[start:end].rstrip())
         start = end
     if start < len(text):
         sentences.append(text[start:])
     if len(text) > LONGEST:
-        return [part for sentence in sentences for part in _cut(sentence)]
+        return [chunk for sentence in sentences for chunk in _cut(sentence)]
     return sentences
 
 
-def _is_item(text: str, start: int, place: int, stop: int, after: int) -> bool:
-    """Whether the number before the full stop opens a list's item amid Korean or Chinese text: 동기 2. 사업의 목적."""
-    return start < place and stop - place < 3 and text[place:stop].isdigit() and text[after : after + 1] >= "\u1100"
+def _is_item(text: str, start: int, word: int, stop: int, after: int) -> bool:
+    """Return whether the number before the full stop opens a list item in Korean or Chinese: 동기 2. 사업의 목적."""
+    return start < word and stop - word < 3 and text[word:stop].isdigit() and text[after : after + 1] >= "\u1100"
 
 
-def _goes_on(text: str, place: int, stop: int, after: int) -> bool:
-    """Whether the full stop after the word at `place` belongs to an abbreviation, an initial or a date."""
-    word = text[place:stop].rpartition("-")[2].lstrip("\"'“‘«([—–_*")
+def _is_continued(text: str, begin: int, stop: int, after: int) -> bool:
+    """Return whether the full stop after the word at `begin` belongs to an abbreviation, an initial or a date."""
+    word = text[begin:stop].rpartition("-")[2].lstrip("\"'“‘«([—–_*")
     if word in _TITLES:
         return True
     following = text[after : after + 1]
-    if word.isdigit() and text[place - 2 : place] == ". " and text[place - 3].isdigit():
+    if word.isdigit() and text[begin - 2 : begin] == ". " and text[begin - 3].isdigit():
         return True  # 2019. 4. 16. 발표
     if following.isdigit():
         if word.isdigit():
@@ -139,21 +139,23 @@ _LINE_START = re.compile(r"\n[^\S\n]*(?=\S)")
 _LOWER_START = re.compile(rf"\n[^\S\n]*[{LOWER}]")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _SPACED_BLANK = re.compile(r"\n[^\S\n]+(?=\n)")
-_WINDOW = 1 << 14  # characters looked at, at three places of a long text
-_WRAP_SHARE = 0.4  # wrapped English prose: 0.7 to 0.8 of its lines start in lower case; a paragraph a line: below 0.1
+_WINDOW = 1 << 14  # characters; a long text is judged by three windows
+_WRAP_SHARE = (
+    0.4  # wrapped English prose: 0.7 to 0.8 of the lines start in lower case; one paragraph per line: below 0.1
+)
 _FULL_LINE = 45  # characters; verse is mostly shorter
 _LINE_END = ".!?…:;。！？\"'”’)]」』"
 
 
-def _unwrapped(text: str) -> str:
-    """Make line ends that are mere wrapping spaces, if the text is wrapped; leave those that end something."""
+def _unwrap(text: str) -> str:
+    """Turn the line ends of wrapped text into spaces; blank lines become carriage returns, which end sentences."""
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     if not _is_wrapped(text):
         return text
     if "\n " in text or "\n\t" in text:
         text = _SPACED_BLANK.sub("\n", text)
-    return text.replace("\n\n", "\r").replace("\n", " ")  # \r, white space too, keeps the paragraphs apart
+    return text.replace("\n\n", "\r").replace("\n", " ")  # \r is white space, too
 
 
 def _is_wrapped(text: str) -> bool:
@@ -165,7 +167,7 @@ def _is_wrapped(text: str) -> bool:
         return False
     if len(_LOWER_START.findall(text)) >= _WRAP_SHARE * breaks:
         return True
-    # Too few lines to tell, or a script without case: full lines that end in the middle of something were wrapped.
+    # With few lines, or in a script without case: full lines without punctuation at the end were wrapped.
     lines = [line.rstrip() for line in text.split("\n") if line and not line.isspace()]
     width = max(map(len, lines))
     full = max(0.7 * width, _FULL_LINE if text.isascii() else 0)
@@ -174,26 +176,26 @@ def _is_wrapped(text: str) -> bool:
 
 
 def _cut(sentence: str) -> list[str]:
-    """Cut what is longer than anything that reads as a sentence, at white space where there is some."""
-    parts: list[str] = []
+    """Cut a sentence of more than LONGEST characters, at white space if possible."""
+    chunks: list[str] = []
     start = 0
     while len(sentence) - start > LONGEST:
         space = sentence.rfind(" ", start + LONGEST // 2, start + LONGEST)
         end = space if space > 0 else start + LONGEST
-        parts.append(sentence[start:end].rstrip())
+        chunks.append(sentence[start:end].rstrip())
         start = end + (space > 0)
-    parts.append(sentence[start:])
-    return [part for part in parts if part and not part.isspace()]
+    chunks.append(sentence[start:])
+    return [chunk for chunk in chunks if chunk and not chunk.isspace()]
 
 
 def make_sentence_splitter(kind: str) -> Callable[[str], list[str]]:
-    """Give the splitter that `CorpusSettings.sentences` names: `rules`, or `line` for one sentence a line."""
+    """Return the splitter named by `CorpusSettings.sentence_splitter`: `rules`, or `line` for one sentence per line."""
     if kind == "rules":
         return split_sentences
     if kind == "line":
-        return _lines
-    raise ValueError(f"sentences is {kind!r}; known are 'rules' and 'line'")
+        return _split_lines
+    raise ValueError(f"sentence_splitter is {kind!r}; expected 'rules' or 'line'")
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     return [tidy for line in text.split("\n") if (tidy := line.strip())]

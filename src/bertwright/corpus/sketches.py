@@ -1,4 +1,4 @@
-"""Counting in bounded memory: lengths, different strings, frequent lines, characters."""
+"""Counters of bounded memory: lengths, distinct strings, frequent lines, characters."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from tokenizers.normalizers import BertNormalizer
 
-HASHES = 1 << 20  # different strings remembered exactly; beyond it, a share of them chosen by their hash (error 0.1 %)
-SHOWN_LINES = 10
-FREQUENT = 100_000  # candidates for the most frequent lines; the rare ones are forgotten first
+MAX_HASHES = 1 << 20  # distinct strings counted exactly; of more, a sample by hash is counted (error 0.1 %)
+NUM_TOP_LINES = 10
+MAX_CANDIDATES = 100_000  # for the most frequent lines
 BUFFER = 1 << 20  # characters counted at a time
 
 
 @dataclass(frozen=True)
 class LengthSummary:
-    """How a length is distributed; above 1,000 the quantiles are right to three digits."""
+    """Mean and quantiles of a length; above 1,000 the quantiles are right to three digits."""
 
     mean: float
     smallest: int
@@ -32,13 +32,14 @@ class LengthSummary:
 
 @dataclass
 class LengthHistogram:
-    """A histogram of bounded size: lengths beyond 1,000 are rounded to three digits."""
+    """A histogram of bounded size: lengths above 1,000 are rounded to three digits."""
 
     counts: Counter[int] = field(default_factory=Counter)
     total: int = 0
     largest: int = 0
 
     def add(self, sizes: Iterable[int]) -> None:
+        """Count lengths."""
         for size in sizes:
             self.total += size
             self.largest = max(self.largest, size)
@@ -47,6 +48,7 @@ class LengthHistogram:
             self.counts[size] += 1
 
     def lengths(self) -> LengthSummary:
+        """Return mean and quantiles."""
         ordered, number = sorted(self.counts), self.counts.total()
         marks, passed, quantiles = [0.1, 0.5, 0.9, 0.99], 0, []
         for size in ordered:
@@ -60,14 +62,15 @@ class LengthHistogram:
 
 @dataclass
 class DistinctCounter:
-    """How many of many strings are different, in bounded memory: of too many, one in 2, 4, 8 … hashes is kept."""
+    """Estimate of the number of distinct strings, from the hashes of all or, of too many, a sample."""
 
-    limit: int = HASHES
+    limit: int = MAX_HASHES
     seen: set[int] = field(default_factory=set)
     total: int = 0
     mask: int = 0
 
     def add(self, strings: Iterable[str]) -> None:
+        """Count strings."""
         for string in strings:
             self.total += 1
             key = int.from_bytes(hashlib.blake2b(string.encode(), digest_size=8).digest(), "little")
@@ -78,36 +81,39 @@ class DistinctCounter:
             self.seen = {key for key in self.seen if not key & self.mask}
 
     def duplicates(self) -> float:
-        """The share that had come before."""
+        """Return the share of strings that are equal to an earlier one."""
         return max(0.0, 1 - len(self.seen) * (self.mask + 1) / self.total) if self.total else 0.0
 
 
 @dataclass
 class LossyCounter:
-    """The most frequent lines, by lossy counting: when there are too many candidates, the rarest are forgotten."""
+    """The most frequent lines, by lossy counting: among too many candidates, the rarest are dropped."""
 
     counts: Counter[str] = field(default_factory=Counter)
     floor: int = 1
 
     def add(self, lines: Iterable[str]) -> None:
+        """Count lines."""
         self.counts.update(lines)
-        while len(self.counts) > FREQUENT:
+        while len(self.counts) > MAX_CANDIDATES:
             self.counts = Counter({line: count for line, count in self.counts.items() if count > self.floor})
-            self.floor += len(self.counts) > FREQUENT // 2
+            self.floor += len(self.counts) > MAX_CANDIDATES // 2
 
     def top(self) -> tuple[tuple[str, int], ...]:
-        return tuple((line, count) for line, count in self.counts.most_common(SHOWN_LINES) if count > 1)
+        """Return the most frequent lines that occur more than once, with their counts."""
+        return tuple((line, count) for line, count in self.counts.most_common(NUM_TOP_LINES) if count > 1)
 
 
 @dataclass
 class CharacterCounter:
-    """How often each character occurs."""
+    """Number of occurrences of each character."""
 
     waiting: list[str] = field(default_factory=list)
     size: int = 0
     counts: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0x110000, np.int64))
 
     def add(self, text: str) -> None:
+        """Count the characters of a text."""
         self.waiting.append(text)
         self.size += len(text)
         if self.size >= BUFFER:
@@ -121,18 +127,19 @@ class CharacterCounter:
         self.waiting, self.size = [], 0
 
     def found(self) -> dict[str, int]:
+        """Return the counts of the characters that occurred."""
         self._flush()
         return {chr(code): int(self.counts[code]) for code in np.flatnonzero(self.counts)}
 
 
-# Asked itself, since its rules are of another Unicode version than Python's: U+200B and U+00AD go, U+0890 stays.
+# The tokenizer's own rules: its Unicode version differs from Python's, as for U+200B, U+00AD and U+0890.
 _CLEANING = BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False)
 
 
 def is_deleted(char: str) -> bool:
-    """Is this one of the characters that a BERT tokenizer deletes, all but U+FFFD, which is counted apart?
+    r"""Return whether a BERT tokenizer deletes this character; False for U+FFFD, which is counted separately.
 
-    >>> [is_deleted(char) for char in ("\\x07", "\\f", "\\u200b", "\\n", "\\u3000", "\\ufffd")]
+    >>> [is_deleted(char) for char in ("\x07", "\f", "\u200b", "\n", "\u3000", "\ufffd")]
     [True, True, True, False, False, False]
     """
     return char != "\ufffd" and not _CLEANING.normalize_str(char)
@@ -145,8 +152,8 @@ _SCRIPTS = frozenset(
 _NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "HIRAGANA": "Kana", "KATAKANA": "Kana", "KATAKANA-HIRAGANA": "Kana"}
 
 
-def scripts(letters: dict[str, int]) -> dict[str, float]:
-    """Share of letters by script, largest first. A letter's script is the first word of its Unicode name."""
+def script_shares(letters: dict[str, int]) -> dict[str, float]:
+    """Return the share of letters by script, largest first; the first word of a letter's Unicode name is its script."""
     found: Counter[str] = Counter()
     for letter, count in letters.items():
         word = unicodedata.name(letter, "OTHER").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ").split()[0]

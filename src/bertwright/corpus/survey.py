@@ -1,13 +1,19 @@
-"""What a corpus is like, measured in one pass and bounded memory, before any money is spent on it."""
+"""Survey of a corpus: its figures, measured in one pass and bounded memory."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bertwright.corpus.documents import CorpusSettings, InputFile, ReadStats, nothing_read, read_shard, shard_corpus
+from bertwright.corpus.documents import (
+    CorpusSettings,
+    check_corpus,
+    describe_empty_corpus,
+    read_shard,
+    shard_corpus,
+)
 from bertwright.corpus.sentences import make_sentence_splitter
 from bertwright.corpus.sketches import (
     CharacterCounter,
@@ -16,12 +22,12 @@ from bertwright.corpus.sketches import (
     LengthSummary,
     LossyCounter,
     is_deleted,
-    scripts,
+    script_shares,
 )
-from bertwright.io.sources import check_inputs
+from bertwright.io.decoding import ReadStats
+from bertwright.io.sources import InputFile
 
-PIECE = 1 << 22  # bytes between two reports of progress
-SMALL = 1_000_000  # words
+SHARD_BYTES = 1 << 22  # between two reports of progress
 LONG_LINE = 100_000  # characters
 LONG_WORD = 120  # characters
 BLOB = re.compile(rf"[A-Za-z0-9+/=_-]{{{LONG_WORD},}}")  # base64, hashes, minified code
@@ -30,17 +36,17 @@ TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[a-z]{2,6}|#\d{1,5});")
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file that cannot be read, at all or from some place on."""
+    """A file that cannot be read, or only up to an error in it."""
 
     path: str
     message: str
-    """Its name, what is wrong, where, and the way out."""
+    """File, location, error and fix."""
     documents: int
-    """So many stand before that place, and count."""
+    """Number of documents before the error; they are in the figures."""
 
     @property
     def reason(self) -> str:
-        """The same without its name.
+        """The message without the name of the file.
 
         >>> Unreadable("a.csv", "a.csv, line 3: 2 columns expected", 1).reason
         'line 3: 2 columns expected'
@@ -49,7 +55,7 @@ class Unreadable:
 
 
 class UnreadableCorpusError(ValueError):
-    """No file of the corpus can be read; `unreadable` has them all."""
+    """Raised if no file of a corpus can be read; `unreadable` lists the files."""
 
     def __init__(self, message: str, unreadable: tuple[Unreadable, ...]) -> None:
         super().__init__(message)
@@ -58,11 +64,11 @@ class UnreadableCorpusError(ValueError):
 
 @dataclass(frozen=True)
 class Survey:
-    """What `survey` found. Shares lie between 0 and 1; lengths are in characters unless their name says otherwise."""
+    """Figures of a corpus. Shares are between 0 and 1; lengths are in characters unless their name says otherwise."""
 
     files: int
     unreadable: tuple[Unreadable, ...]
-    """Files that every later stage would refuse; those without a document before the bad place are not in `files`."""
+    """Files that stop every later stage. `files` counts those among them with documents before the error."""
     bytes_on_disk: int
     bytes_of_text: int
     documents: int
@@ -94,7 +100,7 @@ class Survey:
 
 @dataclass
 class _Totals:
-    """All that one pass adds up."""
+    """Sums and sketches of one pass."""
 
     split: Callable[[str], list[str]]
     documents: LengthHistogram = field(default_factory=LengthHistogram)
@@ -107,6 +113,7 @@ class _Totals:
     oddities: Counter[str] = field(default_factory=Counter)
 
     def add(self, text: str) -> None:
+        """Add a document."""
         sentences = self.split(text)
         lines = [tidy for line in text.split("\n") if (tidy := line.strip())]
         self.documents.add([len(text)])
@@ -125,30 +132,67 @@ class _Totals:
         self.oddities["blobs"] += sum(BLOB.search(word) is not None for word in long)
         self.oddities["tags"] += len(TAG.findall(text)) if "<" in text or "&" in text else 0
 
+    def summarize(self, read: Sequence[InputFile], unreadable: Sequence[Unreadable], stats: ReadStats) -> Survey:
+        """Return the figures of all documents added."""
+        characters = self.characters.found()
+        letters = {char: count for char, count in characters.items() if char.isalpha()}
+        number = sum(letters.values()) or 1
+        return Survey(
+            files=len(read),
+            unreadable=tuple(unreadable),
+            bytes_on_disk=sum(file.size for file in read),
+            bytes_of_text=stats.bytes_read,
+            documents=self.texts.total,
+            sentences=self.per_document.total,
+            words=self.oddities["words"],
+            characters=self.documents.total,
+            document_lengths=self.documents.lengths(),
+            sentence_lengths=self.sentences.lengths(),
+            sentences_per_document=self.per_document.lengths(),
+            one_sentence_documents=self.per_document.counts[1] / self.texts.total,
+            scripts=script_shares(letters),
+            upper_case=sum(count for char, count in letters.items() if char.isupper()) / number,
+            lines=self.lines.total,
+            duplicate_lines=self.lines.duplicates(),
+            duplicate_documents=self.texts.duplicates(),
+            frequent_lines=self.frequent.top(),
+            bad_bytes=stats.invalid_sequences,
+            first_bad_bytes=stats.first_bad,
+            null_values=stats.null_values,
+            empty_documents=stats.empty_documents,
+            control_characters=sum(count for char, count in characters.items() if is_deleted(char)),
+            replacement_characters=characters.get("\ufffd", 0),
+            long_lines=self.oddities["long lines"],
+            long_words=self.oddities["long words"],
+            urls=self.oddities["urls"],
+            blobs=self.oddities["blobs"],
+            tags=self.oddities["tags"],
+        )
+
 
 def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = None) -> Survey:
-    """Read the whole corpus once and say what it is like; bytes that are not UTF-8 are counted, not refused.
+    """Measure a corpus in one pass; invalid bytes are counted and do not stop it.
 
-    A file that cannot be read (a binary one, a broken row) is found out about like everything else: it is listed, and
-    the figures are those of the others and of what stands before the broken row. `progress` is told how many more
-    bytes on disk have been read. Raises ValueError for inputs that name nothing, or a file twice, and where there is no
-    document at all: UnreadableError if that is since files cannot be read.
+    A file that cannot be read (a binary one, a broken row) is listed; the figures include its documents before the
+    error. `progress` receives the number of bytes on disk read since its last call.
+    Raises ValueError for inputs that name no file, or a file twice, and for a corpus without documents:
+    UnreadableCorpusError if that is because files cannot be read.
     """
     lenient = replace(settings, encoding_errors="replace")
-    inputs, refused = check_inputs(settings)
-    unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in refused.items()]
-    findings = ReadStats()
+    inputs, failed = check_corpus(settings)
+    unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in failed.items()]
+    stats = ReadStats()
     totals = _Totals(make_sentence_splitter(settings.sentence_splitter))
     read: list[InputFile] = []
     for file in inputs:
         before, done = totals.texts.total, 0
         try:
-            for piece in shard_corpus(settings, PIECE, [file]):
-                for document in read_shard(lenient, piece, findings):
+            for shard in shard_corpus(settings, SHARD_BYTES, [file]):
+                for document in read_shard(lenient, shard, stats):
                     totals.add(document.text)
-                done += piece.size
+                done += shard.size
                 if progress:
-                    progress(piece.size)
+                    progress(shard.size)
             read.append(file)
         except (ValueError, OSError) as error:
             documents = totals.texts.total - before
@@ -157,45 +201,12 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
             if progress:
                 progress(file.size - done)
     if not totals.texts.total:
-        raise _nothing(settings, findings, unreadable)
-    characters = totals.characters.found()
-    letters = {char: count for char, count in characters.items() if char.isalpha()}
-    number = sum(letters.values()) or 1
-    return Survey(
-        files=len(read),
-        unreadable=tuple(unreadable),
-        bytes_on_disk=sum(file.size for file in read),
-        bytes_of_text=findings.bytes_read,
-        documents=totals.texts.total,
-        sentences=totals.per_document.total,
-        words=totals.oddities["words"],
-        characters=totals.documents.total,
-        document_lengths=totals.documents.lengths(),
-        sentence_lengths=totals.sentences.lengths(),
-        sentences_per_document=totals.per_document.lengths(),
-        one_sentence_documents=totals.per_document.counts[1] / totals.texts.total,
-        scripts=scripts(letters),
-        upper_case=sum(count for char, count in letters.items() if char.isupper()) / number,
-        lines=totals.lines.total,
-        duplicate_lines=totals.lines.duplicates(),
-        duplicate_documents=totals.texts.duplicates(),
-        frequent_lines=totals.frequent.top(),
-        bad_bytes=findings.invalid_sequences,
-        first_bad_bytes=findings.first_bad,
-        null_values=findings.null_values,
-        empty_documents=findings.empty_documents,
-        control_characters=sum(count for char, count in characters.items() if is_deleted(char)),
-        replacement_characters=characters.get("\ufffd", 0),
-        long_lines=totals.oddities["long lines"],
-        long_words=totals.oddities["long words"],
-        urls=totals.oddities["urls"],
-        blobs=totals.oddities["blobs"],
-        tags=totals.oddities["tags"],
-    )
+        raise _nothing(settings, stats, unreadable)
+    return totals.summarize(read, unreadable, stats)
 
 
 def _reason(path: str, error: ValueError | OSError) -> str:
-    """What is wrong with a file: a message of ours names it, one of the system's may not.
+    """Return an error message that starts with the file's name; those of the system may lack it.
 
     >>> _reason("a.txt", PermissionError(13, "Permission denied"))
     'a.txt: Permission denied'
@@ -203,101 +214,10 @@ def _reason(path: str, error: ValueError | OSError) -> str:
     return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
-def _nothing(settings: CorpusSettings, findings: ReadStats, unreadable: list[Unreadable]) -> ValueError:
+def _nothing(settings: CorpusSettings, stats: ReadStats, unreadable: list[Unreadable]) -> ValueError:
     if not unreadable:
-        return ValueError(nothing_read(settings, findings))
+        return ValueError(describe_empty_corpus(settings, stats))
     reason = unreadable[0].message
     if len(unreadable) > 1:
-        reason = f"not one document: {len(unreadable):,} files cannot be read, the first is {reason}"
+        reason = f"no documents: {len(unreadable):,} files cannot be read, the first is {reason}"
     return UnreadableCorpusError(reason, tuple(unreadable))
-
-
-def diagnose(survey: Survey) -> list[str]:
-    """What will hurt pre-training, each with its figure and the way out; empty when nothing will."""
-    return [
-        *_file_warnings(survey),
-        *_document_warnings(survey),
-        *_repetition_warnings(survey),
-        *_character_warnings(survey),
-    ]
-
-
-def _file_warnings(survey: Survey) -> Iterator[str]:
-    if survey.unreadable:
-        yield (
-            f"{len(survey.unreadable):,} files cannot be read, and every later stage stops at the first of them. Mend "
-            "them, move them away, or name the others by a glob such as folder/**/*.txt."
-        )
-
-
-def _document_warnings(survey: Survey) -> Iterator[str]:
-    if survey.documents == 1:
-        yield (
-            "There is one document only: no sentence pair from another document, so no next-sentence negatives. Put "
-            "blank lines between documents, or give one file a document (--document-unit file)."
-        )
-    elif survey.one_sentence_documents > 0.5:
-        yield (
-            f"{survey.one_sentence_documents:.0%} of the documents are a single sentence, which has no next one. If "
-            "blank lines end paragraphs here, say what a document is (--document-unit file, or file= before an input); "
-            "otherwise train with the masked-LM objective alone."
-        )
-    elif survey.sentences_per_document.mean < 4:
-        yield (
-            f"Documents have {survey.sentences_per_document.mean:.1f} sentences on average, fewer than two segments of "
-            "128 tokens need; most sequences will be short. Whole files or articles as documents serve better."
-        )
-    if survey.words < SMALL and "Han" not in survey.scripts and "Kana" not in survey.scripts:
-        yield (
-            f"{survey.words:,} words are little text: BERT saw 3,300 million (section 3.1). Under {SMALL:,}, expect a "
-            "model that learns frequent words and repeats them; add text, or start from a released model."
-        )
-    if survey.sentence_lengths.p99 > 2_000:
-        yield (
-            f"One sentence in a hundred is longer than {survey.sentence_lengths.p99:,} characters: text without "
-            "punctuation, tables or code. Sentences of more than 10,000 characters are cut."
-        )
-
-
-def _repetition_warnings(survey: Survey) -> Iterator[str]:
-    if survey.duplicate_documents > 0.01:
-        yield (
-            f"{survey.duplicate_documents:.1%} of the documents repeat an earlier one word for word; they train the "
-            "model to recite, and leak into held-out text unless they fall together. Remove them."
-        )
-    if survey.duplicate_lines > 0.1:
-        yield f"{survey.duplicate_lines:.1%} of the lines repeat an earlier one: headers, footers, menus? Remove them."
-    line, count = max(survey.frequent_lines, key=lambda item: item[1], default=("", 0))
-    if len(line) >= 20 and count > max(20, survey.documents // 10):
-        yield f"Boilerplate: {line[:70]!r} occurs {count:,} times. Remove such lines before training."
-
-
-def _character_warnings(survey: Survey) -> Iterator[str]:
-    if survey.bad_bytes:
-        yield (
-            f"{survey.bad_bytes:,} byte sequences are not UTF-8 (first: {survey.first_bad_bytes}). Convert the file, "
-            "or read them as U+FFFD with --encoding-errors replace; without either, every later stage stops there."
-        )
-    if survey.replacement_characters > survey.bad_bytes:
-        number = survey.replacement_characters - survey.bad_bytes
-        yield f"{number:,} U+FFFD stand in the text itself: characters lost in an earlier conversion. Convert again."
-    if survey.control_characters:
-        yield (
-            f"{survey.control_characters:,} control characters, or invisible ones such as U+200B (zero-width space) "
-            "and U+00AD (soft hyphen); the tokenizer drops them, joining what they part."
-        )
-    if survey.null_values:
-        yield f"{survey.null_values:,} rows have no text (null) and are left out."
-    if survey.empty_documents:
-        yield f"{survey.empty_documents:,} rows hold nothing but white space and are left out."
-    second = sorted(survey.scripts.values(), reverse=True)[1:2]
-    if second and second[0] > 0.05 and not {"Kana", "Hangul"} & set(list(survey.scripts)[:2]):
-        shares = ", ".join(f"{script} {share:.0%}" for script, share in list(survey.scripts.items())[:3])
-        yield f"Mixed scripts ({shares}): they share one vocabulary; make it larger, or train one model for each."
-    if survey.tags > survey.words / 200:
-        apart = survey.words // survey.tags
-        yield f"{survey.tags:,} HTML tags and entities: markup, one to {apart} words. Extract the text."
-    if survey.blobs > survey.documents / 10 and survey.blobs > 10:
-        yield f"{survey.blobs:,} strings of 120 or more letters and digits without a space (base64, code). Remove them."
-    if survey.long_lines:
-        yield f"{survey.long_lines:,} lines are longer than {LONG_LINE:,} characters. Is this the right format?"

@@ -1,156 +1,201 @@
-"""Bytes on disk → text: decompression and UTF-8 in blocks, with messages that say where the damage is."""
+"""Text from bytes: decompression and decoding in blocks, with errors that name the file and the byte."""
 
 from __future__ import annotations
 
 import bz2
 import codecs
 import gzip
+import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import zstandard
 
 from bertwright.io.sources import HF_SCHEME, NOT_SEEKABLE, InputFile, suffixes
 
-BLOCK = 1 << 20  # bytes decoded at a time: large enough that Python's share of the work vanishes
-ZSTD_WINDOW = 1 << 31  # bytes, as `zstd --long=31` of many public dumps has them; a small window takes less
-ZSTD_BLOCK = 1 << 14  # compressed bytes at a time: a block may grow a thousandfold, and must still fit into memory
-STDIN_NAME = "standard input"  # as messages show it
-STDIN = "-"  # in place of a text or a file: read what is piped in, as other commands have it
-BINARY_HEAD = 1 << 13  # a NUL this early means that the file was never text
+BLOCK = 1 << 20  # bytes decoded at a time; large enough that Python's own share of the time is negligible
+ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
+STDIN_NAME = "standard input"  # in messages
+STDIN = "-"  # on the command line, in place of a text or a file
+BINARY_HEAD = 1 << 13  # bytes; a file with a NUL among the first ones is binary
 
-MAGIC = {  # what plain text never starts with: every one of these would be a puzzling UTF-8 error further on
+MAGIC = {  # first bytes of formats that are often mistaken for plain text
     b"\x1f\x8b": "gzip data (name it .gz)",
     b"\x28\xb5\x2f\xfd": "Zstandard data (name it .zst)",
     b"BZh": "bzip2 data (name it .bz2)",
     b"PAR1": "a Parquet file (name it .parquet)",
     b"PK\x03\x04": "a ZIP archive (unpack it)",
     b"%PDF": "a PDF (extract its text)",
-    b"\xff\xfe\0\0": "UTF-32 (convert it: iconv -f UTF-32 -t UTF-8)",  # before UTF-16, which begins likewise
-    b"\xff\xfe": "UTF-16 (convert it: iconv -f UTF-16 -t UTF-8)",
-    b"\xfe\xff": "UTF-16 (convert it: iconv -f UTF-16 -t UTF-8)",
+}
+WIDE_MAGIC = {
+    b"\xff\xfe\0\0": "UTF-32 (read it with --encoding utf-32)",  # before UTF-16, whose mark is a prefix of it
+    b"\xff\xfe": "UTF-16 (read it with --encoding utf-16)",
+    b"\xfe\xff": "UTF-16 (read it with --encoding utf-16)",
 }
 
+FIX_FILE = "fix the file, or name its encoding with --encoding"
+FIX_INPUT = "convert the text to UTF-8"
+FIX_CORPUS = "name the encoding with --encoding, or read such bytes as U+FFFD with --encoding-errors replace"
 
-# What becomes of bytes that are no text. Where every word counts, as in examples of a task, nothing is read as U+FFFD,
-# and a message names no flag that is not there.
-OnBadBytes = Literal["error", "replace", "mend"]
-MEND = "mend the file, it must be UTF-8 throughout"
+EncodingErrors = Literal["strict", "replace"]
+
+
+@dataclass(frozen=True)
+class TextCodec:
+    """Encoding of a text and what happens to bytes that are not valid in it."""
+
+    encoding: str = "utf-8"
+    errors: EncodingErrors = "strict"
+    """strict: raise ValueError. replace: read each invalid sequence as U+FFFD and count it."""
+    hint: str = FIX_FILE
+    """Advice at the end of the error message."""
+
+    @property
+    def label(self) -> str:
+        """Name in messages."""
+        return "UTF-8" if self.is_utf8 else self.encoding
+
+    @property
+    def is_utf8(self) -> bool:
+        """True for UTF-8 with or without a byte order mark."""
+        return codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig")
+
+    @property
+    def is_wide(self) -> bool:
+        """True for UTF-16 and UTF-32, whose texts are full of NUL bytes."""
+        return codecs.lookup(self.encoding).name.startswith(("utf-16", "utf-32"))
 
 
 @dataclass
 class ReadStats:
-    """What was met on the way and did not stop the reading, to be reported."""
+    """Counts of what was read and of defects that did not stop the reading."""
 
     bytes_read: int = 0  # after decompression
     invalid_sequences: int = 0  # read as U+FFFD
-    first_bad: str = ""  # where the first of them stands
-    null_values: int = 0  # rows without a text, left out
-    empty_documents: int = 0  # rows or lines of nothing but white space, left out
-    max_short_rows: int = 0  # rows with too few columns, left out
-    first_short: str = ""  # where the first of them stands
+    first_bad: str = ""  # location and bytes of the first of them
+    null_values: int = 0  # skipped rows without a text
+    empty_documents: int = 0  # skipped rows or lines of white space
+    short_rows: int = 0  # skipped rows with too few columns
+    first_short: str = ""  # location of the first of them
 
 
-def read_text(path: str) -> Iterator[str]:
-    """The text of one file of any suffix, here or at hf://…, in blocks; .gz, .zst and .bz2 are unpacked.
+def is_splittable(encoding: str) -> bool:
+    """Return whether a file in this encoding can be split at line ends without decoding it.
 
-    Raises ValueError where there is no such file, and for anything but UTF-8.
+    >>> [is_splittable(name) for name in ("utf-8", "latin-1", "cp949", "utf-16", "cp037", "iso2022_jp")]
+    [True, True, True, False, False, False]
+    """
+    stateful = re.match("utf_?-?7|iso2022|hz", codecs.lookup(encoding).name)
+    return not stateful and "\n\n".encode(encoding).removeprefix(codecs.BOM_UTF8) == b"\n\n"
+
+
+def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the text of one file of any suffix in blocks; the path may be an hf:// one, the file .gz, .zst or .bz2.
+
+    Raises ValueError if there is no such file, or if it is not in the encoding.
     """
     if not path.startswith(HF_SCHEME) and not Path(path).is_file():
         if Path(path).is_dir():
             raise ValueError(f"{path}: a folder; name a file in it")
         raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else 'no such file'}")
     file = InputFile(path, 0, *suffixes(path), "file")
-    return decode_blocks(replace(file, size=file.local().stat().st_size), "mend", ReadStats())
+    return decode_blocks(replace(file, size=file.local().stat().st_size), TextCodec(encoding), ReadStats())
 
 
 def decode_blocks(
-    file: InputFile,
-    encoding_errors: OnBadBytes,
-    findings: ReadStats,
-    start: int = 0,
-    end: int | None = None,
+    file: InputFile, codec: TextCodec, stats: ReadStats, start: int = 0, end: int | None = None
 ) -> Iterator[str]:
-    """Give the text of a file (or of its bytes start … end, if it is not compressed) in blocks of about a megabyte.
+    """Yield the text of a file, or of its bytes `start` to `end` if it is not compressed, in blocks of about 1 MB.
 
-    Raises ValueError with the byte's place and the way out for anything but UTF-8; `replace` reads such bytes as
-    U+FFFD and counts them.
+    Raises ValueError with the byte's location for bytes that are invalid in the encoding, unless the codec replaces
+    them.
     """
-    return _texts(file.path, _blocks(file, start, end), encoding_errors, findings, start)
+    return _decode_all(file.path, _blocks(file, start, end), codec, stats, start)
 
 
 def check_stdin_alone(inputs: Sequence[str]) -> None:
-    """Raise ValueError where standard input is named beside files."""
+    """Raise ValueError if standard input is named beside files."""
     if STDIN in inputs and len(inputs) > 1:
-        raise ValueError(f"{STDIN} stands for standard input, which is read alone; name the files, or pipe them in")
+        raise ValueError(f"{STDIN} means standard input, which is read alone; name the files, or pipe them in")
 
 
-def read_stdin(encoding_errors: OnBadBytes, findings: ReadStats) -> Iterator[str]:
-    """Give the text that is piped in, in blocks as they come; the same errors as from a file, and for no input."""
+def read_stdin(codec: TextCodec, stats: ReadStats) -> Iterator[str]:
+    """Yield the text of standard input in blocks as they arrive; raises the errors of `decode_blocks`."""
     if sys.stdin is None:
         raise ValueError("standard input is closed; pipe text into the command, or name a file")
     stream = sys.stdin.buffer
-    return _texts(STDIN_NAME, iter(lambda: stream.read(BLOCK), b""), encoding_errors, findings, 0)
+    return _decode_all(STDIN_NAME, iter(lambda: stream.read(BLOCK), b""), codec, stats, 0)
 
 
-def _texts(
-    path: str, blocks: Iterable[bytes], encoding_errors: OnBadBytes, findings: ReadStats, offset: int
-) -> Iterator[str]:
-    """Blocks of bytes, the first of which stands at `offset`, as text."""
-    held = b""
+def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: ReadStats, offset: int) -> Iterator[str]:
+    """Decode consecutive blocks, the first of which starts at byte `offset` of the file."""
+    decoder = codecs.getincrementaldecoder("utf-8" if codec.is_utf8 else codec.encoding)("strict")
+    is_head = offset == 0
     for block in blocks:
-        if offset == 0 and not held:
-            block = _checked_head(path, block)
-            offset = 3 if block.startswith(codecs.BOM_UTF8) else 0
-            block = block[offset:]
-        findings.bytes_read += len(block)
-        data = held + block
-        text, used = _decode(path, data, offset, encoding_errors, findings, final=False)
-        offset, held = offset + used, data[used:]
-        yield text
-    if held:
-        yield _decode(path, held, offset, encoding_errors, findings, final=True)[0]
+        if is_head:
+            _check_head(path, block, codec)
+            if codec.is_utf8 and block.startswith(codecs.BOM_UTF8):
+                block, offset = block[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
+            is_head = False
+        stats.bytes_read += len(block)
+        yield _decode(path, block, offset, codec, decoder, stats)
+        offset += len(block)
+    if rest := _decode(path, b"", offset, codec, decoder, stats, final=True):
+        yield rest
 
 
-def _checked_head(path: str, block: bytes) -> bytes:
-    for magic, kind in MAGIC.items():
+def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
+    """Raise ValueError if the first bytes are those of another format."""
+    for magic, kind in (MAGIC if codec.is_wide else MAGIC | WIDE_MAGIC).items():
         if block.startswith(magic):
             raise ValueError(f"{path}: not text but {kind}")
-    if (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
-        raise ValueError(f"{path}, byte {nul}: a NUL byte; the file looks binary, not like UTF-8 text")
-    return block
+    if not codec.is_wide and (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
+        raise ValueError(f"{path}, byte {nul}: a NUL byte; the file is binary, not {codec.label} text")
 
 
 def _decode(
-    path: str, data: bytes, offset: int, policy: OnBadBytes, findings: ReadStats, *, final: bool
-) -> tuple[str, int]:
+    path: str,
+    block: bytes,
+    offset: int,
+    codec: TextCodec,
+    decoder: codecs.IncrementalDecoder,
+    stats: ReadStats,
+    final: bool = False,
+) -> str:
+    state = decoder.getstate()
+    start = offset - len(state[0])  # the decoder has saved an unfinished character
     try:
-        text, used = codecs.utf_8_decode(data, "strict", final)
+        text = decoder.decode(block, final)
         nul = text.find("\0")
         if nul < 0:
-            return text, used
-        place, bad = offset + len(text[:nul].encode()), b"\0"
+            return text
+        location, invalid = start + len(text[:nul].encode(codec.encoding, "replace")), b"\0"
     except UnicodeDecodeError as error:
-        place, bad = offset + error.start, data[error.start : error.end]
-    where = f"{path}, byte {place}: {bad.hex(' ')} is not UTF-8 text"
-    if policy != "replace":
-        flag = "convert the file, or read such bytes as U+FFFD with --encoding-errors replace"
-        raise ValueError(f"{where}; {MEND if policy == 'mend' else flag}")
-    text, used = codecs.utf_8_decode(data, "replace", final)
-    text = text.replace("\0", "\ufffd")
-    findings.invalid_sequences += text.count("\ufffd") - data[:used].count(b"\xef\xbf\xbd")
-    findings.first_bad = findings.first_bad or where
-    return text, used
+        location, invalid = start + error.start, bytes(error.object[error.start : error.end])
+    except UnicodeError as error:  # UTF-16 without a byte order mark
+        raise ValueError(f"{path}, byte {start}: {error}; name the byte order, as in utf-16-le") from None
+    where = f"{path}, byte {location}: {invalid.hex(' ')} is not {codec.label} text"
+    if codec.errors != "replace":
+        raise ValueError(f"{where}; {codec.hint}")
+    decoder.setstate(state)
+    decoder.errors = "replace"
+    text = decoder.decode(block, final).replace("\0", "\ufffd")
+    decoder.errors = "strict"
+    in_text = (state[0] + block).count("\ufffd".encode()) if codec.is_utf8 else 0
+    stats.invalid_sequences += text.count("\ufffd") - in_text
+    stats.first_bad = stats.first_bad or where
+    return text
 
 
 def _blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a file in blocks of at most BLOCK bytes."""
     path = file.local()
-    with _readable(file):
+    with _explain_damage(file):
         if file.compression == ".zst":
             yield from _zstd_blocks(path)
         elif file.compression:
@@ -167,32 +212,54 @@ def _blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
 
 
 def _zstd_blocks(path: Path) -> Iterator[bytes]:
-    """All frames of a .zst file; zstandard's own stream reader would take a truncated file for a whole one."""
-    frame = None
-    with path.open("rb") as stream:
-        while data := stream.read(ZSTD_BLOCK):
-            while data:
-                frame = frame or zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
-                if block := frame.decompress(data):
-                    yield block
-                data = frame.unused_data if frame.eof else b""
-                frame = None if frame.eof else frame
-    if frame is not None:
+    """Yield the content of all frames of a .zst file; a few bytes can hold gigabytes, so the output is bounded.
+
+    zstandard's reader takes a truncated file for a complete one, so the frames are checked separately.
+    """
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    with path.open("rb") as file, decompressor.stream_reader(file, read_across_frames=True, closefd=False) as stream:
+        while block := stream.read(BLOCK):
+            yield block
+    with path.open("rb") as file:
+        _check_zstd_frames(file)
+
+
+def _check_zstd_frames(file: BinaryIO) -> None:
+    """Raise EOFError unless the file ends with a whole frame. Reads headers only (RFC 8878, section 3.1)."""
+    size = file.seek(0, 2)
+    position = 0
+    while position < size:
+        file.seek(position)
+        head = file.read(18)  # the longest frame header
+        if len(head) < 8:
+            raise EOFError
+        if 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F:  # a skippable frame
+            position += 8 + int.from_bytes(head[4:8], "little")
+            continue
+        position += zstandard.frame_header_size(head)
+        is_last = False
+        while not is_last:
+            file.seek(position)
+            block = int.from_bytes(file.read(3), "little")
+            is_last, kind, length = bool(block & 1), block >> 1 & 3, block >> 3
+            position += 3 + (1 if kind == 1 else length)  # a run-length block holds one byte
+            if position > size:
+                raise EOFError
+        position += 4 * zstandard.get_frame_parameters(head).has_checksum
+    if position > size:
         raise EOFError
 
 
 @contextmanager
-def _readable(file: InputFile) -> Iterator[None]:
-    """Turn what the decompressors raise into one line that says what is wrong with the file."""
+def _explain_damage(file: InputFile) -> Iterator[None]:
+    """Turn the errors of the decompressors into a ValueError with the file's name."""
     try:
         yield
     except EOFError:
-        raise ValueError(
-            f"{file.path}: ends in the middle of its {file.compression} data; the file is truncated"
-        ) from None
+        raise ValueError(f"{file.path}: truncated: ends in the middle of its {file.compression} data") from None
     except (zlib.error, zstandard.ZstdError) as error:
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None
     except OSError as error:
-        if error.errno is not None:  # the system's own: no right to read, no such disk
+        if error.errno is not None:  # from the system: no permission, a failing disk
             raise
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None

@@ -1,4 +1,4 @@
-"""Which files a corpus is made of: paths, folders, globs and dataset names become a checked, ordered list of files."""
+"""Input files: paths, folders, globs and hub names become a checked, ordered list of files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, cast, get_args
 
-from tyro.conf import Positional
-
-from bertwright.settings import check_not_str
-
 DocumentUnit = Literal["blank-line", "file", "line"]
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -23,54 +19,22 @@ NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a fi
 
 
 @dataclass(frozen=True)
-class CorpusSettings:
-    """What the text is, and how it falls into documents and sentences."""
-
-    inputs: Positional[tuple[str, ...]]
-    """Files, folders (searched recursively, links followed, hidden names left out), globs, or hf://datasets/NAME/...
-    paths: .txt, .jsonl, .csv, .tsv, .parquet, all but .parquet also as .gz, .zst or .bz2. `file=`, `line=` or
-    `blank-line=` before one input overrides --document-unit for that input, as in file=books/."""
-
-    document_unit: DocumentUnit = "blank-line"
-    """What one document is in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
-    prediction needs documents of several sentences (paper, section A.1: "document-level corpus")."""
-
-    column: str = "text"
-    """The field or column that holds the text in .jsonl, .csv, .tsv and .parquet input; one row is one document. A .csv
-    may have semicolons or tabs in place of commas, if its first line tells."""
-
-    sentence_splitter: Literal["rules", "line"] = "rules"
-    """How a document falls into sentences: by punctuation rules for English, Korean, Chinese and Japanese, or one
-    sentence a line, for text that was split before."""
-
-    encoding_errors: Literal["error", "replace"] = "error"
-    """What to do about bytes that are not UTF-8: stop and say where they are, or read each as U+FFFD."""
-
-    def __post_init__(self) -> None:
-        check_not_str(self, "inputs")
-        if not self.inputs:
-            raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
-        if not self.column:
-            raise ValueError("column is empty: name the field that holds the text")
-
-
-@dataclass(frozen=True)
 class InputFile:
-    """One file of the corpus, checked to exist and to have a known suffix."""
+    """An input file that exists, is not empty and has a known suffix."""
 
     path: str  # as messages show it: a path on this machine, or hf://…
-    size: int  # bytes on disk, compressed if it is
-    format: str  # its suffix; in a corpus one of FORMATS
-    compression: str  # one of COMPRESSIONS, or "" for none
-    document_unit: DocumentUnit  # how a .txt file falls into documents
+    size: int  # bytes on disk, compressed if the file is
+    format: str  # its suffix, such as ".txt"
+    compression: str  # one of COMPRESSIONS, or ""
+    document_unit: DocumentUnit  # of a .txt file
 
     def local(self) -> Path:
-        """Where the bytes lie on this machine; a file of the hub is fetched into its cache, once for all passes."""
-        return _fetched(self.path) if self.path.startswith(HF_SCHEME) else Path(self.path)
+        """Return the path on this machine; a file of the hub is downloaded into its cache once."""
+        return _download(self.path) if self.path.startswith(HF_SCHEME) else Path(self.path)
 
 
 def suffixes(path: str) -> tuple[str, str]:
-    """What a file is by its name, in small letters, and how it is compressed; "" for nothing of the sort.
+    """Return the suffix that names the format and the one that names the compression, in lower case; "" for none.
 
     >>> suffixes("a/b.train.JSONL.gz"), suffixes("hf://datasets/a/b.v1/*.conll"), suffixes("a.bz2")
     (('.jsonl', '.gz'), ('.conll', ''), ('', '.bz2'))
@@ -80,175 +44,172 @@ def suffixes(path: str) -> tuple[str, str]:
     return found[-1] if found else "", compression
 
 
-def open_inputs(settings: CorpusSettings, formats: Sequence[str] = FORMATS) -> list[InputFile]:
-    """All files of the corpus: inputs in the order given, the files of each in sorted order.
+def open_inputs(
+    inputs: Sequence[str], document_unit: DocumentUnit = "blank-line", formats: Sequence[str] = FORMATS
+) -> list[InputFile]:
+    """List all files of the inputs: inputs in the order given, the files of each in sorted order.
 
-    `formats`: the suffixes that are accepted.
-
-    Raises ValueError for a path that does not exist, a folder or glob without files, an unknown suffix, an empty file,
-    and a file that is named twice (its documents would silently count double); OSError for a folder that cannot be
-    searched.
+    Raises ValueError for a path that does not exist, a folder or glob without files, a suffix that is not in
+    `formats`, an empty file, and a file that is named twice; OSError for a folder that cannot be searched.
     """
-    found, refused = check_inputs(settings, formats)
-    for error in refused.values():
+    found, failed = check_inputs(inputs, document_unit, formats)
+    for error in failed.values():
         raise error
     return found
 
 
 def check_inputs(
-    settings: CorpusSettings, formats: Sequence[str] = FORMATS
+    inputs: Sequence[str], document_unit: DocumentUnit = "blank-line", formats: Sequence[str] = FORMATS
 ) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
-    """The files of the corpus as `open_inputs` gives them, and the others, each with what is wrong with it.
+    """List the files of the inputs, and for those that cannot be read the errors by path.
 
-    Raises what `open_inputs` does for inputs that are wrong themselves: that name nothing, or a file twice.
+    Raises ValueError for inputs that name no file, or a file twice.
     """
     found: list[InputFile] = []
-    refused: dict[str, ValueError | OSError] = {}
+    failed: dict[str, ValueError | OSError] = {}
     named: dict[str, str] = {}
-    for given in settings.inputs:
-        rule, place = _override(given, settings.document_unit)
-        for path in _hub_files(place) if place.startswith(HF_SCHEME) else expand_files(place):
+    for given in inputs:
+        unit, pattern = _split_override(given, document_unit)
+        for path in _hub_files(pattern, formats) if pattern.startswith(HF_SCHEME) else expand_files(pattern):
             real = path if path.startswith(HF_SCHEME) else os.path.realpath(path)
             if real in named:
                 raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
             named[real] = given
             try:
-                found.append(_checked(path, rule, formats))
+                found.append(_check_file(path, unit, formats))
             except (ValueError, OSError) as error:
-                refused[path] = error
-    return found, refused
+                failed[path] = error
+    return found, failed
 
 
-def _override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, str]:
-    prefix, equals, place = given.partition("=")
+def _split_override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, str]:
+    """Split `file=books/` into the document unit and the path."""
+    prefix, equals, pattern = given.partition("=")
     if equals and prefix in get_args(DocumentUnit):
-        return cast(DocumentUnit, prefix), place
+        return cast(DocumentUnit, prefix), pattern
     return default, given
 
 
-def _checked(path: str, rule: DocumentUnit, formats: Sequence[str]) -> InputFile:
+def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str]) -> InputFile:
     suffix, compression = suffixes(path)
     if suffix not in formats:
         raise ValueError(
             f"{path}: unknown suffix {suffix or '(none)'}; known are {', '.join(formats)}, each but .parquet also with "
-            f"{', '.join(COMPRESSIONS)} (a glob such as folder/**/*.txt leaves other files out)"
+            f"{', '.join(COMPRESSIONS)} (a glob such as folder/**/*.txt excludes other files)"
         )
     if compression and suffix == ".parquet":
         raise ValueError(f"{path}: Parquet is compressed inside; unpack this {compression} first")
     size = _size(path)
     if size == 0:
-        raise ValueError(f"{path}: empty file (0 bytes); a broken download or export? Replace it or leave it out")
-    return InputFile(path, size, suffix, compression, rule)
+        raise ValueError(f"{path}: empty file (0 bytes); replace it, or leave it out")
+    return InputFile(path, size, suffix, compression, unit)
 
 
 def _size(path: str) -> int:
     if not path.startswith(HF_SCHEME):
         return Path(path).stat().st_size
-    with _reached(path):
+    with _explain_hub_errors(path):
         return int(_hub().info(path.removeprefix(HF_SCHEME))["size"])
 
 
-def check_unique(places: Iterable[str], how: str = "") -> None:
-    """Raise ValueError where two places stand for the same file; `how` tells by what. What is not there passes."""
+def check_unique(patterns: Iterable[str], how: str = "") -> None:
+    """Raise ValueError if two patterns name the same file; `how` says where they were given. Missing files pass."""
     named: set[str] = set()
-    for place in places:
-        for real in resolve_files(place):
+    for pattern in patterns:
+        for real in resolve_files(pattern):
             if real in named:
-                raise ValueError(f"{place}: named twice{how}; its examples would count double")
+                raise ValueError(f"{pattern}: named twice{how}; its examples would count double")
             named.add(real)
 
 
-def resolve_files(place: str) -> list[str]:
-    """The files that a place stands for, however it is spelled; of the hub, the place itself."""
-    if place.startswith(HF_SCHEME):
-        return [place]
+def resolve_files(pattern: str) -> list[str]:
+    """Return the real paths of the files that a pattern names; for the hub, the pattern itself."""
+    if pattern.startswith(HF_SCHEME):
+        return [pattern]
     try:
-        return [os.path.realpath(path) for path in expand_files(place)]
-    except ValueError:  # whoever reads it will say so
+        return [os.path.realpath(path) for path in expand_files(pattern)]
+    except ValueError:  # reported when the file is read
         return []
 
 
-def expand_files(place: str) -> Iterator[str]:
-    """The files that a file, folder or glob of this machine stands for. Raises ValueError where there are none."""
-    if not place:  # an unset variable in a script; Path would take it for the current folder
+def expand_files(pattern: str) -> Iterator[str]:
+    """Yield the files that a file, folder or glob of this machine names. Raises ValueError if there are none."""
+    if not pattern:  # an unset variable in a script; Path would take it for the current folder
         raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
-    path = Path(os.path.expanduser(place))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
+    path = Path(os.path.expanduser(pattern))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
     if path.is_dir():
         files = sorted(_visible_files(path))
     elif path.exists():
         files = [path]
-    elif glob.has_magic(place):
+    elif glob.has_magic(pattern):
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
         files = sorted(match for match in map(Path, matches) if match.is_file())
     else:
-        raise ValueError(f"{place}: no such file or folder")
+        raise ValueError(f"{pattern}: no such file or folder")
     if path.exists() and not (path.is_dir() or path.is_file()):
-        raise ValueError(f"{place}: {NOT_SEEKABLE}")
+        raise ValueError(f"{pattern}: {NOT_SEEKABLE}")
     if not files:
-        raise ValueError(f"{place}: no files there" if path.is_dir() else f"{place}: no file matches")
+        raise ValueError(f"{pattern}: no files there" if path.is_dir() else f"{pattern}: no file matches")
     yield from map(str, files)
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """All files below a folder and behind its links, each folder once, however many links lead there."""
+    """Yield all files below a folder, following links; each folder is visited once, however many links lead to it."""
 
-    def refuse(error: OSError) -> None:
-        raise error  # os.walk would leave such a folder out in silence
+    def fail(error: OSError) -> None:
+        raise error  # os.walk would silently skip such a folder
 
     seen: set[str] = set()
-    for where, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        if (real := os.path.realpath(where)) in seen:
+    for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        if (real := os.path.realpath(parent)) in seen:
             folders.clear()
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(where, name) for name in names if not name.startswith("."))
+        yield from (Path(parent, name) for name in names if not name.startswith("."))
 
 
 def _hub() -> Any:
-    """The hub's file system; imported only where it is asked for, since it costs half a second."""
+    """Return the hub's file system; imported on demand, since the import takes half a second."""
     from huggingface_hub import HfFileSystem
 
     return HfFileSystem()
 
 
-def _hub_files(place: str) -> Iterator[str]:
-    hub, pattern = _hub(), place.removeprefix(HF_SCHEME)
-    with _reached(place):
+def _hub_files(location: str, formats: Sequence[str]) -> Iterator[str]:
+    hub, pattern = _hub(), location.removeprefix(HF_SCHEME)
+    with _explain_hub_errors(location):
         if glob.has_magic(pattern):
             names = hub.glob(pattern)
         elif not hub.exists(pattern):
-            raise FileNotFoundError("no such data set, folder or file, or no right to read it")
+            raise FileNotFoundError("no such data set, folder or file, or no permission to read it")
         else:
             names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
-    shown = [name for name in sorted(names) if not any(part.startswith(".") for part in name.split("/"))]
-    # A dataset's folder always holds its card and metadata; where data files are named by a folder, take only those.
-    files = shown if glob.has_magic(pattern) or names == [pattern] else [name for name in shown if _is_data(name)]
+    visible = [name for name in sorted(names) if not any(label.startswith(".") for label in name.split("/"))]
+    # A dataset's folder also holds its card and metadata; only a pattern that names files exactly may include these.
+    is_exact = glob.has_magic(pattern) or names == [pattern]
+    files = visible if is_exact else [name for name in visible if suffixes(name)[0] in formats]
     if not files:
-        raise ValueError(f"{place}: no file with a known suffix ({', '.join(FORMATS)}) there")
+        raise ValueError(f"{location}: no file with a known suffix ({', '.join(formats)}) there")
     yield from (HF_SCHEME + name for name in files)
 
 
-def _is_data(name: str) -> bool:
-    return suffixes(name)[0] in FORMATS
-
-
-def _fetched(path: str) -> Path:
+def _download(path: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    with _reached(path):
-        place = _hub().resolve_path(path.removeprefix(HF_SCHEME))
-        kind, revision = place.repo_type, place.revision
-        return Path(hf_hub_download(place.repo_id, place.path_in_repo, repo_type=kind, revision=revision))
+    with _explain_hub_errors(path):
+        found = _hub().resolve_path(path.removeprefix(HF_SCHEME))
+        kind, revision = found.repo_type, found.revision
+        return Path(hf_hub_download(found.repo_id, found.path_in_repo, repo_type=kind, revision=revision))
 
 
 @contextmanager
-def _reached(place: str) -> Iterator[None]:
-    """Make one line of whatever the hub's client raises: its own errors, those of its HTTP library, and OSError."""
+def _explain_hub_errors(location: str) -> Iterator[None]:
+    """Turn the errors of the hub's client and of its HTTP library into a ValueError of one line."""
     try:
         yield
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{place}: the Hugging Face hub did not give it ({reason}); files on this machine will do"
+            f"{location}: the download from the Hugging Face hub failed ({reason}); use files on this machine instead"
         ) from error

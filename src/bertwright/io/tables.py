@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from bertwright.io.decoding import MEND, OnBadBytes, ReadStats, decode_blocks
-from bertwright.io.sources import FORMATS, CorpusSettings, InputFile, open_inputs
+from bertwright.io.decoding import FIX_CORPUS, ReadStats, TextCodec, decode_blocks
+from bertwright.io.sources import FORMATS, InputFile, open_inputs
 from bertwright.settings import did_you_mean
 
 LIMIT = 1 << 28  # characters in one line or field; beyond it the file is hardly what it is taken for
@@ -51,6 +51,8 @@ class TableSchema:
     If not, the names take their place."""
     nulls: bool = False
     """May there be no value (null)? If not, that is refused, for in data every row counts."""
+    encoding: str = "utf-8"
+    """Encoding of the file, unless it is .parquet."""
     max_short_rows: int = 0
     """How many rows with too few columns may be left out, since a published file is known to have them."""
 
@@ -68,19 +70,17 @@ class ByteRange(NamedTuple):
     line: int = 1
 
 
-def read_rows(
-    path: str, columns: TableSchema, findings: ReadStats | None = None
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def read_rows(path: str, columns: TableSchema, stats: ReadStats | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """All rows that a path names (a file, a folder, a glob, hf://…), each with its place: "file, line 3".
 
     For data in which every row counts: a null, bytes that are not UTF-8, and no row at all raise ValueError. Rows that
-    `make_table` allow to be left out are counted in `findings`.
+    `make_table` allow to be left out are counted in `stats`.
     """
-    findings = findings or ReadStats()
+    stats = stats or ReadStats()
     number = 0
-    for file in open_inputs(CorpusSettings((path,)), TABLE_FORMATS):
+    for file in open_inputs([path], formats=TABLE_FORMATS):
         unit = "row" if file.format == ".parquet" else "line"
-        for number, values in iter_rows(file, columns, "mend", findings):
+        for number, values in iter_rows(file, columns, TextCodec(columns.encoding), stats):
             place = f"{file.path}, {unit} {number}"
             if None in values and not columns.nulls:
                 raise ValueError(f"{place}: no value (null) in {columns.names[values.index(None)]!r}; fill it in")
@@ -91,15 +91,15 @@ def read_rows(
 
 def skipped_rows_note(path: str, columns: TableSchema) -> list[str]:
     """A sentence on the rows that `read_rows` leaves out, for which it reads all of them; none where it does not."""
-    findings = ReadStats()
+    stats = ReadStats()
     if columns.max_short_rows:
-        for _ in read_rows(path, columns, findings):
+        for _ in read_rows(path, columns, stats):
             pass
-    if not findings.max_short_rows:
+    if not stats.short_rows:
         return []
-    lack = "row lacks" if findings.max_short_rows == 1 else "rows lack"
+    lack = "row lacks" if stats.short_rows == 1 else "rows lack"
     known = "as is known of the published file: left out; the first is"
-    return [f"{findings.max_short_rows:,} {lack} columns, {known} {findings.first_short}"]
+    return [f"{stats.short_rows:,} {lack} columns, {known} {stats.first_short}"]
 
 
 def label_text(value: Any, column: str, place: str) -> str:
@@ -123,8 +123,8 @@ def label_text(value: Any, column: str, place: str) -> str:
 def iter_rows(
     file: InputFile,
     columns: TableSchema,
-    encoding_errors: OnBadBytes,
-    findings: ReadStats,
+    codec: TextCodec,
+    stats: ReadStats,
     span: ByteRange | None = None,
 ) -> Iterator[Row]:
     """The rows of one file, or of a span of it that starts and ends between rows; a null is None.
@@ -134,12 +134,12 @@ def iter_rows(
     and for a value that is no string in `columns.texts`.
     """
     if file.format == ".parquet":
-        return _parquet(file, columns, findings)
+        return _parquet(file, columns, stats)
     start, end, line = span or ByteRange()
-    numbered = lines(file.path, decode_blocks(file, encoding_errors, findings, start, end), line)
+    numbered = lines(file.path, decode_blocks(file, codec, stats, start, end), line)
     if file.format in (".json", ".jsonl"):
-        return _json_rows(file, columns, encoding_errors, findings, numbered)
-    return _delimited(file, columns, findings, numbered)
+        return _json_rows(file, columns, codec, stats, numbered)
+    return _delimited(file, columns, stats, numbered)
 
 
 # --- text in blocks → lines
@@ -182,8 +182,8 @@ def lines(path: str, blocks: Iterable[str], number: int = 1) -> Iterator[tuple[i
 def _json_rows(
     file: InputFile,
     columns: TableSchema,
-    encoding_errors: OnBadBytes,
-    findings: ReadStats,
+    codec: TextCodec,
+    stats: ReadStats,
     numbered: Iterable[tuple[int, str]],
 ) -> Iterator[Row]:
     """Yield the rows of JSON lines, or of one JSON array of objects (.json)."""
@@ -213,7 +213,7 @@ def _json_rows(
             if not isinstance(value, str) and value is not None:
                 raise ValueError(f"{place}: a string expected in {name!r}, {_type_name(value, name)} found")
         # A JSON string can spell half a surrogate pair, which no encoding of Unicode can hold.
-        yield number, _whole_pairs(values, place, encoding_errors, findings) if "\\u" in text else values
+        yield number, _whole_pairs(values, place, codec, stats) if "\\u" in text else values
 
 
 def _line_values(
@@ -301,27 +301,27 @@ def _type_name(value: Any, column: str) -> str:
     )
 
 
-def _whole_pairs(values: Any, place: str, encoding_errors: OnBadBytes, findings: ReadStats) -> Any:
+def _whole_pairs(values: Any, place: str, codec: TextCodec, stats: ReadStats) -> Any:
     """The same values with every half of a surrogate pair replaced, if that was asked for."""
     if isinstance(values, tuple | list):
-        return type(values)(_whole_pairs(value, place, encoding_errors, findings) for value in values)
+        return type(values)(_whole_pairs(value, place, codec, stats) for value in values)
     if isinstance(values, dict):
-        pairs = _whole_pairs([*values.items()], place, encoding_errors, findings)
+        pairs = _whole_pairs([*values.items()], place, codec, stats)
         return dict(pairs)
     if not isinstance(values, str) or not (half := SURROGATE.search(values)):
         return values
     where = f"{place}: \\u{ord(half[0]):04x} is half a surrogate pair"
-    if encoding_errors != "replace":
-        flag = "mend the file, or read it as U+FFFD with --encoding-errors replace"
-        raise ValueError(f"{where}; {MEND if encoding_errors == 'mend' else flag}")
+    if codec.errors != "replace":
+        other = ", or read it as U+FFFD with --encoding-errors replace" if codec.hint == FIX_CORPUS else ""
+        raise ValueError(f"{where}; fix the file{other}")
     whole, count = SURROGATE.subn("\ufffd", values)
-    findings.invalid_sequences += count
-    findings.first_bad = findings.first_bad or where
+    stats.invalid_sequences += count
+    stats.first_bad = stats.first_bad or where
     return whole
 
 
 def _delimited(
-    file: InputFile, columns: TableSchema, findings: ReadStats, numbered: Iterable[tuple[int, str]]
+    file: InputFile, columns: TableSchema, stats: ReadStats, numbered: Iterable[tuple[int, str]]
 ) -> Iterator[Row]:
     quotes = file.format == ".csv" if columns.quotes is None else columns.quotes
     csv.field_size_limit(LIMIT)  # the module's own limit of 131,072 characters is less than a long article
@@ -354,10 +354,10 @@ def _delimited(
                 yield line, ("",) * len(chosen)
             elif fields:
                 place = f"{file.path}, line {line}"
-                if len(fields) > len(header) or findings.max_short_rows == columns.max_short_rows:
+                if len(fields) > len(header) or stats.short_rows == columns.max_short_rows:
                     raise _wrong_width(place, header, fields, columns, quotes)
-                findings.max_short_rows += 1
-                findings.first_short = findings.first_short or place
+                stats.short_rows += 1
+                stats.first_short = stats.first_short or place
     except csv.Error as error:
         hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
         raise ValueError(f"{file.path}, line {table.line_num}: {error}; {hint}") from None
@@ -428,7 +428,7 @@ def _no_column(place: str, name: str, found: list[str], columns: TableSchema, ad
 # --- Parquet
 
 
-def _parquet(file: InputFile, columns: TableSchema, findings: ReadStats) -> Iterator[Row]:
+def _parquet(file: InputFile, columns: TableSchema, stats: ReadStats) -> Iterator[Row]:
     import polars  # costs 0.2 s and threads, which workers on text files need not pay
 
     names = list(columns.names)
@@ -456,7 +456,7 @@ def _parquet(file: InputFile, columns: TableSchema, findings: ReadStats) -> Iter
             of = {name: batch[name].to_list() for name in names}
             of |= {name: _named(of[name], known, name, file.path, first) for name, known in classes.items()}
             for number, values in enumerate(zip(*(of[name] for name in names), strict=True), first):
-                findings.bytes_read += sum(len(value.encode()) for value in values if isinstance(value, str))
+                stats.bytes_read += sum(len(value.encode()) for value in values if isinstance(value, str))
                 yield number, values
             first += len(batch)
     except polars.exceptions.PolarsError as error:

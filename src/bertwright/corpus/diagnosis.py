@@ -1,0 +1,111 @@
+"""Diagnosis of a survey: what in a corpus will hurt pre-training, and how to fix it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bertwright.corpus.survey import LONG_LINE, LONG_WORD, Survey
+
+SMALL = 1_000_000  # words
+UNSPACED = frozenset("Han Kana Thai Lao Myanmar Khmer Tibetan".split())  # scripts without spaces between words
+CHARACTERS_PER_WORD = 2  # in these scripts, roughly
+
+
+def diagnose(survey: Survey) -> list[str]:
+    """Return warnings, each with its figure and a fix; empty if nothing will hurt pre-training."""
+    return [
+        *_file_warnings(survey),
+        *_document_warnings(survey),
+        *_repetition_warnings(survey),
+        *_character_warnings(survey),
+    ]
+
+
+def estimate_words(survey: Survey) -> int:
+    """Return the number of words; in scripts without spaces, two characters count as one."""
+    unspaced = sum(share for script, share in survey.scripts.items() if script in UNSPACED)
+    return round(survey.words * (1 - unspaced) + survey.characters * unspaced / CHARACTERS_PER_WORD)
+
+
+def _file_warnings(survey: Survey) -> Iterator[str]:
+    if survey.unreadable:
+        yield (
+            f"{len(survey.unreadable):,} files cannot be read, and every later stage stops at the first of them. Fix "
+            "or move them, or name the others by a glob such as folder/**/*.txt."
+        )
+
+
+def _document_warnings(survey: Survey) -> Iterator[str]:
+    if survey.documents == 1:
+        yield (
+            "There is only one document, so no sentence of another document can serve as a next-sentence negative. Put "
+            "blank lines between documents, or use one file per document (--document-unit file)."
+        )
+    elif survey.one_sentence_documents > 0.5:
+        yield (
+            f"{survey.one_sentence_documents:.0%} of the documents are a single sentence, which has no next one. If "
+            "blank lines end paragraphs here, set what a document is (--document-unit file, or file= before an input); "
+            "otherwise train with the masked-LM objective alone."
+        )
+    elif survey.sentences_per_document.mean < 4:
+        yield (
+            f"Documents have {survey.sentences_per_document.mean:.1f} sentences on average, fewer than two segments of "
+            "128 tokens need; most sequences will be short. Use whole files or articles as documents."
+        )
+    if (words := estimate_words(survey)) < SMALL:
+        yield (
+            f"{words:,} words are little text: BERT saw 3,300 million (section 3.1). Under {SMALL:,}, expect a model "
+            "that learns frequent words and repeats them; add text, or start from a released model."
+        )
+    if survey.sentence_lengths.p99 > 2_000:
+        yield (
+            f"One sentence in a hundred is longer than {survey.sentence_lengths.p99:,} characters: text without "
+            "punctuation, tables or code. Sentences of more than 10,000 characters are cut."
+        )
+
+
+def _repetition_warnings(survey: Survey) -> Iterator[str]:
+    if survey.duplicate_documents > 0.01:
+        yield (
+            f"{survey.duplicate_documents:.1%} of the documents are copies of an earlier one; the model memorizes "
+            "them. Remove them."
+        )
+    if survey.duplicate_lines > 0.1:
+        yield f"{survey.duplicate_lines:.1%} of the lines repeat an earlier one: headers, footers, menus? Remove them."
+    line, count = max(survey.frequent_lines, key=lambda item: item[1], default=("", 0))
+    if len(line) >= 20 and count > max(20, survey.documents // 10):
+        yield f"Boilerplate: {line[:70]!r} occurs {count:,} times. Remove such lines before training."
+
+
+def _character_warnings(survey: Survey) -> Iterator[str]:
+    if survey.bad_bytes:
+        yield (
+            f"{survey.bad_bytes:,} byte sequences are invalid (first: {survey.first_bad_bytes}), and every later stage "
+            "stops there. Name the right --encoding, or read them as U+FFFD with --encoding-errors replace."
+        )
+    if survey.replacement_characters > survey.bad_bytes:
+        number = survey.replacement_characters - survey.bad_bytes
+        yield f"{number:,} U+FFFD are in the text itself: characters lost in an earlier conversion. Convert it again."
+    if survey.control_characters:
+        yield (
+            f"{survey.control_characters:,} control characters, or invisible ones such as U+200B (zero-width space) "
+            "and U+00AD (soft hyphen); the tokenizer drops them and joins the text on both sides."
+        )
+    if survey.null_values:
+        yield f"{survey.null_values:,} rows have no text (null) and are skipped."
+    if survey.empty_documents:
+        yield f"{survey.empty_documents:,} rows are empty or white space and are skipped."
+    second = sorted(survey.scripts.values(), reverse=True)[1:2]
+    if second and second[0] > 0.05 and not {"Kana", "Hangul"} & set(list(survey.scripts)[:2]):
+        shares = ", ".join(f"{script} {share:.0%}" for script, share in list(survey.scripts.items())[:3])
+        yield f"Mixed scripts ({shares}) share one vocabulary; make it larger, or train a model for each."
+    if survey.tags > survey.words / 200:
+        interval = survey.words // survey.tags
+        yield f"{survey.tags:,} HTML tags and entities, one per {interval} words. Extract the text from the markup."
+    if survey.blobs > survey.documents / 10 and survey.blobs > 10:
+        yield (
+            f"{survey.blobs:,} strings of {LONG_WORD} or more letters and digits without a space (base64, code). "
+            "Remove them."
+        )
+    if survey.long_lines:
+        yield f"{survey.long_lines:,} lines are longer than {LONG_LINE:,} characters. Is this the right format?"
