@@ -289,7 +289,7 @@ def test_required_values_come_from_either_side(at: Path) -> None:
     assert "pre-training run" in well("info --config d.toml")
     (at / "e.toml").write_text('model = "run"\ntexts = ["a", "b"]\npooling = "cls"\n[device]\nthreads = 1\n')
     assert "Cosines of 2 texts" in well("embed --config e.toml")
-    (at / "f.toml").write_text('[corpus]\ninputs = ["nowhere"]\ndocuments = "line"\n')
+    (at / "f.toml").write_text('[corpus]\ninputs = ["nowhere"]\ndocument_unit = "line"\n')
     assert "Survey of text.txt" in well("survey --config f.toml text.txt")
 
 

@@ -21,7 +21,7 @@ batching.batch batching.permutation
 kernels.cpu kernels.compile kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16
 kernels.fused_ops kernels.attention
 kernels.fused_encoder
-corpus.readers corpus.documents corpus.sentences corpus.sketches corpus.survey
+corpus.documents corpus.sentences corpus.sketches corpus.survey corpus.diagnosis
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
 tokenstore.store tokenstore.worker tokenstore.build
 models.config models.encoder models.heads models.mimetic_init models.feature_head

@@ -225,7 +225,7 @@ def test_small_corpus_is_recognized_in_every_script(
 def test_lengths_against_numpy(sizes: list[int]) -> None:
     counter = LengthHistogram()
     counter.add(sizes)
-    lengths = counter.lengths()
+    lengths = counter.summarize()
     for share, found in ((0.1, lengths.p10), (0.5, lengths.median), (0.9, lengths.p90), (0.99, lengths.p99)):
         exact = int(np.quantile(sizes, share, method="inverted_cdf"))
         assert found <= exact <= found * 1.01 + 1
@@ -236,7 +236,7 @@ def test_duplicates_beyond_the_limit_are_estimated() -> None:
     distinct = DistinctCounter(limit=1000)
     distinct.add(str(number % 20_000) for number in range(50_000))
     assert len(distinct.seen) <= 1000
-    assert distinct.duplicates() == pytest.approx(0.6, abs=0.03)
+    assert distinct.duplicate_share() == pytest.approx(0.6, abs=0.03)
 
 
 def test_a_frequent_line_is_found_among_many_rare_ones() -> None:
@@ -253,4 +253,4 @@ def test_characters_against_counting(texts: list[str]) -> None:
     for text in texts:
         characters.add(text)
     joined = "".join(texts)
-    assert characters.found() == {char: joined.count(char) for char in joined}
+    assert characters.to_dict() == {char: joined.count(char) for char in joined}

@@ -289,7 +289,7 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
 
     def finish_sentence() -> None:
         nonlocal text, size
-        if sentence := text or _join_forms(words, file.format):
+        if sentence := text or _join_words(words, file.format):
             sentences.append(sentence)
             size += len(sentence)
         text = ""
@@ -314,7 +314,7 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
         yield first, "\n".join(sentences)
 
 
-def _join_forms(words: Sequence[Sequence[str]], suffix: str) -> str:
+def _join_words(words: Sequence[Sequence[str]], suffix: str) -> str:
     """Join the forms of a sentence's words; CoNLL-U says where no space follows and which words share one form."""
     if suffix != ".conllu":
         return " ".join(word[0] for word in words)

@@ -19,14 +19,14 @@ CLOSE = "\"'”’»)\\]}」』】》〉）*_"
 CLOSE_ONLY = "”’»)\\]}」』】》〉）"  # never opens a quotation, as a straight quote may
 SAID = (
     "said|asked|cried|replied|answered|exclaimed|[ie]nquired|repeated|returned|demanded|muttered|murmured|whispered"
-    "|shouted|called|added|began|continued|interrupted|observed|remarked|thought"
+    "|shouted|called|added|began|continued|interrupted|observed|[r]emarked|thought"
 )
 
 # One character class comes first, so that the search skips to candidates at the speed of a scan; then the conditions.
 _HEAD, _WIDE_HEAD = r"[.!?\n\r]", r"[.!?…\n\r。！？｡니]"
 _ENDS = rf"""
     (?<=[\n\r]) \s*+                              # a line end that `_unwrap` has not joined
-  | (?<=[.!?…]) (?<![.!?…][.!?…]) HELD            # the first of a run: .  ?!  ...
+  | (?<=[.!?…]) (?<![.!?…][.!?…]) NO_PAUSE            # the first of a run: .  ?!  ...
     [.!?…]*+
     (?: [.!?…{CLOSE}] | \[[\w ]{{1,20}}\] ){{0,20}}+   # closing quotes, brackets, a footnote's [2]; bounded, since
                                                   # `.).).)…` would be read to its end from every one of its stops
@@ -44,13 +44,13 @@ _WIDE_ENDS = rf"""
     (?! 라[고는며] | [하이]?[고며] | 만\b | [.,;:!?…{CLOSE}] )          # 바랍니다 그리고
 """
 # Dots are a pause, except after the ending of a verb: 나는… 모르겠다.
-_HELD = r"(?! (?: (?<=…) | (?=[.…]) ) (?<=[가-힣][.…]) (?<![다요죠까음함됨임네지오군걸][.…]) [.…]*+ \s++ [가-힣] )"
+_NO_PAUSE = r"(?! (?: (?<=…) | (?=[.…]) ) (?<=[가-힣][.…]) (?<![다요죠까음함됨임네지오군걸][.…]) [.…]*+ \s++ [가-힣] )"
 _QUOTED = r"| 이?라[고는며] | 하?[고며]\s"  # “간다.” 라고 말했다.
 
 # ASCII text, which Python detects in constant time, needs only half of the pattern.
-_ASCII_END = re.compile(f"{_HEAD} (?: {_ENDS.replace('HELD', '').replace('QUOTED', '')} )", re.VERBOSE)
+_ASCII_END = re.compile(f"{_HEAD} (?: {_ENDS.replace('NO_PAUSE', '').replace('QUOTED', '')} )", re.VERBOSE)
 _END = re.compile(
-    f"{_WIDE_HEAD} (?: {_ENDS.replace('HELD', _HELD).replace('QUOTED', _QUOTED)} {_WIDE_ENDS} )", re.VERBOSE
+    f"{_WIDE_HEAD} (?: {_ENDS.replace('NO_PAUSE', _NO_PAUSE).replace('QUOTED', _QUOTED)} {_WIDE_ENDS} )", re.VERBOSE
 )
 
 # A name or a number follows these: never an end.
@@ -169,10 +169,10 @@ def _is_wrapped(text: str) -> bool:
         return True
     # With few lines, or in a script without case: full lines without punctuation at the end were wrapped.
     lines = [line.rstrip() for line in text.split("\n") if line and not line.isspace()]
-    width = max(map(len, lines))
-    full = max(0.7 * width, _FULL_LINE if text.isascii() else 0)
+    longest = max(map(len, lines))
+    full = max(0.7 * longest, _FULL_LINE if text.isascii() else 0)
     wrapped = sum(len(line) > full and line[-1] not in _LINE_END for line in lines[:-1])
-    return 20 <= width <= 120 and wrapped > 0.6 * breaks
+    return 20 <= longest <= 120 and wrapped > 0.6 * breaks
 
 
 def _cut(sentence: str) -> list[str]:

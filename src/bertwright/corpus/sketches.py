@@ -47,7 +47,7 @@ class LengthHistogram:
                 size -= size % step
             self.counts[size] += 1
 
-    def lengths(self) -> LengthSummary:
+    def summarize(self) -> LengthSummary:
         """Return mean and quantiles."""
         ordered, number = sorted(self.counts), self.counts.total()
         marks, passed, quantiles = [0.1, 0.5, 0.9, 0.99], 0, []
@@ -80,7 +80,7 @@ class DistinctCounter:
             self.mask = 2 * self.mask + 1
             self.seen = {key for key in self.seen if not key & self.mask}
 
-    def duplicates(self) -> float:
+    def duplicate_share(self) -> float:
         """Return the share of strings that are equal to an earlier one."""
         return max(0.0, 1 - len(self.seen) * (self.mask + 1) / self.total) if self.total else 0.0
 
@@ -126,7 +126,7 @@ class CharacterCounter:
         self.counts[: len(found)] += found
         self.waiting, self.size = [], 0
 
-    def found(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int]:
         """Return the counts of the characters that occurred."""
         self._flush()
         return {chr(code): int(self.counts[code]) for code in np.flatnonzero(self.counts)}

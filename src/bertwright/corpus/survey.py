@@ -134,7 +134,7 @@ class _Totals:
 
     def summarize(self, read: Sequence[InputFile], unreadable: Sequence[Unreadable], stats: ReadStats) -> Survey:
         """Return the figures of all documents added."""
-        characters = self.characters.found()
+        characters = self.characters.to_dict()
         letters = {char: count for char, count in characters.items() if char.isalpha()}
         number = sum(letters.values()) or 1
         return Survey(
@@ -146,15 +146,15 @@ class _Totals:
             sentences=self.per_document.total,
             words=self.oddities["words"],
             characters=self.documents.total,
-            document_lengths=self.documents.lengths(),
-            sentence_lengths=self.sentences.lengths(),
-            sentences_per_document=self.per_document.lengths(),
+            document_lengths=self.documents.summarize(),
+            sentence_lengths=self.sentences.summarize(),
+            sentences_per_document=self.per_document.summarize(),
             one_sentence_documents=self.per_document.counts[1] / self.texts.total,
             scripts=script_shares(letters),
             upper_case=sum(count for char, count in letters.items() if char.isupper()) / number,
             lines=self.lines.total,
-            duplicate_lines=self.lines.duplicates(),
-            duplicate_documents=self.texts.duplicates(),
+            duplicate_lines=self.lines.duplicate_share(),
+            duplicate_documents=self.texts.duplicate_share(),
             frequent_lines=self.frequent.top(),
             bad_bytes=stats.invalid_sequences,
             first_bad_bytes=stats.first_bad,
