@@ -59,7 +59,7 @@ class Emulator:
         storages: dict[int, Any] = {}
 
         def place(tensor: Tensor | None) -> bytes:
-            if tensor is None:
+            if tensor is None or tensor.numel() == 0:
                 return struct.pack("<iQ", -1, 0)
             storage = tensor.untyped_storage()
             storages.setdefault(storage.data_ptr(), storage)
