@@ -81,6 +81,7 @@ class Tree(NamedTuple):
     def environment(self, threads: int) -> dict[str, str]:
         """Return the environment variables of its processes."""
         own = {"PYTHONPATH": str(self.source / "src"), "OMP_NUM_THREADS": str(threads)}
+        own |= {"CXX": str(Path(__file__).parent / "native_g++"), "BERTWRIGHT_NATIVE": "compile"}
         if self.reference:
             own["BERTWRIGHT_NATIVE"] = "0"
         return os.environ | own

@@ -19,6 +19,7 @@ import pytest
 from bertwright.kernels import compile as compilation
 from bertwright.kernels import native
 from bertwright.kernels.compile import CompileError, Compiler, compile_flags, find_compilers, uses_openmp
+from bertwright.kernels.cpu import find_levels
 
 needs_compiler = pytest.mark.skipif(not any(find_compilers()), reason="no C++ compiler on this machine")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of other users can be made by root alone")
@@ -419,3 +420,17 @@ def test_where_kernels_are_required_they_load() -> None:
     """A CI machine without a compiler would skip every kernel test and be green."""
     assert native.load_library("kernels") is not None
     assert native.load_library("wordpiece") is not None
+
+
+@needs_compiler
+def test_flags_are_those_of_the_level_not_of_the_processor_model(package: Path, tmp_path: Path) -> None:
+    """FINDINGS M5, L6: one level gives the same bits on all its machines, and a shared compiler cache cannot go wrong."""
+    log, real = tmp_path / "log", next(find_compilers()).command[0]
+    logging = pretend_compiler(tmp_path / "logging", f'echo "$@" >> {log}; exec {real} "$@"')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", logging)
+        assert works()
+    compiling = log.read_text().splitlines()[0].split()
+    assert "-march=native" not in compiling
+    for level in find_levels()[:1]:
+        assert set(compiling) >= set(level.flags)

@@ -113,16 +113,6 @@ def _cgroup_quota(root: Path) -> float:
     return smallest
 
 
-def cpu_fingerprint() -> str:
-    """Return what `-march=native` depends on: unlike machines may share a cache folder."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    relevant = {line for line in lines if line.startswith(("flags", "Features", "CPU part", "model name"))}
-    return "\n".join([platform.machine(), *sorted(relevant)])
-
-
 def configure_malloc() -> None:
     """Let malloc keep what is freed, so that each step finds its large blocks instead of asking the system again.
 

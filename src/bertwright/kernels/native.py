@@ -41,7 +41,7 @@ from bertwright.kernels.compile import (
     read_sources,
     uses_openmp,
 )
-from bertwright.kernels.cpu import cpu_fingerprint, find_levels
+from bertwright.kernels.cpu import find_levels
 
 PACKAGE = Path(__file__).parent.parent
 PREBUILT = Path(__file__).parent / "prebuilt"
@@ -111,11 +111,11 @@ def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes
     Raises CompileError if the compiler cannot, OSError if no folder can be used.
     """
     openmp = uses_openmp(sources)
-    flags = compile_flags(compiler, openmp, ["-march=native"])
+    levels = find_levels()
+    flags = compile_flags(compiler, openmp, levels[0].flags if levels else ())
     if openmp:
         _load_openmp()
-    facts = [*compiler.command[1:], *flags, compiler.version, cpu_fingerprint()]
-    key = digest_bytes(*sources, *(fact.encode() for fact in facts))
+    key = digest_bytes(*sources, *(text.encode() for text in (*compiler.command, *flags, compiler.version)))
     failures = []
     for folder in cache_folders():
         library = folder / f"{source.stem}-{key}.so"
