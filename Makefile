@@ -1,5 +1,6 @@
 # make demo   the main job on real text, from nothing to filled masks (about five minutes after the installation)
 # make test   style, types and tests, as CI runs them
+# make test-sanitize   the kernels under AddressSanitizer and UndefinedBehaviorSanitizer, on native and emulated instruction sets
 # make wheels   dist/: a wheel with prebuilt kernels for each architecture, checked by auditwheel
 # make test-arm   the kernels for aarch64, in an emulator (Debian's g++-aarch64-linux-gnu and qemu-user)
 PYTHON ?= python3
@@ -7,7 +8,7 @@ BIN := .venv/bin
 
 MACHINES ?= x86_64 aarch64
 
-.PHONY: install demo test test-slow test-arm wheels check clean
+.PHONY: install demo test test-slow test-arm test-sanitize wheels check clean
 
 install: .venv/installed
 
@@ -36,6 +37,9 @@ test-slow: install
 test-arm: install
 	OMP_NUM_THREADS=2 PYTHONPATH=tests/kernels $(BIN)/pytest -p emulated_kernels \
 	    tests/kernels/test_fused_ops.py tests/kernels/test_attention.py tests/models/test_encoder.py
+
+test-sanitize: install
+	$(BIN)/python tests/kernels/instruction_sets.py
 
 # What an earlier build has left in build/ would get into the wheel.
 wheels: install

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -95,6 +97,19 @@ def test_numbers_that_are_not_finite_stay_in_their_sequence() -> None:
     assert context[:5, 0].isnan().all()
     assert context[:5, 1].isfinite().all()
     assert context[5:].isfinite().all()
+
+
+@pytest.mark.parametrize("function", [attention, reference.attention])
+@pytest.mark.parametrize("lengths", [[0, 11, 4], [5, 0, 0, 3], [7, 0]])
+def test_attention_beside_an_empty_sequence_is_that_without(
+    function: Callable[..., Tensor], lengths: list[int]
+) -> None:
+    qkv, cu_seqlens = packed(lengths, 2, 16)
+    empty = (0,) if function is attention else ()  # the arguments differ: dropout and site, or a mask key
+    got = with_gradient(function, qkv, cu_seqlens, max(lengths), None, *empty, False)
+    _, without = packed([length for length in lengths if length], 2, 16)
+    assert_near(got, with_gradient(function, qkv, without, max(lengths), None, *empty, False))
+    assert got[1].isfinite().all()
 
 
 @needs_native

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels import ffi, fused_ops, linear_bf16, native, reference
+from bertwright.kernels.attention import attention
 from bertwright.kernels.dropout import keep_mask
 from bertwright.kernels.ffi import use_native
 from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
@@ -383,6 +384,30 @@ def test_numbers_that_are_not_finite_arrive(bad: float) -> None:
     assert gelu[[0, 2]].isfinite().all()
     assert normed[[0, 2]].isfinite().all()
     assert not math.isfinite(fused_ops.gradient_norm([x]))
+
+
+@needs_native
+@pytest.mark.parametrize("bits", [0x7FC00001, 0x7FC001FF, 0x7F800001, 0xFFC12345 - 2**32])
+def test_nan_with_any_payload_stays_nan(bits: int) -> None:
+    """As corrupted memory has it; the exponential works on the bits of its argument."""
+    nan = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    logits = torch.randn(2, 40)
+    logits[0, 3] = logits[1, 39] = nan
+    losses, _ = fused_ops.cross_entropy_(logits, torch.zeros(40), torch.tensor([0, 1]), 1.0, None)
+    assert losses.isnan().all()
+    qkv = torch.randn(4, 3, 1, 8)
+    qkv[2, 0, 0, 5] = nan
+    assert attention(qkv, torch.tensor([0, 4], dtype=torch.int32), 4, None, 0)[2].isnan().all()
+    for tanh in (False, True):
+        assert fused_ops.bias_gelu(nan.expand(1, 20).clone(), torch.zeros(20), tanh).isnan().all()
+
+
+@needs_native
+def test_correct_is_the_first_of_equal_logits() -> None:
+    logits = torch.zeros(4, 33)
+    logits[0, [2, 20]] = logits[1, [2, 20]] = logits[2, 32] = 1.0
+    _, correct = fused_ops.cross_entropy_(logits, torch.zeros(33), torch.tensor([2, 20, 32, 1]), 1.0, None)
+    assert correct.tolist() == [1, 0, 1, 0]
 
 
 @needs_native

@@ -4,7 +4,9 @@
 #include <vector>
 
 // `AdamStep` of reference.py, which explains the fields.
-struct AdamStep { double lr, beta1, beta2, eps, weight_decay, clip_scale, correction1, correction2; };
+struct AdamStep {
+    double lr, beta1, beta2, eps, weight_decay, clip_scale, correction1, correction2;
+};
 
 // Updates `count` consecutive elements.
 INLINE void adamw_span(float* p, const float* g, float* m, float* v, int64_t count, const AdamStep& step) {
@@ -23,7 +25,9 @@ INLINE void adamw_span(float* p, const float* g, float* m, float* v, int64_t cou
 
 // Many tensors as spans of at most SPAN elements, so that a few large and many small ones are shared out evenly.
 constexpr int64_t SPAN = 1 << 14;
-struct Span { int64_t tensor, first, count; };
+struct Span {
+    int64_t tensor, first, count;
+};
 static std::vector<Span> split_into_spans(const int64_t* sizes, int64_t tensors) {
     std::vector<Span> spans;
     for (int64_t t = 0; t < tensors; t++)

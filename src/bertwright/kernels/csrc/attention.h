@@ -1,7 +1,7 @@
 // Attention over packed sequences, one task for each (sequence, head).
 //
-// n tokens of one sequence, A heads, D head size. Queries are processed in blocks, whose scores stay in the second-level
-// cache. One algorithm serves both number types; a Gemm policy says how its products are made.
+// n tokens of one sequence, A heads, D head size. Queries are processed in blocks, whose scores stay in the
+// second-level cache. One algorithm serves both number types; a Gemm policy says how its products are made.
 #pragma once
 #include "dispatch.h"
 #include "dropout.h"
@@ -23,7 +23,10 @@ struct Float32Gemm {
     static constexpr float score_scale(int64_t) { return 1.0f; }
 
     // Rows that are packed straight from where they are.
-    template <class T> struct Source { const T* rows; int64_t stride; };
+    template <class T> struct Source {
+        const T* rows;
+        int64_t stride;
+    };
     template <class T> static Source<T> stage(const T* x, int64_t stride, int64_t, int64_t, Element*) {
         return {x, stride};
     }
@@ -36,8 +39,8 @@ struct Float32Gemm {
     }
     static void zero_padding(float*, int64_t, int64_t, int64_t) {}
     template <bool ADD>
-    static void multiply(const float* a, int64_t a_stride, const float* b, int64_t rows, int64_t depth,
-                         int64_t columns, int64_t b_depth, float* c, int64_t c_stride) {
+    static void multiply(const float* a, int64_t a_stride, const float* b, int64_t rows, int64_t depth, int64_t columns,
+                         int64_t b_depth, float* c, int64_t c_stride) {
         ::multiply<ADD>({a, a_stride, 1}, b, rows, depth, columns, b_depth, c, c_stride);
     }
     // c += aᵀ · b for a: depth × rows.
@@ -48,8 +51,9 @@ struct Float32Gemm {
 };
 
 #if HAS_BF16_ISA
-// Products in bfloat16, summed in float32. Softmax's weights and the scores' gradients are rounded once, as in the flash
-// attention of GPUs. 1/√D is applied in softmax. Padding is zeros, and so are the weights of padded keys and queries.
+// Products in bfloat16, summed in float32. Softmax's weights and the scores' gradients are rounded once, as in the
+// flash attention of GPUs. 1/√D is applied in softmax. Padding is zeros, and so are the weights of padded keys and
+// queries.
 struct Bf16Gemm {
     using Element = bfloat16;
     using Panel = uint32_t;
@@ -65,7 +69,10 @@ struct Bf16Gemm {
     static constexpr float query_scale(int64_t) { return 1.0f; }
     static float score_scale(int64_t size) { return 1.0f / std::sqrt((float)size); }
 
-    struct Source { const bfloat16* rows; int64_t stride; };
+    struct Source {
+        const bfloat16* rows;
+        int64_t stride;
+    };
     static Source stage(const bfloat16* x, int64_t stride, int64_t rows, int64_t size, bfloat16* padded) {
         load_rows(x, stride, rows, size, 1.0f, padded);
         return {padded, pad_depth(size)};
@@ -107,9 +114,12 @@ struct Bf16Gemm {
 };
 #endif
 
-struct Sequences { const int32_t* starts; int64_t count; };
+struct Sequences {
+    const int32_t* starts;
+    int64_t count;
+};
 struct HeadShape {
-    int64_t heads, size;                               // A and D
+    int64_t heads, size;                                // A and D
     int64_t token() const { return 3 * heads * size; }  // from one token to the next in qkv
     int64_t width() const { return heads * size; }
 };
@@ -121,13 +131,16 @@ template <class Gemm> struct HeadSizes {
     HeadSizes(int64_t n, int64_t size)
         : block(std::clamp(SCORES_IN_L2 / Gemm::pad_depth(n) / Gemm::BLOCK, Gemm::MIN_BLOCKS, Gemm::MAX_BLOCKS) *
                 Gemm::BLOCK),
-          depth(Gemm::pad_depth(size)), columns(Gemm::pad_columns(size)), score_stride(Gemm::pad_columns(n) + CACHE_LINE / sizeof(float)),
+          depth(Gemm::pad_depth(size)),
+          columns(Gemm::pad_columns(size)),
+          score_stride(Gemm::pad_columns(n) + CACHE_LINE / sizeof(float)),
           weight_stride(Gemm::IN_PLACE ? score_stride : Gemm::pad_depth(n) + CACHE_LINE / sizeof(bfloat16)) {}
 };
 
 // Softmax's weights overwrite the scores if the policy works in place.
 template <class Gemm> typename Gemm::Element* take_weights(Arena& arena, float* scores, int64_t count) {
-    if constexpr (Gemm::IN_PLACE) return scores; else return arena.take<typename Gemm::Element>(count);
+    if constexpr (Gemm::IN_PLACE) return scores;
+    else return arena.take<typename Gemm::Element>(count);
 }
 
 template <class Gemm> struct ForwardBuffers : HeadSizes<Gemm> {
@@ -218,10 +231,12 @@ INLINE SoftmaxSums softmax_row(float* s, int64_t columns, int64_t width, float s
         for (int64_t c = 0; c < width; c += W) {
             const FloatVec e = exp(load(s + c) * scale - top);
             total += e;
-            if constexpr (drops) store(weights + c, mask.apply(e, c)); else store(weights + c, e);
+            if constexpr (drops) store(weights + c, mask.apply(e, c));
+            else store(weights + c, e);
         }
     };
-    if (mask.threshold) write(std::true_type{}); else write(std::false_type{});
+    if (mask.threshold) write(std::true_type{});
+    else write(std::false_type{});
     return {top, reduce_add(total)};
 }
 
@@ -244,7 +259,8 @@ INLINE void score_gradients(float* s, const float* dp, int64_t columns, int64_t 
             store(dscores + c, p * (g - delta));
         }
     };
-    if (mask.threshold) write(std::true_type{}); else write(std::false_type{});
+    if (mask.threshold) write(std::true_type{});
+    else write(std::false_type{});
 }
 
 template <class T>

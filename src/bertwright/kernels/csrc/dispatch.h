@@ -6,7 +6,7 @@
 
 struct Bf16Isa {
     const char* name;
-    bool (*available)();                    // on this machine, for this process
+    bool (*available)();                      // on this machine, for this process
     void (*begin_thread)(), (*end_thread)();  // around all products of one thread
     // c (TILE × TILE) = a · b, for TILE rows of a and two panels of b, which are `depth` deep.
     void (*multiply_block)(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth, float* c);
@@ -16,8 +16,11 @@ struct Bf16Isa {
     Multiply *multiply, *multiply_add;
 };
 
-#define BF16_ISA(isa) \
-    {#isa, isa::available, isa::begin_thread, isa::end_thread, isa::multiply_block, isa::multiply<false>, isa::multiply<true>}
+#define BF16_ISA(isa)                                                                                          \
+    {                                                                                                          \
+#isa, isa::available, isa::begin_thread, isa::end_thread, isa::multiply_block, isa::multiply < false>, \
+            isa::multiply < true>                                                                              \
+    }
 
 // The fastest first.
 static constexpr Bf16Isa BF16_ISAS[] = {

@@ -4,11 +4,13 @@
 #include <array>
 
 // Of the word, the position and the token type.
-template <class T> struct Lookup { const T* table; const int64_t* ids; };
+template <class T> struct Lookup {
+    const T* table;
+    const int64_t* ids;
+};
 template <class T> using Lookups = std::array<Lookup<T>, 3>;
 
-template <class T>
-INLINE void embedding_sum(const Lookups<T>& lookups, int64_t token, int64_t columns, float* s) {
+template <class T> INLINE void embedding_sum(const Lookups<T>& lookups, int64_t token, int64_t columns, float* s) {
     const T* a = lookups[0].table + lookups[0].ids[token] * columns;
     const T* b = lookups[1].table + lookups[1].ids[token] * columns;
     const T* d = lookups[2].table + lookups[2].ids[token] * columns;
@@ -36,9 +38,9 @@ static void embed_norm(const Lookups<T>& lookups, const float* weight, const flo
 // Looks the sum up again. dz, rows × columns, becomes its gradient; dsums, 2 × columns, those of the norm's weight and
 // bias.
 template <class T>
-static void embed_norm_backward(const Lookups<T>& lookups, const Moments* moments, const float* weight,
-                                const T* dy, const MaskKey& key, float* dz, float* dsums, int64_t rows,
-                                int64_t columns, int64_t threads) {
+static void embed_norm_backward(const Lookups<T>& lookups, const Moments* moments, const float* weight, const T* dy,
+                                const MaskKey& key, float* dz, float* dsums, int64_t rows, int64_t columns,
+                                int64_t threads) {
     const RowReduction reduction(rows, columns, 2);
     const PerThread<float> sums(columns, threads);
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -68,7 +70,7 @@ static void embed_norm_backward(const Lookups<T>& lookups, const Moments* moment
 
 // table[ids[r]] += dz[r]. Each thread owns some columns and adds all rows in order: no atomics, always the same bits.
 static void add_rows_in_order(const float* dz, const int64_t* ids, float* table, int64_t rows, int64_t columns,
-                     int64_t threads) {
+                              int64_t threads) {
     constexpr int64_t LINE_FLOATS = CACHE_LINE / sizeof(float);  // no two threads write one cache line
     const int64_t lines = (columns + LINE_FLOATS - 1) / LINE_FLOATS;
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -78,9 +80,8 @@ static void add_rows_in_order(const float* dz, const int64_t* ids, float* table,
         for (int64_t r = 0; r < rows && first < last; r++) {
             const float* from = dz + r * columns + first;
             float* to = table + ids[r] * columns + first;
-            for_each_vector(last - first, [&](int64_t c, auto load, auto store) {
-                store(to + c, load(to + c) + load(from + c));
-            });
+            for_each_vector(last - first,
+                            [&](int64_t c, auto load, auto store) { store(to + c, load(to + c) + load(from + c)); });
         }
     }
 }

@@ -20,7 +20,7 @@ struct EncoderArgs {
 // T tokens, of which R leave attention; hidden size H, feed-forward size F.
 struct LayerShape {
     int64_t T, R, H, F;
-    const int64_t* positions;  // R of the tokens; null with has_positions if R is 0
+    const int64_t* positions;   // R of the tokens; null with has_positions if R is 0
     bool has_positions, saves;  // saves: there will be a backward pass
 };
 
@@ -31,7 +31,9 @@ template <class P> struct LayerParameters {
         *output_norm_weight, *output_norm_bias;
 };
 
-struct LayerMaskKeys { MaskKey weights, attention_output, output; };
+struct LayerMaskKeys {
+    MaskKey weights, attention_output, output;
+};
 
 // What the backward pass needs of the forward pass. `y` comes first: layers that save nothing share their memory, and
 // the next layer reads y before it is overwritten.
@@ -70,8 +72,13 @@ struct ActivationArena {
     void* block;
     LayerShape shape(int64_t layer) const {
         const bool selects = args.has_positions && layer + 1 == args.num_layers;
-        return {args.tokens, selects ? args.selected : args.tokens, args.hidden_size, args.intermediate_size,
-                selects ? args.positions : nullptr, selects, layer >= args.first_saved};
+        return {args.tokens,
+                selects ? args.selected : args.tokens,
+                args.hidden_size,
+                args.intermediate_size,
+                selects ? args.positions : nullptr,
+                selects,
+                layer >= args.first_saved};
     }
     int64_t bytes(int64_t layer) const {
         int64_t bytes;
@@ -92,8 +99,12 @@ struct ActivationArena {
 
 INLINE Attention<bfloat16> attention_of(const EncoderArgs& args, const bfloat16* qkv, const MaskKey& key,
                                         int64_t threads) {
-    return {qkv, {args.starts, args.sequences}, {args.num_heads, args.hidden_size / args.num_heads},
-            args.causal != 0, key, threads};
+    return {qkv,
+            {args.starts, args.sequences},
+            {args.num_heads, args.hidden_size / args.num_heads},
+            args.causal != 0,
+            key,
+            threads};
 }
 
 // The output goes to saved.y, which may be `hidden` itself.
@@ -177,8 +188,7 @@ static void layer_backward(const bfloat16* dy, const bfloat16* hidden, const Lay
                     nullptr, s.R, s.H, s.H, threads);
     if (s.has_positions) {
         memset(dcontext.get(), 0, s.T * s.H * sizeof *hidden);
-        for (int64_t r = 0; r < s.R; r++)
-            add_to(dcontext.get() + s.positions[r] * s.H, dselected + r * s.H, 1, s.H, 1);
+        for (int64_t r = 0; r < s.R; r++) add_to(dcontext.get() + s.positions[r] * s.H, dselected + r * s.H, 1, s.H, 1);
     }
     attention_backward(attention_of(args, saved.qkv, keys.weights, threads), saved.context, saved.lse, dcontext.get(),
                        dqkv.get());
@@ -204,16 +214,15 @@ static void encoder_forward(const EncoderArgs& args, const bfloat16* hidden,
 
 // From the last layer down to `first_saved`; the gradient of that layer's input goes to `dhidden` unless it is null.
 static void encoder_backward(const EncoderArgs& args, const bfloat16* dy, const bfloat16* hidden,
-                             const LayerParameters<const float>* parameters, const LayerMaskKeys* keys,
-                             void* workspace, bfloat16* dhidden, const LayerParameters<float>* gradients,
-                             int64_t threads) {
+                             const LayerParameters<const float>* parameters, const LayerMaskKeys* keys, void* workspace,
+                             bfloat16* dhidden, const LayerParameters<float>* gradients, int64_t threads) {
     const ActivationArena arena{args, workspace};
     const int64_t size = args.tokens * args.hidden_size;
     const Buffer<bfloat16> between(2 * size);
     for (int64_t l = args.num_layers - 1; l >= args.first_saved; l--) {
         bfloat16* dx = l == args.first_saved ? dhidden : between.get() + l % 2 * size;
-        layer_backward(dy, l ? arena.at(l - 1).y : hidden, parameters[l], arena.at(l), dx, gradients[l],
-                       arena.shape(l), args, keys[l], threads);
+        layer_backward(dy, l ? arena.at(l - 1).y : hidden, parameters[l], arena.at(l), dx, gradients[l], arena.shape(l),
+                       args, keys[l], threads);
         dy = dx;
     }
 }

@@ -3,7 +3,9 @@
 #include "row_reduction.h"
 
 // Value and derivative of gelu.
-struct Gelu { FloatVec value, slope; };
+struct Gelu {
+    FloatVec value, slope;
+};
 
 // From e = e^(-z²/2) and erfcx(|z|/√2) = p · t.
 INLINE Gelu gelu_from_erfcx(FloatVec z, FloatVec e, FloatVec p, FloatVec t) {
@@ -74,7 +76,8 @@ INLINE Gelu gelu_tanh(FloatVec z) {
 
 // f(std::bool_constant<tanh>).
 template <class F> INLINE void with_tanh(bool tanh, F f) {
-    if (tanh) f(std::true_type{}); else f(std::false_type{});
+    if (tanh) f(std::true_type{});
+    else f(std::false_type{});
 }
 
 template <class T, bool TANH> INLINE Gelu gelu(FloatVec z) {
@@ -92,8 +95,8 @@ static void bias_gelu(const T* x, const float* bias, T* y, int64_t rows, int64_t
 }
 
 template <class T, bool TANH>
-static void bias_gelu_backward(const T* x, const float* bias, const T* dy, T* dx, float* dbias,
-                               int64_t rows, int64_t columns, int64_t threads) {
+static void bias_gelu_backward(const T* x, const float* bias, const T* dy, T* dx, float* dbias, int64_t rows,
+                               int64_t columns, int64_t threads) {
     const RowReduction reduction(rows, columns, 1);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t block = 0; block < reduction.blocks; block++) {
@@ -101,7 +104,8 @@ static void bias_gelu_backward(const T* x, const float* bias, const T* dy, T* dx
         reduction.zero(block);
         for (int64_t r = reduction.begin(block); r < reduction.end(block); r++)
             for_each_vector(columns, [&](int64_t c, auto load, auto store) {
-                FloatVec g = load(dy + r * columns + c) * gelu<T, TANH>(load(x + r * columns + c) + load(bias + c)).slope;
+                FloatVec g =
+                    load(dy + r * columns + c) * gelu<T, TANH>(load(x + r * columns + c) + load(bias + c)).slope;
                 store(dx + r * columns + c, g);
                 store(sum + c, load(sum + c) + g);
             });

@@ -37,7 +37,8 @@ struct TaskGrid {
             return tasks = (all_rows + rows - 1) / rows * across;
         };
         while (count() < TASKS_PER_THREAD * threads && std::max(rows, columns) > TILE)
-            if (rows > TILE) rows /= 2; else columns = round_up(columns / 2, TILE);
+            if (rows > TILE) rows /= 2;
+            else columns = round_up(columns / 2, TILE);
     }
 };
 
@@ -75,7 +76,8 @@ static void matmul(const bfloat16* a, int64_t a_stride, const uint32_t* b, const
     }
 }
 
-// y = x · weightᵀ + bias; weight: out × in. Unless it is null, `plain_panels` gets weight's panels for the backward pass.
+// y = x · weightᵀ + bias; weight: out × in. Unless it is null, `plain_panels` gets weight's panels for the backward
+// pass.
 template <class T>
 static void linear_forward(const bfloat16* x, const T* weight, const float* bias, bfloat16* y, uint32_t* plain_panels,
                            int64_t rows, int64_t in, int64_t out, int64_t threads) {

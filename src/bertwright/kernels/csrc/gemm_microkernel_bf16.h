@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Tile registers (Intel, since Sapphire Rapids). A register holds 16 rows of 64 bytes: of A 16 rows × 32 columns as they
-// lie in memory, of B one panel of 32 rows, of C 16 × 16. Registers 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
+// Tile registers (Intel, since Sapphire Rapids). A register holds 16 rows of 64 bytes: of A 16 rows × 32 columns as
+// they lie in memory, of B one panel of 32 rows, of C 16 × 16. Registers 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
 namespace amx {
 
 constexpr int TILE_BYTES = 64, NUM_REGISTERS = 8;
@@ -92,7 +92,8 @@ static void multiply_block(const bfloat16* a, int64_t a_stride, const uint32_t* 
 template <bool ADD, int I, int J>
 INLINE void multiply_tiles(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth, int64_t b_depth,
                            float* c, int64_t c_stride) {
-    if constexpr (ADD) load_tiles<I, J>(c, c_stride); else zero_tiles();
+    if constexpr (ADD) load_tiles<I, J>(c, c_stride);
+    else zero_tiles();
     add_tiles<I, J, false>(a, a_stride, b, depth, b_depth);
     store_tiles<I, J>(c, c_stride);
 }
@@ -166,8 +167,7 @@ static void multiply(const bfloat16* a, int64_t a_stride, const uint32_t* b, int
             float* out = c + i * c_stride + j;
             if (j + PANEL_WORDS < columns)
                 multiply_rows<2, ADD>(a + i * a_stride, a_stride, panels, depth, b_depth, out, c_stride);
-            else
-                multiply_rows<1, ADD>(a + i * a_stride, a_stride, panels, depth, b_depth, out, c_stride);
+            else multiply_rows<1, ADD>(a + i * a_stride, a_stride, panels, depth, b_depth, out, c_stride);
         }
 }
 }  // namespace avx512_bf16

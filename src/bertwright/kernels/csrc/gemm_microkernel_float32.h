@@ -3,7 +3,10 @@
 #include "pack.h"
 
 // A matrix for reading: element (i, k) is data[i * row + k * column].
-struct Strided { const float* data; int64_t row, column; };
+struct Strided {
+    const float* data;
+    int64_t row, column;
+};
 
 // c[0 … R)[0 … PANEL) (+)= a[0 … R)[0 … depth) · panel.
 template <int R, bool ADD>

@@ -12,14 +12,15 @@ template <class F> static int64_t catching(F f) noexcept {
     try {
         f();
         return 0;
-    } catch (const std::bad_alloc&) {
-        return OUT_OF_MEMORY;
-    }
+    } catch (const std::bad_alloc&) { return OUT_OF_MEMORY; }
 }
 
 // f(pointer to the tensors' element type).
 template <class F> static int64_t with_dtype(int64_t dtype, F f) {
-    return catching([&] { if (dtype == FLOAT32) f((float*)nullptr); else f((bfloat16*)nullptr); });
+    return catching([&] {
+        if (dtype == FLOAT32) f((float*)nullptr);
+        else f((bfloat16*)nullptr);
+    });
 }
 #define ELEMENT(t) std::remove_pointer_t<decltype(t)>
 
@@ -29,8 +30,8 @@ template <class T> static Lookups<T> lookups(const void* const* tables, const in
 
 extern "C" {
 
-int64_t bias_gelu(int64_t dtype, int64_t tanh, const void* x, const float* bias, void* y, int64_t rows,
-                  int64_t columns, int64_t threads) {
+int64_t bias_gelu(int64_t dtype, int64_t tanh, const void* x, const float* bias, void* y, int64_t rows, int64_t columns,
+                  int64_t threads) {
     return with_dtype(dtype, [&](auto* t) {
         with_tanh(tanh, [&](auto tanh) {
             using T = ELEMENT(t);
@@ -105,8 +106,8 @@ int64_t add_rows(const float* dz, const int64_t* ids, float* table, int64_t rows
 }
 
 // qkv: T 3 A D. `starts`: the first token of each of the sequences, and T.
-int64_t attention(int64_t dtype, const void* qkv, const int32_t* starts, int64_t sequences, int64_t heads,
-                  int64_t size, int64_t causal, const MaskKey* key, void* out, float* lse, int64_t threads) {
+int64_t attention(int64_t dtype, const void* qkv, const int32_t* starts, int64_t sequences, int64_t heads, int64_t size,
+                  int64_t causal, const MaskKey* key, void* out, float* lse, int64_t threads) {
     return with_dtype(dtype, [&](auto* t) {
         using T = ELEMENT(t);
         attention(Attention<T>{(const T*)qkv, {starts, sequences}, {heads, size}, causal != 0, *key, threads}, (T*)out,
@@ -134,11 +135,10 @@ int64_t cross_entropy(int64_t dtype, void* logits, int64_t stride, const float* 
 }
 
 // `tensors` sizes, and as many pointers of each kind.
-int64_t adamw(float* const* parameters, const float* const* gradients, float* const* exp_avg,
-              float* const* exp_avg_sq, const int64_t* sizes, int64_t tensors, const double* step, int64_t threads) {
-    return catching([&] {
-        adamw(parameters, gradients, exp_avg, exp_avg_sq, sizes, tensors, *(const AdamStep*)step, threads);
-    });
+int64_t adamw(float* const* parameters, const float* const* gradients, float* const* exp_avg, float* const* exp_avg_sq,
+              const int64_t* sizes, int64_t tensors, const double* step, int64_t threads) {
+    return catching(
+        [&] { adamw(parameters, gradients, exp_avg, exp_avg_sq, sizes, tensors, *(const AdamStep*)step, threads); });
 }
 
 int64_t adamw_rows(float* parameter, const float* gradient, const int64_t* gradient_rows, uint8_t* touched,
@@ -156,9 +156,8 @@ int64_t square_sum(const float* const* x, const int64_t* sizes, int64_t tensors,
 
 int64_t transpose(const void* x, int64_t x_stride, void* y, int64_t y_stride, int64_t rows, int64_t columns,
                   int64_t threads) {
-    return catching([&] {
-        transpose((const bfloat16*)x, x_stride, (bfloat16*)y, y_stride, nullptr, rows, columns, threads);
-    });
+    return catching(
+        [&] { transpose((const bfloat16*)x, x_stride, (bfloat16*)y, y_stride, nullptr, rows, columns, threads); });
 }
 
 #if HAS_BF16_ISA
@@ -188,8 +187,8 @@ int64_t encoder_workspace_bytes(const EncoderArgs* args, int64_t* bytes, int64_t
     return 0;
 }
 
-// `parameters`, and `gradients` which may be null: PARAMETER_NAMES of fused_encoder.py for each layer. `keys`: three for
-// each layer.
+// `parameters`, and `gradients` which may be null: PARAMETER_NAMES of fused_encoder.py for each layer. `keys`: three
+// for each layer.
 int64_t encoder_forward(const EncoderArgs* args, const void* hidden, const float* const* parameters,
                         const MaskKey* keys, void* workspace, void* y, int64_t threads) {
     return catching([&] {

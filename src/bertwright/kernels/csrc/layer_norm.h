@@ -3,7 +3,9 @@
 #include "dropout.h"
 #include "row_reduction.h"
 
-struct Moments { float mean, rstd; };
+struct Moments {
+    float mean, rstd;
+};
 
 // Mean and 1 / standard deviation of a row that lies in the cache: two passes, so that a large mean costs no precision.
 INLINE Moments row_moments(const float* z, int64_t columns, float eps) {
@@ -43,9 +45,11 @@ static void add_dropout_norm(const T* x, const float* bias, const T* residual, c
             });
         };
         const auto add_saving = [&](auto saves) {
-            if (key.threshold) add(std::true_type{}, saves); else add(std::false_type{}, saves);
+            if (key.threshold) add(std::true_type{}, saves);
+            else add(std::false_type{}, saves);
         };
-        if (z) add_saving(std::true_type{}); else add_saving(std::false_type{});
+        if (z) add_saving(std::true_type{});
+        else add_saving(std::false_type{});
         const Moments m = row_moments(s, columns, eps);
         if (moments) moments[r] = m;
         for_each_vector(columns, [&](int64_t c, auto load, auto store) {
@@ -55,7 +59,9 @@ static void add_dropout_norm(const T* x, const float* bias, const T* residual, c
 }
 
 // The means of g and of g · ẑ over a row, for g = dy · weight. The gradient is dz = rstd (g - mean(g) - ẑ mean(g ẑ)).
-struct GradientMeans { float g, gz; };
+struct GradientMeans {
+    float g, gz;
+};
 
 // `load_dy(c, load)` and `load_z(c, load)` read the row; dweight and dbias are added to.
 template <class G, class Z>
@@ -73,8 +79,8 @@ INLINE GradientMeans gradient_means(int64_t columns, Moments m, const float* wei
     return {reduce_add(sum_g) / columns, reduce_add(sum_gz) / columns};
 }
 
-// Gradients of all inputs of add_dropout_norm. `dsums`: 3 × columns, of bias, weight and norm_bias. Without dropout dx is
-// dresidual and is not written.
+// Gradients of all inputs of add_dropout_norm. `dsums`: 3 × columns, of bias, weight and norm_bias. Without dropout dx
+// is dresidual and is not written.
 template <class T>
 static void add_dropout_norm_backward(const T* z, const Moments* moments, const float* weight, const T* dy,
                                       const MaskKey& key, T* dx, T* dresidual, float* dsums, int64_t rows,
@@ -105,7 +111,8 @@ static void add_dropout_norm_backward(const T* z, const Moments* moments, const 
                     store(dbias + c, load(dbias + c) + dz);
                 });
             };
-            if (key.threshold) write(std::true_type{}); else write(std::false_type{});
+            if (key.threshold) write(std::true_type{});
+            else write(std::false_type{});
         }
     }
     for (int64_t kind = 0; kind < 3; kind++) reduction.finish(dsums + kind * columns, kind, threads);

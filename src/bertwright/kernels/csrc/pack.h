@@ -24,8 +24,7 @@ constexpr int BLOCK_ROWS = 6, PANEL_VECTORS = 4;  // for the 32 registers of NEO
 #endif
 constexpr int PANEL = PANEL_VECTORS * W;
 
-template <class T>
-static void pack_b(const T* b, int64_t stride, int64_t depth, int64_t columns, float* panels) {
+template <class T> static void pack_b(const T* b, int64_t stride, int64_t depth, int64_t columns, float* panels) {
     for (int64_t j = 0; j < columns; j += PANEL)
         for (int64_t k = 0; k < depth; k++, panels += PANEL)
             for (int v = 0; v < PANEL; v += W) {
@@ -35,8 +34,7 @@ static void pack_b(const T* b, int64_t stride, int64_t depth, int64_t columns, f
             }
 }
 
-template <class T>
-static void pack_b_t(const T* b, int64_t stride, int64_t columns, int64_t depth, float* panels) {
+template <class T> static void pack_b_t(const T* b, int64_t stride, int64_t columns, int64_t depth, float* panels) {
     for (int64_t j = 0; j < columns; j += PANEL, panels += depth * PANEL)
         for (int v = 0; v < PANEL; v += W)
             for (int64_t k = 0; k < depth; k += W) {
@@ -75,7 +73,8 @@ INLINE UIntVec load_words(const float* x) {
 INLINE UIntVec load_words(const bfloat16* x) { return zero_extend(x); }
 
 template <bool STREAM> INLINE void store_panel_row(uint32_t* to, FloatVec words) {
-    if constexpr (STREAM) store_streaming(to, words); else store((float*)to, words);
+    if constexpr (STREAM) store_streaming(to, words);
+    else store((float*)to, words);
 }
 
 // TILE rows of B from row k, one panel of columns from column c; rows from `depth` on are zeros.

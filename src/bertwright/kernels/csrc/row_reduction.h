@@ -9,7 +9,10 @@ struct RowReduction {
     int64_t rows, columns, kinds, blocks;
     Buffer<float> partial;  // blocks × kinds × columns
     RowReduction(int64_t rows, int64_t columns, int64_t kinds)
-        : rows(rows), columns(columns), kinds(kinds), blocks((rows + BLOCK_ROWS - 1) / BLOCK_ROWS),
+        : rows(rows),
+          columns(columns),
+          kinds(kinds),
+          blocks((rows + BLOCK_ROWS - 1) / BLOCK_ROWS),
           partial(blocks * kinds * columns) {}
     int64_t begin(int64_t block) const { return block * BLOCK_ROWS; }
     int64_t end(int64_t block) const { return std::min(rows, (block + 1) * BLOCK_ROWS); }

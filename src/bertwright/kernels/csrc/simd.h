@@ -6,11 +6,14 @@
 #include <cstring>
 #include <type_traits>
 #if defined(__AVX512F__)
+#if !defined(__clang__)  // false alarms in GCC 12's own header (PR 105593)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpragmas"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false alarms in GCC 12's own header (PR 105593)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
 #endif
 
 #if defined(__AVX512F__)
@@ -27,7 +30,9 @@ typedef int32_t IntVec __attribute__((vector_size(W * 4)));
 typedef uint16_t HalfVec __attribute__((vector_size(W * 2)));
 
 enum DType { FLOAT32 = 0, BFLOAT16 = 1 };
-struct bfloat16 { uint16_t bits; };
+struct bfloat16 {
+    uint16_t bits;
+};
 
 #define INLINE static inline __attribute__((always_inline))
 #define INLINE_MEMBER inline __attribute__((always_inline))
@@ -36,7 +41,11 @@ constexpr int64_t CACHE_LINE = 64;  // bytes
 constexpr int64_t round_up(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
 INLINE FloatVec broadcast(float x) { return x - FloatVec{}; }
-INLINE UIntVec lane_indices() { UIntVec w; for (int i = 0; i < W; i++) w[i] = i; return w; }
+INLINE UIntVec lane_indices() {
+    UIntVec w;
+    for (int i = 0; i < W; i++) w[i] = i;
+    return w;
+}
 INLINE FloatVec select(IntVec condition, FloatVec a, FloatVec b) { return condition ? a : b; }
 INLINE FloatVec max(FloatVec a, FloatVec b) { return a > b ? a : b; }
 
@@ -57,7 +66,11 @@ INLINE float reduce_max(FloatVec x) {
 #endif
 
 // One vector from or to memory, converted from or to the element type there.
-INLINE FloatVec load(const float* p) { FloatVec x; memcpy(&x, p, sizeof x); return x; }
+INLINE FloatVec load(const float* p) {
+    FloatVec x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
 INLINE void store(float* p, FloatVec x) { memcpy(p, &x, sizeof x); }
 INLINE FloatVec load(const bfloat16* p) {
     HalfVec h;
@@ -108,14 +121,16 @@ template <class T> INLINE void store(T* p, FloatVec x, int count) {
 template <class F> INLINE void for_each_vector(int64_t columns, F f) {
     int64_t c = 0;
     for (; c + W <= columns; c += W)
-        f(c, [](auto* p) { return load(p); }, [](auto* p, FloatVec x) { store(p, x); });
+        f(
+            c, [](auto* p) { return load(p); }, [](auto* p, FloatVec x) { store(p, x); });
     if (const int rest = (int)(columns - c))
-        f(c, [rest](auto* p) { return load(p, rest); }, [rest](auto* p, FloatVec x) { store(p, x, rest); });
+        f(
+            c, [rest](auto* p) { return load(p, rest); }, [rest](auto* p, FloatVec x) { store(p, x, rest); });
 }
 
 // p · 2^n for n = the integer in the low bits of `shifted`; a product, so that NaN in p stays NaN.
 INLINE FloatVec scale_by_power(FloatVec p, FloatVec shifted) {
-    return p * (FloatVec)(((IntVec)shifted << 23) + 0x3F800000);
+    return p * (FloatVec)(((UIntVec)shifted << 23) + 0x3F800000u);
 }
 constexpr float ROUND_TO_INT = 12582912.0f;  // 1.5 · 2^23: adding it leaves the nearest integer in the low bits
 

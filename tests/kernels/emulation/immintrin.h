@@ -1,0 +1,181 @@
+// Emulation of the AVX-512, AVX512-BF16 and AMX intrinsics that the kernels use, for processors without them.
+//
+// Compile with -I of this folder, -D__AVX512F__=1, and as wanted -D__AVX512BF16__=1, -D__AMX_BF16__=1. Misaligned
+// streaming stores and tile registers that were not configured or not written end the process.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+typedef float __m512 __attribute__((vector_size(64)));
+typedef long long __m512i __attribute__((vector_size(64)));
+typedef short __m512bh __attribute__((vector_size(64)));
+typedef short __m256bh __attribute__((vector_size(32)));
+
+namespace emulation {
+constexpr int LANES = 16;
+
+inline void require(bool condition, const char* message) {
+    if (condition) return;
+    fprintf(stderr, "emulated intrinsics: %s\n", message);
+    abort();
+}
+inline uint32_t to_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+inline float from_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+inline float flush(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.0f, x) : x; }  // denormals
+inline uint16_t to_bf16(float x) {  // to nearest, ties to even; denormals become 0
+    if (x != x) return (to_bits(x) >> 16) | 0x40;
+    const uint32_t bits = to_bits(flush(x));
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+}
+inline float from_bf16(uint16_t bits) { return flush(from_bits((uint32_t)bits << 16)); }
+}  // namespace emulation
+
+static inline float _mm512_reduce_add_ps(__m512 x) {
+    for (int width = 8; width >= 1; width /= 2)
+        for (int i = 0; i < width; i++) x[i] += x[i + width];
+    return x[0];
+}
+static inline float _mm512_reduce_max_ps(__m512 x) {
+    for (int width = 8; width >= 1; width /= 2)
+        for (int i = 0; i < width; i++) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
+    return x[0];
+}
+static inline __m512 _mm512_setzero_ps() { return __m512{}; }
+static inline __m512 _mm512_loadu_ps(const void* p) {
+    __m512 x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+static inline void _mm512_storeu_ps(void* p, __m512 x) { memcpy(p, &x, sizeof x); }
+static inline __m512i _mm512_loadu_si512(const void* p) {
+    __m512i x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+static inline void _mm512_stream_ps(float* p, __m512 x) {
+    emulation::require((uintptr_t)p % sizeof x == 0, "misaligned streaming store");
+    memcpy(p, &x, sizeof x);
+}
+static inline void _mm_sfence() {}
+static inline __m512i _mm512_set1_epi32(int value) {
+    int words[emulation::LANES];
+    for (int& word : words) word = value;
+    __m512i x;
+    memcpy(&x, words, sizeof x);
+    return x;
+}
+static inline __m512 _mm512_rcp14_ps(__m512 x) {
+    for (int i = 0; i < emulation::LANES; i++) {
+        const float exact = 1.0f / x[i];
+        x[i] = std::isfinite(exact) ? emulation::from_bits(emulation::to_bits(exact) & 0xFFFFFE00u) : exact;
+    }
+    return x;
+}
+static inline __m256bh _mm512_cvtneps_pbh(__m512 x) {
+    __m256bh h;
+    for (int i = 0; i < emulation::LANES; i++) h[i] = (short)emulation::to_bf16(x[i]);
+    return h;
+}
+static inline __m512bh _mm512_cvtne2ps_pbh(__m512 high, __m512 low) {
+    __m512bh h;
+    for (int i = 0; i < emulation::LANES; i++) {
+        h[i] = (short)emulation::to_bf16(low[i]);
+        h[emulation::LANES + i] = (short)emulation::to_bf16(high[i]);
+    }
+    return h;
+}
+static inline __m512 _mm512_dpbf16_ps(__m512 c, __m512bh a, __m512bh b) {
+    using namespace emulation;
+    for (int i = 0; i < LANES; i++) {
+        float sum = flush(c[i]);
+        for (int k : {2 * i + 1, 2 * i}) {
+            volatile float product = from_bf16((uint16_t)a[k]) * from_bf16((uint16_t)b[k]);  // volatile: not fused
+            sum += product;
+        }
+        c[i] = flush(sum);
+    }
+    return c;
+}
+
+#ifdef __AMX_BF16__
+namespace emulation {
+constexpr int NUM_TILES = 8, ROWS = 16, ROW_BYTES = 64;
+
+struct TileRegisters {
+    bool configured = false, written[NUM_TILES] = {};
+    unsigned char data[NUM_TILES][ROWS][ROW_BYTES];
+};
+inline thread_local TileRegisters tiles;
+
+inline void require_configured() { require(tiles.configured, "tile registers are not configured"); }
+inline void require_written(int tile) { require_configured(), require(tiles.written[tile], "tile was not written"); }
+inline void load_tile(int tile, const void* from, int64_t stride) {
+    require_configured();
+    tiles.written[tile] = true;
+    for (int r = 0; r < ROWS; r++) memcpy(tiles.data[tile][r], (const char*)from + r * stride, ROW_BYTES);
+}
+inline void store_tile(int tile, void* to, int64_t stride) {
+    require_written(tile);
+    for (int r = 0; r < ROWS; r++) memcpy((char*)to + r * stride, tiles.data[tile][r], ROW_BYTES);
+}
+inline void zero_tile(int tile) {
+    require_configured();
+    tiles.written[tile] = true;
+    memset(tiles.data[tile], 0, sizeof tiles.data[tile]);
+}
+inline void multiply_add(int c, int a, int b) {
+    for (int tile : {a, b, c}) require_written(tile);
+    constexpr int DEPTH = ROW_BYTES / 2;
+    uint16_t bits[ROWS][DEPTH];
+    float left[ROWS][DEPTH], right[DEPTH][ROWS], sums[ROWS][ROWS];
+    memcpy(bits, tiles.data[a], sizeof bits);
+    for (int m = 0; m < ROWS; m++)
+        for (int k = 0; k < DEPTH; k++) left[m][k] = from_bf16(bits[m][k]);
+    memcpy(bits, tiles.data[b], sizeof bits);
+    for (int k = 0; k < DEPTH; k++)
+        for (int n = 0; n < ROWS; n++) right[k][n] = from_bf16(bits[k / 2][2 * n + k % 2]);
+    memcpy(sums, tiles.data[c], sizeof sums);
+    for (int m = 0; m < ROWS; m++)
+        for (int k = 0; k < DEPTH; k++)
+            for (int n = 0; n < ROWS; n++)  // the product is exact: the sum is rounded once, as on the processor
+                sums[m][n] = flush(flush(sums[m][n]) + left[m][k] * right[k][n]);
+    memcpy(tiles.data[c], sums, sizeof sums);
+}
+}  // namespace emulation
+
+#define _tile_loadd(tile, from, stride) emulation::load_tile(tile, from, stride)
+#define _tile_stored(tile, to, stride) emulation::store_tile(tile, to, stride)
+#define _tile_zero(tile) emulation::zero_tile(tile)
+#define _tile_dpbf16ps(c, a, b) emulation::multiply_add(c, a, b)
+static inline void _tile_loadconfig(const void* config) {
+    using namespace emulation;
+    const unsigned char* bytes = (const unsigned char*)config;
+    require(bytes[0] == 1, "tile configuration: palette");
+    for (int tile = 0; tile < NUM_TILES; tile++) {
+        uint16_t row_bytes;
+        memcpy(&row_bytes, bytes + 16 + 2 * tile, sizeof row_bytes);
+        require(row_bytes == ROW_BYTES && bytes[48 + tile] == ROWS, "tile configuration: sizes");
+    }
+    tiles.configured = true;
+    memset(tiles.written, 0, sizeof tiles.written);
+}
+static inline void _tile_release() { emulation::tiles.configured = false; }
+
+// The request for the tile registers: refused if EMULATED_TILES is 0.
+#define syscall emulated_syscall
+extern "C" inline long emulated_syscall(long, ...) noexcept {
+    const char* granted = getenv("EMULATED_TILES");
+    return granted && *granted == '0' ? -1 : 0;
+}
+#endif

@@ -1,0 +1,103 @@
+"""Run the kernel tests on libraries that are compiled for other instruction sets, if need be with emulated intrinsics.
+
+    python tests/kernels/instruction_sets.py [TARGET ...]
+
+compiles with AddressSanitizer and UndefinedBehaviorSanitizer, so that any read or write outside a tensor fails the
+tests. `make test-sanitize` runs this for all targets (about ten minutes on two cores).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from bertwright.kernels.cpu import find_levels
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+TESTS = "tests/kernels/test_fused_ops.py", "tests/kernels/test_attention.py", "tests/models/test_encoder.py"
+EMULATION = f"-I{FOLDER / 'emulation'}", "-D__AVX512F__=1"
+SANITIZERS = "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"
+
+
+class Target(NamedTuple):
+    """An instruction set to test: compiler arguments, and the bfloat16 micro-kernel that the library must select."""
+
+    level: str
+    arguments: tuple[str, ...] = ()
+    bf16_isa: str | None = None
+    tiles_granted: bool = True
+
+
+BASE = next((level.name for level in find_levels() if level.name in ("x86-64-v3", "x86-64-v2")), "")
+EMULATED = {
+    "avx512": Target(BASE, EMULATION),
+    "avx512-bf16": Target(BASE, (*EMULATION, "-D__AVX512BF16__=1"), "avx512_bf16"),
+    "amx": Target(BASE, (*EMULATION, "-D__AVX512BF16__=1", "-D__AMX_BF16__=1"), "amx"),
+    "amx-refused": Target(
+        BASE, (*EMULATION, "-D__AVX512BF16__=1", "-D__AMX_BF16__=1"), "avx512_bf16", tiles_granted=False
+    ),
+}
+BF16_ISAS = {"x86-64-avx512bf16": "avx512_bf16", "x86-64-amx": "amx"}
+
+
+def native_targets() -> dict[str, Target]:
+    """Return a target for each instruction set that this processor has."""
+    return {level.name: Target(level.name, bf16_isa=BF16_ISAS.get(level.name)) for level in find_levels()}
+
+
+def run(target: Target, *pytest_arguments: str, sanitize: bool = False) -> subprocess.CompletedProcess[str]:
+    """Compile the kernels for a target and run the kernel tests on them, in a process of their own."""
+    compiler = ["g++", *target.arguments, *(SANITIZERS if sanitize else ())]
+    environment = {
+        **os.environ,
+        "BERTWRIGHT_NATIVE": "compile",
+        "BERTWRIGHT_ISA": target.level,
+        "CXX": " ".join(compiler),
+        "EMULATED_TILES": str(int(target.tiles_granted)),
+        "OMP_NUM_THREADS": "1",
+    }
+    environment.pop("PYTEST_ADDOPTS", None)
+    if sanitize:
+        libraries = (
+            subprocess.check_output(["g++", f"-print-file-name=lib{name}.so"], text=True) for name in ("asan", "ubsan")
+        )
+        environment["LD_PRELOAD"] = " ".join(path.strip() for path in libraries)
+        environment["ASAN_OPTIONS"] = "detect_leaks=0"  # Python's own
+    selected = "from bertwright.kernels import ffi, native; print(native.load_library('kernels') and ffi.bf16_isa())"
+    found = subprocess.run([sys.executable, "-c", selected], env=environment, cwd=ROOT, capture_output=True, text=True)
+    if found.returncode or found.stdout != f"{target.bf16_isa}\n":
+        return found
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--capture=sys",
+        *pytest_arguments,
+        *TESTS,
+    ]
+    return subprocess.run(command, env=environment, cwd=ROOT, text=True, capture_output=not sanitize)
+
+
+def main() -> int:
+    """Run the targets that are named, or all, under the sanitizers."""
+    targets = native_targets() | EMULATED
+    failed = []
+    for name in sys.argv[1:] or targets:
+        print(f"── {name}", flush=True)
+        result = run(targets[name], "-x", sanitize=True)
+        if result.returncode:
+            print(result.stdout or "", result.stderr or "", sep="\n")
+            failed.append(name)
+    print(f"failed: {', '.join(failed)}" if failed else "all targets passed")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""The kernel tests on other vector widths, and the warnings of two compilers for every instruction set."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import instruction_sets
+import pytest
+
+from bertwright.kernels import native
+from bertwright.kernels.compile import FLAGS
+from bertwright.kernels.cpu import LEVELS, Level
+
+needs_gcc = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
+
+
+def check(result: subprocess.CompletedProcess[str], passed: str) -> None:
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert passed in result.stdout
+
+
+@needs_gcc
+@pytest.mark.parametrize("name", [*instruction_sets.native_targets()][1:])  # the best one is what all other tests run
+def test_kernels_on_a_lower_instruction_set_pass(name: str) -> None:
+    check(instruction_sets.run(instruction_sets.native_targets()[name], "-k", "not compiles"), " passed")
+
+
+@needs_gcc
+@pytest.mark.slow
+@pytest.mark.parametrize("name", instruction_sets.EMULATED)
+def test_kernels_on_an_emulated_instruction_set_pass(name: str) -> None:
+    check(instruction_sets.run(instruction_sets.EMULATED[name]), " passed")
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+@pytest.mark.parametrize("level", LEVELS["x86_64"], ids=lambda level: level.name)
+def test_sources_compile_without_warnings(compiler: str, level: Level) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} on this machine")
+    (source,) = native.PACKAGE.rglob("kernels.cpp")
+    flags = [*FLAGS, *level.flags, "-fopenmp", "-Wno-psabi", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    result = subprocess.run([compiler, *flags, str(source)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
