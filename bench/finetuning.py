@@ -127,7 +127,8 @@ def theirs(chosen: argparse.Namespace) -> Block:
 def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.interop.huggingface import start_task_model
     from bertwright.kernels.cpu import configure_malloc
-    from bertwright.models.heads import BertForTask
+    from bertwright.models.encoder import BertEncoder
+    from bertwright.models.heads import EncoderForTask
     from bertwright.seeding import TaskStream, derive_key
     from bertwright.tasks.task import TaskBatch, collate
     from bertwright.training.loop import LossOutput, train_steps
@@ -136,11 +137,11 @@ def ours(chosen: argparse.Namespace) -> Block:
     configure_malloc()  # as `bertwright finetune` does
     task, encoded = encode(chosen.data, chosen.task)
     if chosen.model == "minilm":
-        model = start_task_model(minilm(), task.head, 0, hidden_dropout=0.1, attention_dropout=0.1).model
+        model = start_task_model(minilm(), task.head, 0, dropout=0.1).model
     else:
-        model = BertForTask(shape(chosen.model), task.head)
+        model = EncoderForTask(BertEncoder(shape(chosen.model)), task.head)
     model.encoder.compute_dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
-    model.encoder.embeddings.sparse = True  # as `bertwright finetune` does
+    model.encoder.sparse_gradients = True  # as `bertwright finetune` does
     model.train()
     optimizer = AdamW(dict(model.named_parameters()), RECIPE)
 

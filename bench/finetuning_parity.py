@@ -51,7 +51,7 @@ def theirs(settings: FinetuneSettings, folder: Path) -> tuple[list[float], dict[
     """Train with `transformers`; return the loss of each step and the final weights. `folder` gets the initial ones."""
     read = read_examples(settings.task.make(), settings.task, "train")
     task, tokenizer = settings.task.make().with_labels_of(read), Tokenizer.load(minilm())
-    first = start_task_model(minilm(), task.head, settings.seed, hidden_dropout=0.0, attention_dropout=0.0).model
+    first = start_task_model(minilm(), task.head, settings.seed, dropout=0.0).model
     save_task_folder(folder, TaskModel(first, task), tokenizer)
     model = transformers.BertForTokenClassification.from_pretrained(folder).train()
     items = items_of(task.encode(read, tokenizer))

@@ -29,7 +29,8 @@ from bertwright.kernels.cpu import configure_malloc
 from bertwright.kernels.ffi import bf16_isa
 from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import Encoder, initialize
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.initialization import initialize
 from bertwright.training.context import supports_bfloat16
 from environment import describe_machine
 
@@ -228,7 +229,7 @@ def layer_row(hidden: int) -> tuple[float, float]:
 def at_once(hidden: int, length: int) -> tuple[float, float]:
     """Measure six layers over 32 texts: in one native call per direction, and layer by layer."""
     config = BertConfig(VOCABULARY, hidden, num_layers=6, num_heads=hidden // HEAD_SIZE, intermediate_size=4 * hidden)
-    encoder = Encoder(config, torch.bfloat16).train()
+    encoder = BertEncoder(config, torch.bfloat16).train()
     initialize(encoder, config.initializer_range, seed=1)
     weights = list(encoder.layers.parameters())
     batch = pack([np.arange(length)] * 32)

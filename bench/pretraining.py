@@ -140,7 +140,7 @@ def ours(chosen: argparse.Namespace) -> Step:
     whole = whole.to(context.device)
     model = BertForPretraining(BertConfig.from_size(chosen.size, VOCABULARY)).train().to(context.device)
     model.encoder.compute_dtype = context.dtype
-    model.encoder.embeddings.sparse = True
+    model.encoder.sparse_gradients = True
     optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
 
     def forever():  # type: ignore[no-untyped-def]

@@ -24,13 +24,14 @@ kernels.fused_encoder
 corpus.documents corpus.sentences corpus.sketches corpus.survey corpus.diagnosis
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
 tokenstore.store tokenstore.worker tokenstore.build
-models.config models.encoder models.heads models.mimetic_init models.feature_head
+models.config models.initialization models.text_encoder models.encoder models.heads
+models.mimetic_init models.rnn models.feature_head
 pretraining.settings pretraining.segments pretraining.masking pretraining.data pretraining.objective
 pretraining.evaluation
 training.settings training.optimizer training.schedules training.context training.loop training.interrupt
 training.checkpoint training.metrics_log training.run_directory
 interop.crc32c interop.tf_checkpoint interop.model_files interop.weight_names interop.weights interop.head_config
-interop.huggingface interop.google
+interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging
 tasks.squad tasks.question_answering tasks.task_io tasks.presets
 inference.fill_mask inference.pooling inference.feature_cache inference.model

@@ -18,7 +18,8 @@ from bertwright.files import write_text
 from bertwright.inference.model import Bert
 from bertwright.interop.huggingface import save_model, write_model
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.pretraining.data import DataSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_io import AnyTask
@@ -189,6 +190,6 @@ def make_task_model(vocabulary_folder: Path) -> Callable[[AnyTask], Bert]:
     def make(task: AnyTask) -> Bert:
         tokenizer = Tokenizer.load(vocabulary_folder)
         config = BertConfig(tokenizer.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
-        return Bert(BertForTask(config, task.head, seed=1), tokenizer, task=task)
+        return Bert(EncoderForTask(BertEncoder(config, seed=1), task.head, seed=1), tokenizer, task=task)
 
     return make

@@ -17,7 +17,8 @@ from bertwright.commands.predict import PredictSettings, predict
 from bertwright.inference.model import Bert
 from bertwright.io.tables import TableSchema, read_rows
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForTask
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import EncoderForTask
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -46,7 +47,7 @@ def small(vocabulary_folder: Path, task: AnyTask, folder: Path) -> tuple[Bert, s
     """A task's model with random weights, and the folder that it was saved in."""
     tokenizer = Tokenizer.load(vocabulary_folder)
     config = BertConfig(tokenizer.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
-    bert = Bert(BertForTask(config, task.head, seed=1), tokenizer, task=task)
+    bert = Bert(EncoderForTask(BertEncoder(config, seed=1), task.head, seed=1), tokenizer, task=task)
     bert.save(folder)
     return bert, str(folder)
 

@@ -16,7 +16,8 @@ from rich.console import Console
 import bertwright
 from bertwright.commands.glue_submission import SHEETS, SubmissionSettings, submission
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForTask
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE
 from bertwright.tasks.task_io import TaskModel, save_task_folder
@@ -90,7 +91,7 @@ def model_of(vocabulary_folder: Path, name: str) -> TaskModel:
     config = BertConfig(size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32, initializer_range=2.0)
     task: Any = PRESETS[name].task
     task = replace(task, labels=WORDS[name]) if WORDS[name] else task
-    return TaskModel(BertForTask(config, task.head, seed=5), task)
+    return TaskModel(EncoderForTask(BertEncoder(config, seed=5), task.head, seed=5), task)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from bertwright.batching.batch import from_flat
 from bertwright.inference import feature_cache
 from bertwright.inference.feature_cache import Features, cached_features, example_rows, word_features
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import Encoder, initialize
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.initialization import initialize
 from bertwright.tasks.task import Encoded
 
 InterruptedIn = Callable[..., AbstractContextManager[list[Any]]]
@@ -29,8 +30,8 @@ CONFIG = BertConfig(vocab_size=40, hidden_size=8, num_layers=4, num_heads=2, int
 COUNTS = ([2, 3], [4], [], [1], [2, 2])  # rows of each sequence of each example; the third has no sequence
 
 
-def make_encoder(seed: int = 1) -> Encoder:
-    encoder = Encoder(CONFIG)
+def make_encoder(seed: int = 1) -> BertEncoder:
+    encoder = BertEncoder(CONFIG)
     initialize(encoder, std=0.3, seed=seed)
     return encoder.eval()
 
@@ -58,7 +59,7 @@ def make_encoded(counts: tuple[list[int], ...] = COUNTS, width: int = 1) -> Enco
 
 
 @torch.inference_mode()
-def all_states(encoder: Encoder, encoded: Encoded) -> np.ndarray:
+def all_states(encoder: BertEncoder, encoded: Encoded) -> np.ndarray:
     """R × (L + 1) × H, one sequence after another."""
     found = []
     for number, length in enumerate(encoded.lengths):
@@ -70,7 +71,7 @@ def all_states(encoder: Encoder, encoded: Encoded) -> np.ndarray:
 
 
 @pytest.fixture
-def encoder() -> Encoder:
+def encoder() -> BertEncoder:
     return make_encoder()
 
 
@@ -90,7 +91,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     given_to: list[int] = []
     whole = feature_cache.predict_logits
 
-    def counted(model: feature_cache.BertForTask, part: Encoded, advance: Callable[[int], None] | None) -> np.ndarray:
+    def counted(
+        model: feature_cache.EncoderForTask, part: Encoded, advance: Callable[[int], None] | None
+    ) -> np.ndarray:
         given_to.append(len(part.lengths))
         return whole(model, part, advance)
 
@@ -104,14 +107,14 @@ def content(found: Features) -> np.ndarray:
 
 
 @pytest.mark.parametrize("layers", [(0,), (4,), (2,), (0, 3), (1, 2, 3, 4), (0, 1, 2, 3, 4)])
-def test_features_are_the_encoders_hidden_states(encoder: Encoder, encoded: Encoded, layers: tuple[int, ...]):
+def test_features_are_the_encoders_hidden_states(encoder: BertEncoder, encoded: Encoded, layers: tuple[int, ...]):
     expected = all_states(encoder, encoded)[:, layers]
     found = word_features(encoder, encoded, len(COUNTS), layers)
     assert [one.shape for one in found] == [(sum(counts), len(layers), 8) for counts in COUNTS]
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
 
 
-def test_on_disk_they_are_the_same_to_eleven_bits(encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks):
+def test_on_disk_they_are_the_same_to_eleven_bits(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks):
     expected = all_states(encoder, encoded)
     found = cached_features(encoder, encoded, (0, 2, 4), tmp_path / "train")
     np.testing.assert_allclose(content(found), expected[:, (0, 2, 4)], rtol=2**-11, atol=1e-5)
@@ -121,7 +124,7 @@ def test_on_disk_they_are_the_same_to_eleven_bits(encoder: Encoder, encoded: Enc
     np.testing.assert_allclose(taken.numpy(), expected[chosen][:, (4, 0)], rtol=2**-11, atol=1e-5)
 
 
-def test_what_stands_above_the_highest_layer_is_not_computed(encoder: Encoder, encoded: Encoded):
+def test_what_stands_above_the_highest_layer_is_not_computed(encoder: BertEncoder, encoded: Encoded):
     with torch.no_grad():
         for layer in encoder.layers[2:]:
             layer.output.weight.fill_(torch.nan)
@@ -129,7 +132,7 @@ def test_what_stands_above_the_highest_layer_is_not_computed(encoder: Encoder, e
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_the_encoder_is_left_as_it_was(encoder: Encoder, encoded: Encoded, training: bool):
+def test_the_encoder_is_left_as_it_was(encoder: BertEncoder, encoded: Encoded, training: bool):
     encoder.train(training)
     first, second = (word_features(encoder, encoded, len(COUNTS), (4,)) for _ in range(2))
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))  # no dropout
@@ -140,7 +143,7 @@ def test_rows_of_an_example_lie_together(encoded: Encoded):
     assert example_rows(encoded, len(COUNTS)).tolist() == [0, 5, 9, 9, 10, 14]
 
 
-def test_a_second_call_computes_nothing(encoder: Encoder, encoded: Encoded, tmp_path: Path, computed: list[int]):
+def test_a_second_call_computes_nothing(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, computed: list[int]):
     first = content(cached_features(encoder, encoded, (1, 4), tmp_path / "train"))
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}
     assert computed == [6]
@@ -151,7 +154,7 @@ def test_a_second_call_computes_nothing(encoder: Encoder, encoded: Encoded, tmp_
     assert np.array_equal(content(again), first)
 
 
-def test_layers_are_added_and_none_is_lost(encoder: Encoder, encoded: Encoded, tmp_path: Path, computed: list[int]):
+def test_layers_are_added_and_none_is_lost(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, computed: list[int]):
     cached_features(encoder, encoded, (1, 4), tmp_path / "train")
     found = cached_features(encoder, encoded, (0, 1), tmp_path / "train")
     assert found.header.layers == (0, 1, 4)
@@ -168,7 +171,7 @@ def changed(encoded: Encoded, name: str) -> Encoded:
     return replace(encoded, **{name: array})
 
 
-def test_other_features_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path):
+def test_other_features_are_refused(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
     cached_features(encoder, encoded, (4,), tmp_path / "train")
     for name in ("input_ids", "token_type_ids", "positions"):
         with pytest.raises(ValueError, match=r"train: holds features of other data, .*; delete it, or name another"):
@@ -184,7 +187,12 @@ def test_other_features_are_refused(encoder: Encoder, encoded: Encoded, tmp_path
 
 
 def test_a_killed_computation_goes_on(
-    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, computed: list[int], interrupted_in: InterruptedIn
+    encoder: BertEncoder,
+    encoded: Encoded,
+    tmp_path: Path,
+    small_blocks,
+    computed: list[int],
+    interrupted_in: InterruptedIn,
 ):
     whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
     computed.clear()
@@ -200,7 +208,7 @@ def test_a_killed_computation_goes_on(
 
 
 def test_what_another_computation_left_unfinished_is_not_gone_on_with(
-    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn
+    encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn
 ):
     with interrupted_in(feature_cache, "predict_logits", 2):
         cached_features(make_encoder(seed=2), encoded, (4,), tmp_path / "train")
@@ -229,7 +237,7 @@ def test_blocks_hold_every_item_whole(counts: list[list[int]], rows: int):
     assert sum(part.num_items for part in parts) == encoded.num_items
 
 
-def test_damage_is_told(encoder: Encoder, encoded: Encoded, tmp_path: Path):
+def test_damage_is_told(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
     folder = tmp_path / "train"
     cached_features(encoder, encoded, (2, 4), folder)
     file = folder / "layer-02.npy"
@@ -257,7 +265,9 @@ def test_damage_is_told(encoder: Encoder, encoded: Encoded, tmp_path: Path):
             cached_features(encoder, encoded, (4,), tmp_path / "mine")
 
 
-def test_other_numbers_than_those_written_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks):
+def test_other_numbers_than_those_written_are_refused(
+    encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks
+):
     """Zeros that a power cut left, and two layers in each other's place: nothing else would notice them."""
     folder = tmp_path / "train"
     cached_features(encoder, encoded, (2, 4), folder)
@@ -282,7 +292,7 @@ def test_other_numbers_than_those_written_are_refused(encoder: Encoder, encoded:
 
 @pytest.mark.parametrize("damage", ["zeros", "cut", "blocks", "other blocks", "header", "head of a layer", "gone"])
 def test_what_is_left_damaged_is_computed_again(
-    encoder: Encoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn, damage: str
+    encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn, damage: str
 ):
     whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
     with interrupted_in(feature_cache, "predict_logits", 3):
@@ -309,7 +319,7 @@ def test_what_is_left_damaged_is_computed_again(
 
 
 def test_a_disk_without_room_is_told_before_anything_is_computed(
-    encoder: Encoder, encoded: Encoded, tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+    encoder: BertEncoder, encoded: Encoded, tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -321,7 +331,7 @@ def test_a_disk_without_room_is_told_before_anything_is_computed(
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_states_beyond_float16_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path):
+def test_states_beyond_float16_are_refused(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
     with torch.no_grad():
         encoder.layers[1].output_norm.bias[3] = 1e6
     with pytest.raises(ValueError, match="beyond float16's range: are its weights whole"):
@@ -329,7 +339,7 @@ def test_states_beyond_float16_are_refused(encoder: Encoder, encoded: Encoded, t
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_layers_that_are_not_there_are_refused(encoder: Encoder, encoded: Encoded, tmp_path: Path):
+def test_layers_that_are_not_there_are_refused(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
     for layers in ((), (5,), (-1,), (2, 1), (3, 3)):
         with pytest.raises(ValueError, match=r"ascending numbers from 0 \(embeddings\) to 4 are needed"):
             cached_features(encoder, encoded, layers, tmp_path / "train")

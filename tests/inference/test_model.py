@@ -110,7 +110,7 @@ def test_a_column_is_a_list_of_texts():
         (lambda: BERT.embed(["a"], batch_tokens=0), "batch_tokens = 0: at least 1"),
         (lambda: BERT.fill_mask("the cat sat."), r"no \[MASK\] in 'the cat sat.'"),
         (lambda: BERT.fill_mask("[MASK]", top_k=0), "top_k = 0: from 1 to the vocabulary's"),
-        (lambda: small(causal=True).fill_mask("[MASK]"), "a left-to-right model never sees"),
+        (lambda: small(is_causal=True).fill_mask("[MASK]"), "a left-to-right model never sees"),
         (lambda: Bert(BERT.model, BERT.tokenizer, ["masked_token"]).fill_mask("[MASK]"), "no masked-token head"),
         (lambda: small(vocab_size=30), "do not belong together"),
     ],

@@ -20,7 +20,8 @@ from bertwright.batching.batch import pack
 from bertwright.files import write_text
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample, with_document_context
@@ -46,7 +47,11 @@ def small(task: AnyTask | None, **changes: object) -> Bert:
     """Random weights, large enough that predictions differ."""
     sizes = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 40, "max_positions": 32}
     config = BertConfig(**({"vocab_size": TOKENIZER.vocab_size, "initializer_range": 0.3} | sizes | changes))
-    model = BertForPretraining(config, 1) if task is None else BertForTask(config, task.head, seed=1)
+    model = (
+        BertForPretraining(config, 1)
+        if task is None
+        else EncoderForTask(BertEncoder(config, seed=1), task.head, seed=1)
+    )
     return Bert(model, TOKENIZER, task=task)
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto import tensor_shape_pb2
 from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
+from bertwright.interop.architectures import BERT
 from bertwright.interop.crc32c import crc32c, masked
 from bertwright.interop.google import load_checkpoint
-from bertwright.interop.huggingface import config_fields, to_hf_weights
+from bertwright.interop.huggingface import to_hf_weights
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 
@@ -94,7 +95,7 @@ def write_release(folder: Path, model: BertForPretraining, **table_options: int)
         raw = arrays[name].tobytes()
         records.append((name.encode(), entry(arrays[name], len(data), raw)))
         data += raw
-    fields = config_fields(model.config)
+    fields = BERT.format_config(model.config)
     for absent in ("model_type", "layer_norm_eps", "architectures", "pad_token_id", "is_decoder", "dtype"):
         del fields[absent]  # Google's file has none of these
     (folder / "bert_config.json").write_text(json.dumps(fields))

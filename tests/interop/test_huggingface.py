@@ -78,7 +78,7 @@ def test_what_is_saved_is_loaded_to_the_bit(folder):
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, tokenizer, activation, causal):
-    model = random_model(activation=activation, causal=causal)
+    model = random_model(activation=activation, is_causal=causal)
     save_model(tmp_path / "m", model, tokenizer)
     theirs, report = transformers.BertForPreTraining.from_pretrained(tmp_path / "m", output_loading_info=True)
     assert not any(report.values()), report

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bertwright.batching.batch import pack
-from bertwright.interop.head_config import ARCHITECTURES, HeadRecord, head_fields, head_from
+from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.huggingface import (
     load_head,
     load_model,
@@ -23,7 +23,8 @@ from bertwright.interop.huggingface import (
     write_task_model,
 )
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
@@ -60,15 +61,15 @@ def shaken(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def write(folder: Path, record: HeadRecord) -> BertForTask:
+def write(folder: Path, record: HeadRecord) -> EncoderForTask:
     folder.mkdir(exist_ok=True)
-    model = shaken(BertForTask(CONFIG, record.head))
+    model = shaken(EncoderForTask(BertEncoder(CONFIG), record.head))
     write_task_model(folder, model, TOKENIZER, record.labels, record.regression)
     return model
 
 
 @torch.no_grad()
-def ours(model: BertForTask) -> torch.Tensor:
+def ours(model: EncoderForTask) -> torch.Tensor:
     """Pooled heads read four [CLS]; the others every token."""
     return model(BATCH, BATCH.cu_seqlens[:-1].long() if model.head.pooled else torch.arange(BATCH.num_tokens))
 
@@ -100,7 +101,7 @@ def edit_config(folder: Path, **changes: object) -> None:
 def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, record):
     model = write(tmp_path / "m", record)
     reference, report = AUTO[record.head.kind].from_pretrained(tmp_path / "m", output_loading_info=True)
-    assert type(reference).__name__ == ARCHITECTURES[record.head.kind].name
+    assert type(reference).__name__ == "Bert" + HEAD_CLASSES[record.head.kind].suffix
     assert not any(report.values()), report
     torch.testing.assert_close(ours(model), theirs(reference.eval(), record.head), rtol=1e-5, atol=1e-5)
     if record.labels:
@@ -138,7 +139,7 @@ def test_their_defaults_go_unsaid(tmp_path):
         transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
         assert load_head(tmp_path / "theirs") == expected
         assert load_task_model(tmp_path / "theirs").head == expected.head
-    assert head_from({"architectures": ["BertForTokenClassification"], "num_labels": 3}, Path("x")) == HeadRecord(
+    assert parse_head({"architectures": ["BertForTokenClassification"], "num_labels": 3}, Path("x")) == HeadRecord(
         HeadSpec("token", 3), ("LABEL_0", "LABEL_1", "LABEL_2"), False
     )
 
@@ -167,7 +168,7 @@ def test_every_folder_gives_its_encoder_and_the_pooler_it_has(tmp_path, name, re
     source = pretrained(tmp_path / "ours")
     getattr(transformers, name).from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
     started = start_task_model(tmp_path / "theirs", record.head, seed=7)
-    fresh = BertForTask(CONFIG, record.head, seed=7)
+    fresh = EncoderForTask(BertEncoder(CONFIG), record.head, seed=7)
     assert same(started.model.encoder, source.encoder)
     assert same(started.model.classifier, fresh.classifier)
     if record.head.pooled:
@@ -183,7 +184,9 @@ def test_a_classifier_is_never_taken_over_even_where_it_would_fit(tmp_path):
     write(tmp_path / "m", RECORDS["sequence"])
     started, other = (start_task_model(tmp_path / "m", HeadSpec("sequence", 3), seed) for seed in (1, 2))
     assert started.newly_initialized == ("classifier",)
-    assert same(started.model.classifier, BertForTask(CONFIG, HeadSpec("sequence", 3), seed=1).classifier)
+    assert same(
+        started.model.classifier, EncoderForTask(BertEncoder(CONFIG), HeadSpec("sequence", 3), seed=1).classifier
+    )
     assert not same(started.model.classifier, other.model.classifier)
     assert same(started.model.encoder, other.model.encoder)
     assert torch.equal(started.model.classifier.bias, torch.zeros(3))
@@ -191,8 +194,8 @@ def test_a_classifier_is_never_taken_over_even_where_it_would_fit(tmp_path):
 
 def test_a_start_may_change_the_configuration(tmp_path):
     pretrained(tmp_path / "m")
-    model = start_task_model(tmp_path / "m", HeadSpec("token", 2), 0, hidden_dropout=0.25).model
-    assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, 0.1)
+    model = start_task_model(tmp_path / "m", HeadSpec("token", 2), 0, dropout=0.25).model
+    assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, 0.25)
     (tmp_path / "new").mkdir()
     write_task_model(tmp_path / "new", model, TOKENIZER, ("a", "b"), regression=False)
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "new")
@@ -265,7 +268,9 @@ def test_weights_that_are_not_whole(tmp_path):
 )
 def test_labels_that_do_not_name_the_outputs_are_not_written(tmp_path, record):
     with pytest.raises(ValueError, match=f"the head has {record.head.outputs} outputs, which these labels do not name"):
-        head_fields(record, tmp_path)
+        format_head(record, tmp_path)
     with pytest.raises(ValueError, match="which these labels do not name"):
-        write_task_model(tmp_path, BertForTask(CONFIG, record.head), TOKENIZER, record.labels, record.regression)
+        write_task_model(
+            tmp_path, EncoderForTask(BertEncoder(CONFIG), record.head), TOKENIZER, record.labels, record.regression
+        )
     assert not list(tmp_path.iterdir())

@@ -52,7 +52,7 @@ def test_operations_are_those_that_torch_counts():
 
 
 def test_causal_attention_needs_the_lower_triangle_alone():
-    full, causal = (BertConfig(9, 4, 1, 1, 4, causal=causal) for causal in (False, True))
+    full, causal = (BertConfig(9, 4, 1, 1, 4, is_causal=causal) for causal in (False, True))
     difference = full.forward_flops([5], 0, False) - causal.forward_flops([5], 0, False)
     assert difference == (25 - 15) * 2 * 2 * 4
 

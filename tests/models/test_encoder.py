@@ -17,7 +17,8 @@ from bertwright.kernels.fused_encoder import fused_encoder
 from bertwright.kernels.fused_ops import Dropout
 from bertwright.models import encoder as encoder_module
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import Encoder, Layer, initialize
+from bertwright.models.encoder import BertEncoder, Layer
+from bertwright.models.initialization import initialize
 
 CONFIG = BertConfig(
     vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32,
@@ -26,9 +27,9 @@ CONFIG = BertConfig(
 LENGTHS = st.lists(st.integers(1, 32), min_size=1, max_size=6)
 
 
-def encoder(config: BertConfig = CONFIG) -> Encoder:
+def encoder(config: BertConfig = CONFIG) -> BertEncoder:
     """Weights large enough that attention is far from uniform."""
-    model = Encoder(config)
+    model = BertEncoder(config)
     initialize(model, std=0.3, seed=1)
     return model.eval()
 
@@ -60,7 +61,7 @@ def naive_layer(layer: Layer, x: Tensor, causal: bool) -> Tensor:
     return norm(x + inner @ layer.output.weight.T + layer.output.bias, layer.output_norm)
 
 
-def naive(model: Encoder, ids: np.ndarray, types: np.ndarray) -> Tensor:
+def naive(model: BertEncoder, ids: np.ndarray, types: np.ndarray) -> Tensor:
     tables = model.embeddings
     rows = [
         tables.word.weight[i] + tables.token_type.weight[t] + tables.position.weight[place]
@@ -68,15 +69,15 @@ def naive(model: Encoder, ids: np.ndarray, types: np.ndarray) -> Tensor:
     ]
     x = norm(torch.stack(rows), tables.norm)
     for layer in model.layers:
-        x = naive_layer(layer, x, model.config.causal)
+        x = naive_layer(layer, x, model.config.is_causal)
     return x
 
 
 @settings(max_examples=10)
-@given(lengths=LENGTHS, causal=st.booleans())
+@given(lengths=LENGTHS, is_causal=st.booleans())
 @torch.no_grad()
 def test_equals_the_naive_encoder_of_one_sequence_at_a_time(lengths, causal):
-    model = encoder(BertConfig(**(vars(CONFIG) | {"causal": causal})))
+    model = encoder(BertConfig(**(vars(CONFIG) | {"is_causal": causal})))
     ids, types = texts(lengths)
     expected = torch.cat([naive(model, i, t) for i, t in zip(ids, types, strict=True)])
     torch.testing.assert_close(model(pack(ids, types)), expected, rtol=1e-4, atol=2e-5)
@@ -95,7 +96,7 @@ def test_a_sequence_never_depends_on_its_companions(before, own, after):
 
 @torch.no_grad()
 def test_left_to_right_states_do_not_see_what_follows():
-    model = encoder(BertConfig(**(vars(CONFIG) | {"causal": True})))
+    model = encoder(BertConfig(**(vars(CONFIG) | {"is_causal": True})))
     ids, _ = texts([12])
     changed = [ids[0].copy()]
     changed[0][7:] = (changed[0][7:] + 1) % 50
@@ -158,8 +159,8 @@ def test_every_dropout_of_a_forward_pass_draws_its_own_mask(monkeypatch):
 
 
 def test_initial_weights_belong_to_seed_and_name():
-    first, again, other = Encoder(CONFIG), Encoder(CONFIG), Encoder(CONFIG)
-    deeper = Encoder(BertConfig(**(vars(CONFIG) | {"num_layers": 3})))
+    first, again, other = BertEncoder(CONFIG), BertEncoder(CONFIG), BertEncoder(CONFIG)
+    deeper = BertEncoder(BertConfig(**(vars(CONFIG) | {"num_layers": 3})))
     for model, seed in ((first, 7), (again, 7), (other, 8), (deeper, 7)):
         initialize(model, std=0.02, seed=seed)
     theirs = dict(deeper.named_parameters())
@@ -174,7 +175,7 @@ def test_initial_weights_belong_to_seed_and_name():
 
 
 def test_initial_weights_are_a_normal_distribution_cut_at_two_standard_deviations():
-    model = Encoder(BertConfig.from_size("tiny", vocab_size=5000))
+    model = BertEncoder(BertConfig.from_size("tiny", vocab_size=5000))
     initialize(model, std=0.02, seed=0)
     words = model.embeddings.word.weight.detach()
     assert words.abs().max() <= 0.04
@@ -222,10 +223,10 @@ ROWS = (None, [0, 7, 8, 3, 19, 15, 60], [*range(63, -1, -1)], [])
 )
 def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, rows, frozen, monkeypatch):
     config = replace(
-        CONFIG, hidden_size=96, num_layers=3, intermediate_size=160, max_positions=40, causal=causal,
+        CONFIG, hidden_size=96, num_layers=3, intermediate_size=160, max_positions=40, is_causal=causal,
         activation=activation, hidden_dropout=rate, attention_dropout=rate,
     )  # fmt: skip
-    model = Encoder(config, torch.bfloat16).train()
+    model = BertEncoder(config, torch.bfloat16).train()
     initialize(model, std=0.1, seed=1)
     for number, (name, parameter) in enumerate(model.named_parameters()):
         if parameter.ndim == 1:
@@ -259,7 +260,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, 
 @pytest.mark.usefixtures("bfloat16_units")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(threads):
-    model = Encoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
+    model = BertEncoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
     initialize(model, std=0.1, seed=1)
     batch = replace(pack(texts([7, 32, 16, 30])[0]), dropout_seed=5)
     found = []
@@ -286,9 +287,9 @@ def test_what_does_not_fit_goes_layer_by_layer(monkeypatch):
         (wide, torch.float32),
         (replace(wide, num_heads=8), torch.bfloat16),
     ):
-        model = Encoder(config, dtype)
+        model = BertEncoder(config, dtype)
         assert model(batch).dtype == dtype
-    partly = Encoder(wide, torch.bfloat16)
+    partly = BertEncoder(wide, torch.bfloat16)
     cast(Layer, partly.layers[0]).qkv.bias.requires_grad_(False)
     partly(batch).sum().backward()
     assert cast(Layer, partly.layers[0]).qkv.weight.grad is not None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
-from bertwright.models.feature_head import REPRESENTATIONS, BiLstm, FeatureHead, FeatureHeadConfig, ScalarMix, layers_of
+from bertwright.models.feature_head import REPRESENTATIONS, BiLSTM, FeatureHead, FeatureHeadConfig, ScalarMix, layers_of
 
 SHAPE = FeatureHeadConfig(layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -85,7 +85,7 @@ def one_direction(lstm: torch.nn.LSTM, words: Tensor, suffix: str) -> list[Tenso
 def test_each_run_is_read_word_by_word_in_both_directions(lengths: list[int]):
     probe, states = FeatureHead(SHAPE, seed=3), random_states(sum(lengths))
     lstm = probe.lstm
-    assert isinstance(lstm, BiLstm)
+    assert isinstance(lstm, BiLSTM)
     runs = []
     for words in states.mean(1).split(lengths):
         for layer in lstm.layers:
@@ -137,4 +137,4 @@ def test_dropout_belongs_to_its_seed_and_leaves_the_mean():
 
 def test_an_odd_size_has_no_half():
     with pytest.raises(ValueError, match="BiLSTM of 7 dimensions: an even number"):
-        BiLstm(4, 7, 1)
+        BiLSTM(4, 7, 1)

@@ -8,7 +8,8 @@ import torch
 
 from bertwright.batching.batch import pack
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
 
 CONFIG = BertConfig(vocab_size=30, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16, max_positions=16)
 BATCH = pack([np.arange(1, 6), np.arange(3, 12)])
@@ -61,10 +62,10 @@ HEADS = [HeadSpec("sequence", 3), HeadSpec("choice", 1), HeadSpec("token", 5), H
 ROWS = torch.tensor([0, 2, 3, 5, 13])
 
 
-def task_model(head: HeadSpec, rate: float = 0.0) -> BertForTask:
+def task_model(head: HeadSpec, rate: float = 0.0) -> EncoderForTask:
     """Weights large enough that every state tells."""
     config = replace(CONFIG, initializer_range=0.3, hidden_dropout=rate, attention_dropout=rate)
-    return BertForTask(config, head, seed=1)
+    return EncoderForTask(BertEncoder(config, seed=1), head, seed=1)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
@@ -130,7 +131,10 @@ def test_dropout_and_gradients_do_not_depend_on_micro_batches(head):
 
 
 def test_a_head_s_numbers_belong_to_its_seed_whatever_stands_beside_it():
-    sequence, choice, other = (BertForTask(CONFIG, head, seed) for head, seed in zip(HEADS[:3], (4, 4, 5), strict=True))
+    sequence, choice, other = (
+        EncoderForTask(BertEncoder(CONFIG, seed=seed), head, seed)
+        for head, seed in zip(HEADS[:3], (4, 4, 5), strict=True)
+    )
     assert torch.equal(sequence.pooler.dense.weight, choice.pooler.dense.weight)
     assert torch.equal(sequence.encoder.layers[0].qkv.weight, choice.encoder.layers[0].qkv.weight)
     assert not torch.equal(sequence.encoder.layers[0].qkv.weight, other.encoder.layers[0].qkv.weight)

@@ -7,26 +7,27 @@ from torch import Tensor
 
 from bertwright.batching.batch import pack
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import Encoder, initialize
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.initialization import initialize
 from bertwright.models.mimetic_init import mimetic_init_
 
 MINI = BertConfig.from_size("mini", vocab_size=1_000, max_positions=128, initializer_range=0.02 * 3**0.5)
 
 
-def drawn(config: BertConfig, seed: int = 0) -> Encoder:
-    model = Encoder(config).eval()
+def drawn(config: BertConfig, seed: int = 0) -> BertEncoder:
+    model = BertEncoder(config).eval()
     initialize(model, config.initializer_range, seed)
     return model
 
 
-def started(config: BertConfig, seed: int = 0) -> Encoder:
+def started(config: BertConfig, seed: int = 0) -> BertEncoder:
     model = drawn(config, seed)
     mimetic_init_(model)
     return model
 
 
 @torch.no_grad()
-def weights(model: Encoder, layer: int, length: int = 60) -> Tensor:
+def weights(model: BertEncoder, layer: int, length: int = 60) -> Tensor:
     """Attention on one text of distinct random tokens: A × length × length."""
     config = model.config
     ids = np.random.default_rng(0).permutation(config.vocab_size)[:length]

@@ -14,9 +14,18 @@ import torch
 import transformers
 from torch import Tensor
 
-from bertwright.interop.head_config import ARCHITECTURES
-from bertwright.interop.huggingface import all_names, config_from, load_weights, start_task_model, write_task_model
-from bertwright.models.heads import BertForTask, HeadSpec
+from bertwright.interop.architectures import BERT
+from bertwright.interop.head_config import HEAD_CLASSES
+from bertwright.interop.huggingface import (
+    ModelSource,
+    file_names,
+    load_weights,
+    meta_model,
+    start_task_model,
+    write_task_model,
+)
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import EncoderForTask, HeadSpec
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
@@ -82,7 +91,7 @@ def reference_model(task: AnyTask) -> Any:
     config = transformers.BertConfig(
         vocab_size=TOKENIZER.vocab_size, **ENCODER_SIZES, **labels, attn_implementation="eager"
     )
-    model = getattr(transformers, ARCHITECTURES[task.head.kind].name)(config).train()
+    model = getattr(transformers, "Bert" + HEAD_CLASSES[task.head.kind].suffix)(config).train()
     numbers = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -91,12 +100,12 @@ def reference_model(task: AnyTask) -> Any:
     return model
 
 
-def same_weights(reference: Any, head: HeadSpec) -> BertForTask:
-    with torch.device("meta"):
-        model = BertForTask(config_from(reference.config.to_dict(), Path("reference")), head)
-    load_weights(
-        model, {name: tensor.detach().clone() for name, tensor in reference.state_dict().items()}, Path("reference")
-    )
+def same_weights(reference: Any, head: HeadSpec) -> EncoderForTask:
+    values, path = reference.config.to_dict(), Path("reference")
+    tensors = {name: tensor.detach().clone() for name, tensor in reference.state_dict().items()}
+    source = ModelSource(BERT, BERT.parse_config(values, path), BERT.normalize(tensors, values, path), path)
+    model = meta_model(lambda config: EncoderForTask(BertEncoder(config), head), source)
+    load_weights(model, source)
     return model.train()
 
 
@@ -167,7 +176,7 @@ def test_logits_loss_and_every_gradient_are_theirs(case):
     assert distance(logits.detach(), expected_logits.detach()) < 1e-5
     assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-5)
     theirs = dict(reference.named_parameters())
-    names = all_names(model)
+    names = file_names(model)
     assert {foreign for several in names.values() for foreign in several} == set(theirs)
     size = torch.cat([p.grad.flatten() for p in theirs.values()]).double().norm()
     for name, parameter in model.named_parameters():

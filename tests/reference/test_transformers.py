@@ -12,7 +12,9 @@ import transformers
 from torch import Tensor
 
 from bertwright.batching.batch import pack
-from bertwright.interop.huggingface import build_model, config_fields, config_from, hf_names
+from bertwright.interop.architectures import BERT
+from bertwright.interop.huggingface import ModelSource, build_model
+from bertwright.interop.weight_names import hf_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
@@ -78,9 +80,10 @@ def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:
 
 
 def same_weights(reference: transformers.BertForPreTraining) -> BertForPretraining:
-    config = config_from(reference.config.to_dict(), Path("reference"))
+    values, path = reference.config.to_dict(), Path("reference")
+    tensors = {name: tensor.detach().clone() for name, tensor in reference.state_dict().items()}
     return build_model(
-        config, {name: p.detach().clone() for name, p in reference.state_dict().items()}, Path("x")
+        ModelSource(BERT, BERT.parse_config(values, path), BERT.normalize(tensors, values, path), path)
     ).model
 
 
@@ -144,7 +147,7 @@ def test_bfloat16_stays_near_float32(pair):
 
 
 def their_config(config: BertConfig) -> transformers.BertConfig:
-    fields = config_fields(config)
+    fields = BERT.format_config(config)
     return transformers.BertConfig(**{name: fields[name] for name in fields if name not in ("model_type", "dtype")})
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForTask, HeadSpec
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import EncoderForTask, HeadSpec
 from bertwright.tasks.collation import micro_batches, step_items
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, collate
@@ -59,7 +60,7 @@ def test_taken_items_keep_their_own_tokens_rows_and_targets() -> None:
 def test_a_step_does_not_depend_on_micro_batches_or_ranks() -> None:
     """Dropout included: the same gradient whether a step is one pass, six passes, or three passes on each of two."""
     data = encoded([3, 9, 4, 7, 2, 5, 8, 6])
-    model = BertForTask(CONFIG, HeadSpec("sequence", 2), seed=1).train()
+    model = EncoderForTask(BertEncoder(CONFIG, seed=1), HeadSpec("sequence", 2), seed=1).train()
 
     def gradient(tokens: int, world_size: int) -> dict[str, torch.Tensor]:
         model.zero_grad()
@@ -79,7 +80,7 @@ def test_a_step_does_not_depend_on_micro_batches_or_ranks() -> None:
 @given(lengths=st.lists(st.integers(1, 16), min_size=1, max_size=12))
 def test_outputs_are_those_of_each_sequence_alone(lengths: list[int]) -> None:
     data = encoded(lengths)
-    model = BertForTask(CONFIG, HeadSpec("sequence", 3), seed=2).train()
+    model = EncoderForTask(BertEncoder(CONFIG, seed=2), HeadSpec("sequence", 3), seed=2).train()
     found = predict_logits(model, data)
     assert model.training  # as before
     model.eval()

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForTask
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.question_answering import (
     Answer,
@@ -276,7 +277,7 @@ def test_a_model_learns_to_point() -> None:
     task = replace(SMALL, max_length=12)
     sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "max_positions": 16}
     config = BertConfig(vocab_size=TOKENIZER.vocab_size, hidden_dropout=0.0, attention_dropout=0.0, **sizes)
-    model = BertForTask(config, task.head)
+    model = EncoderForTask(BertEncoder(config), task.head)
     batch = collate(encoded := task.encode(examples, TOKENIZER), np.arange(len(examples)))
     assert encoded.num_items == len(examples)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

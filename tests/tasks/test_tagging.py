@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from bertwright.batching.batch import pack
 from bertwright.metrics.span_f1 import to_canonical_scheme
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForTask
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.conll import TagExample, with_document_context
 from bertwright.tasks.prediction import predict_chunks, predict_logits
 from bertwright.tasks.tagging import Entity, Tagging, TagPrediction
@@ -174,7 +175,7 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
 # --- predictions
 
 
-def model(task: Tagging) -> BertForTask:
+def model(task: Tagging) -> EncoderForTask:
     config = BertConfig(
         vocab_size=TOKENIZER.vocab_size,
         hidden_size=32,
@@ -186,7 +187,7 @@ def model(task: Tagging) -> BertForTask:
         hidden_dropout=0.0,
         attention_dropout=0.0,
     )
-    return BertForTask(config, task.head, seed=1)
+    return EncoderForTask(BertEncoder(config, seed=1), task.head, seed=1)
 
 
 @settings(max_examples=15)

@@ -13,7 +13,8 @@ from bertwright.cli import field_docs
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.presets import TaskOptions
@@ -39,7 +40,7 @@ TASKS = {
 
 
 def save(folder: Path, task: AnyTask) -> Path:
-    save_task_folder(folder, TaskModel(BertForTask(CONFIG, task.head), task), TOKENIZER)
+    save_task_folder(folder, TaskModel(EncoderForTask(BertEncoder(CONFIG), task.head), task), TOKENIZER)
     return folder
 
 
@@ -116,7 +117,9 @@ def test_a_folder_without_a_task(tmp_path):
 
 def test_labels_in_another_order_than_the_weights_are_refused(tmp_path):
     task = Classification(labels=("bad", "good"))
-    save_task_folder(tmp_path / "m", TaskModel(BertForTask(CONFIG, task.head, 1), task), TOKENIZER)
+    save_task_folder(
+        tmp_path / "m", TaskModel(EncoderForTask(BertEncoder(CONFIG, seed=1), task.head, 1), task), TOKENIZER
+    )
     values = json.loads((tmp_path / "m/task.json").read_text())
     (tmp_path / "m/task.json").write_text(json.dumps(values | {"labels": ["good", "bad"]}))
     with pytest.raises(

@@ -15,7 +15,8 @@ from bertwright.batching.batch import pack
 from bertwright.kernels.attention import cuda_attention
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import context
@@ -126,7 +127,7 @@ def test_nothing_of_a_step_stays_on_the_cpu(dtype: torch.dtype, monkeypatch: pyt
 def test_nothing_of_a_tasks_step_stays_on_the_cpu(head: HeadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "attention", cuda_attention)
     packed = replace(pack([np.arange(3, 12), np.arange(4, 20)]), dropout_seed=3)
-    model = BertForTask(TINY, head).train().to("meta")
+    model = EncoderForTask(BertEncoder(TINY), head).train().to("meta")
     logits = model(packed.to("meta"), torch.tensor([0, 9], device="meta"))
     assert logits.shape == (2, head.outputs)
     logits.sum().backward()

@@ -18,7 +18,7 @@ from bertwright.console import filled_table, heading, item_progress, make_consol
 from bertwright.inference.model import Bert, load
 from bertwright.interop.model_files import model_folder
 from bertwright.io.sources import check_unique
-from bertwright.models.heads import BertForTask
+from bertwright.models.heads import EncoderForTask
 from bertwright.settings import check_not_str
 from bertwright.tasks.prediction import evaluate_examples, truncation_warnings
 from bertwright.tasks.presets import TaskOptions
@@ -78,11 +78,11 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     return found.scores
 
 
-def load_for_task(name: str, overrides: TaskOptions, place: Any) -> tuple[Bert, AnyTask, BertForTask]:
+def load_for_task(name: str, overrides: TaskOptions, place: Any) -> tuple[Bert, AnyTask, EncoderForTask]:
     """A fine-tuned model, its task as the user wants it read, and its network. ValueError for one without a task."""
     folder = model_folder(name)
     model = load(folder, place.device, place.dtype)
-    if model.task is None or not isinstance(model.model, BertForTask):
+    if model.task is None or not isinstance(model.model, EncoderForTask):
         raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
     task = overrides.applied(model.task)
     model.task = within_positions(task, overrides, model.config.max_positions)

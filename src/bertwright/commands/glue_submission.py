@@ -22,7 +22,7 @@ from bertwright.console import heading, item_progress, make_console, make_table,
 from bertwright.inference.model import load
 from bertwright.interop.model_files import model_folder
 from bertwright.io.tables import TableSchema, read_rows
-from bertwright.models.heads import BertForTask
+from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
 from bertwright.tasks.classification import Classification, Regression, listed
 from bertwright.tasks.prediction import predict_chunks
@@ -244,7 +244,7 @@ def _answered(
 ) -> dict[str, list[str]]:
     """One model's answers, sheet by sheet, as GLUE writes them."""
     bert = load(model, place.device, place.dtype)
-    assert isinstance(bert.model, BertForTask)
+    assert isinstance(bert.model, EncoderForTask)
     answers: dict[str, list[str]] = {}
     for sheet, path, task, rows in asked:
         given = answers[sheet.name] = []

@@ -18,7 +18,7 @@ from bertwright.files import read_json
 from bertwright.inference.feature_cache import BLOCKS, cache_info
 from bertwright.interop.huggingface import load_config, load_model
 from bertwright.interop.model_files import is_run
-from bertwright.models.config import BertConfig
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.settings import read_toml
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task_io import AnyTask, load_task, read_task
@@ -177,9 +177,9 @@ def _describe_series(folder: Path, kind: str, planned: int) -> Description:
     return Description(kind, fields)
 
 
-def _format_shape(config: BertConfig) -> str:
-    direction = ", left to right" if config.causal else ""
-    return f"L{config.num_layers} H{config.hidden_size} A{config.num_heads} F{config.intermediate_size}{direction}"
+def _format_shape(config: EncoderConfig) -> str:
+    direction = ", left to right" if config.is_causal else ""
+    return f"{config}{direction}"
 
 
 def _task_fields(task: AnyTask) -> dict[str, str]:

@@ -28,7 +28,7 @@ from bertwright.console import ProgressCallback, filled_table, heading, item_pro
 from bertwright.inference.model import Bert
 from bertwright.io.decoding import FIX_INPUT, STDIN, STDIN_NAME, ReadStats, TextCodec, check_stdin_alone, read_stdin
 from bertwright.io.tables import lines, read_rows
-from bertwright.models.heads import BertForTask
+from bertwright.models.heads import EncoderForTask
 from bertwright.settings import check_not_str
 from bertwright.tasks.prediction import predict_chunks, truncation_warnings
 from bertwright.tasks.presets import TaskOptions
@@ -146,7 +146,7 @@ def _predictions(
     model: Bert, task: AnyTask, examples: Iterable[Any], tally: _Tally, advance: ProgressCallback
 ) -> Iterator[tuple[Any, Any]]:
     """Examples with their predictions, in order; `tally` and `advance` are told of each chunk of them."""
-    assert isinstance(model.model, BertForTask)
+    assert isinstance(model.model, EncoderForTask)
     for chunk in predict_chunks(model.model, task, model.tokenizer, examples):
         yield from zip(chunk.examples, chunk.predictions, strict=True)
         tally.examples += len(chunk.examples)
@@ -171,7 +171,7 @@ def _check_form(settings: PredictSettings, task: AnyTask) -> None:
 
 def _check_names(settings: PredictSettings, model: Bert, task: AnyTask) -> None:
     """Raise ValueError where a column to keep is called as a field of the predictions; the first one tells of all."""
-    assert isinstance(model.model, BertForTask)
+    assert isinstance(model.model, EncoderForTask)
     for chunk in predict_chunks(model.model, task, model.tokenizer, islice(_examples(settings.inputs, task), 1)):
         record = task.record(chunk.examples[0], chunk.predictions[0])
         if clash := [name for name in settings.keep_columns if name in record]:

@@ -24,7 +24,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertwright.batching.batch import Batch, offsets_from_lengths
 from bertwright.files import (
@@ -37,8 +37,8 @@ from bertwright.files import (
     sync,
     write_json,
 )
-from bertwright.models.encoder import Encoder
-from bertwright.models.heads import BertForTask, HeadSpec
+from bertwright.models.heads import EncoderForTask, EncoderModel, HeadSpec
+from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, Ints
 from bertwright.training.loop import DivergedError
@@ -49,38 +49,34 @@ BLOCK_ROWS = 8_192  # computed between two writes: bounds memory, and what a kil
 HEADER, BLOCKS = "header.json", "blocks.json"
 
 
-class LayerStates(nn.Module):
-    """An encoder that gives the states of some of its layers, side by side: what `predict_logits` takes for a task's model."""
+class LayerStates(EncoderModel):
+    """An encoder whose output is the states of some of its layers, concatenated; `predict_logits` runs it like a task model."""
 
-    def __init__(self, encoder: Encoder, layers: Sequence[int]) -> None:
-        """`layers`: K of them, ascending. Raises ValueError for one that the encoder does not have."""
-        super().__init__()
+    def __init__(self, encoder: TextEncoder, layers: Sequence[int], pooled: bool = False) -> None:
+        """Read K `layers`, ascending; `pooled`: one state per sequence. Raises ValueError for an unknown layer."""
+        super().__init__(encoder)
         last = encoder.config.num_layers
         if not layers or sorted({*layers}) != [*layers] or not 0 <= layers[0] <= layers[-1] <= last:
             raise ValueError(f"layers {[*layers]}: ascending numbers from 0 (embeddings) to {last} are needed")
-        self.encoder = encoder
         self.layers = tuple(layers)
+        self.pooled = pooled
         self.head = HeadSpec("token", len(layers) * encoder.config.hidden_size)
         self.train(encoder.training)  # and so it is left: a new module would say that it is being trained
 
-    def forward(self, batch: Batch, rows: Tensor) -> Tensor:
-        """R × K·H float32, of the tokens at `iter_rows` (R int64). What stands above the highest layer is not computed."""
-        hidden, highest = self.encoder.embed(batch), self.layers[-1]
-        found = [hidden[rows]] if 0 in self.layers else []
-        for number, layer in enumerate(self.encoder.layers[:highest], 1):
-            hidden = layer(hidden, batch, rows if number == highest else None)
-            if number in self.layers:
-                found.append(hidden if number == highest else hidden[rows])
-        return torch.cat(found, dim=1).float()
+    def forward(self, batch: Batch, positions: Tensor) -> Tensor:
+        """Compute R × K·H float32 of the tokens at `positions` (R int64); if `pooled`, as `EncoderForTask` does."""
+        if self.pooled and self.config.is_causal:
+            positions = self.encoder.sentence_positions(batch)
+        return torch.cat(self.encoder.hidden_states(batch, self.layers, positions), dim=1).float()
 
 
-def word_features(encoder: Encoder, encoded: Encoded, examples: int, layers: Sequence[int]) -> list[Vectors]:
+def word_features(encoder: TextEncoder, encoded: Encoded, examples: int, layers: Sequence[int]) -> list[Vectors]:
     """The states of each example's rows, W × K × H float32: of a tagging task, one row a word. Nothing is kept.
 
     `examples`: how many there are; one without words has no sequence that would tell.
     """
     shape = (-1, len(layers), encoder.config.hidden_size)
-    found = predict_logits(cast(BertForTask, LayerStates(encoder, layers)), encoded).reshape(shape)
+    found = predict_logits(cast(EncoderForTask, LayerStates(encoder, layers)), encoded).reshape(shape)
     return np.split(found, example_rows(encoded, examples)[1:-1])
 
 
@@ -117,11 +113,12 @@ class Features:
 
 
 def cached_features(
-    encoder: Encoder,
+    encoder: TextEncoder,
     encoded: Encoded,
     layers: Sequence[int],
     folder: Path,
     advance: Callable[[int], None] | None = None,
+    pooled: bool = False,
 ) -> Features:
     """The features that `folder` holds; computed first where it does not, or not for all of these layers.
 
@@ -129,7 +126,8 @@ def cached_features(
     below what other seeds of a head change. `advance` is told of items done. Raises ValueError where the
     folder holds another model's or other data's features, for damaged ones, and for a layer that is not there.
     """
-    header = Header(encoder_digest(encoder), rows_digest(encoded), LayerStates(encoder, layers).layers)
+    states = LayerStates(encoder, layers, pooled)
+    header = Header(encoder_digest(encoder), rows_digest(encoded), states.layers)
     shape = len(encoded.positions), encoder.config.hidden_size
     with lock_folder(folder.parent):
         remove_stale_parts(folder.parent)
@@ -137,8 +135,9 @@ def cached_features(
             if {*layers} <= {*kept.layers}:
                 return _open(folder, kept, shape, encoded)
             header = replace(header, layers=tuple(sorted({*kept.layers, *layers})))
+            states = LayerStates(encoder, header.layers, pooled)
         unfinished = folder.with_name(f".{folder.name}.unfinished")
-        _compute(unfinished, header, shape, encoder, encoded, advance or (lambda _: None))
+        _compute(unfinished, header, shape, states, encoded, advance or (lambda _: None))
         if folder.exists():
             remove_folder(folder)
         unfinished.rename(folder)
@@ -178,10 +177,9 @@ def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
     raise ValueError(f"{folder}: holds features of {other}; delete it, or name another folder")
 
 
-def encoder_digest(encoder: Encoder) -> str:
+def encoder_digest(encoder: TextEncoder) -> str:
     """Digest of all that decides an encoder's numbers for given tokens (dropout off, one device)."""
-    config = encoder.config
-    constants = (config.num_heads, config.activation, config.layer_norm_eps, config.causal, encoder.compute_dtype)
+    constants = (encoder.config, encoder.compute_dtype)
     weights = (f"{name} {_digest(tensor.cpu().numpy())}" for name, tensor in encoder.state_dict().items())
     return digest_bytes(repr(constants).encode(), *(weight.encode() for weight in weights))
 
@@ -200,7 +198,7 @@ def _compute(
     folder: Path,
     header: Header,
     shape: tuple[int, int],
-    encoder: Encoder,
+    states: LayerStates,
     encoded: Encoded,
     advance: Callable[[int], None],
 ) -> None:
@@ -209,15 +207,12 @@ def _compute(
     if not digests:
         _begin(folder, header, shape)
     files = _files(folder, header, shape, "r+")
-    states = cast(
-        BertForTask, LayerStates(encoder, header.layers)
-    )  # `predict_logits` asks no more of a model than it has
     bounds = _blocks(encoded)
     advance(bounds[len(digests)])
     for first, last in pairwise(bounds[len(digests) :]):
         part = _part(encoded, first * encoded.sequences_per_item, last * encoded.sequences_per_item)
         try:
-            found = predict_logits(states, part, advance).reshape(len(part.positions), len(files), -1)
+            found = predict_logits(cast(EncoderForTask, states), part, advance).reshape(len(part.positions), len(files), -1)
             if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:
                 raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
         except (DivergedError, ValueError):  # which nobody could go on with

@@ -20,7 +20,7 @@ from bertwright.inference.pooling import Pooling, Vectors
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.io.tables import SURROGATE
-from bertwright.models.heads import BertForPretraining, BertForTask
+from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel
 from bertwright.tasks.classification import Classification, Regression, TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
@@ -63,7 +63,7 @@ class Bert:
 
     def __init__(
         self,
-        model: BertForPretraining | BertForTask,
+        model: EncoderModel,
         tokenizer: Tokenizer,
         missing_heads: Sequence[str] = (),
         task: AnyTask | None = None,
@@ -72,10 +72,10 @@ class Bert:
     ) -> None:
         """`missing_heads`: heads of `model` that were never trained, as in `interop.huggingface.Loaded`.
 
-        `task`: what a `BertForTask` was trained for; `inferred` and `classes` as in `tasks.kinds.TaskModel`.
+        `task`: what a `EncoderForTask` was trained for; `inferred` and `classes` as in `tasks.kinds.TaskModel`.
         """
         check_vocabulary(tokenizer, model.config, "tokenizer and model")
-        if (task and task.head) != (model.head if isinstance(model, BertForTask) else None):
+        if (task and task.head) != (model.head if isinstance(model, EncoderForTask) else None):
             raise ValueError("a task's model needs its task, and a task its own model: they do not belong together")
         self.model = model.eval()
         self.tokenizer = tokenizer
@@ -87,7 +87,7 @@ class Bert:
 
     @property
     def device(self) -> torch.device:
-        return self.model.encoder.embeddings.word.weight.device
+        return next(self.model.parameters()).device
 
     @overload
     def fill_mask(self, texts: str, top_k: int = 5) -> MaskPrediction: ...  # type: ignore[overload-overlap]
@@ -105,15 +105,15 @@ class Bert:
             return self.fill_mask([texts], top_k)[0]
         texts = _texts(texts)
         model = self.model
-        if isinstance(model, BertForTask):
+        if isinstance(model, EncoderForTask):
             assert self.task is not None  # as has every model with a head of its own
             raise ValueError(
                 f"this model was fine-tuned for {self.task.kind}, which leaves no masked-token head; "
                 "filling masks needs the checkpoint that it started from"
             )
-        if "masked_token" in self.missing_heads:
+        if not isinstance(model, BertForPretraining) or "masked_token" in self.missing_heads:
             raise ValueError("this model folder has no masked-token head; fill_mask needs a pre-training checkpoint")
-        if self.config.causal:
+        if self.config.is_causal:
             raise ValueError("a left-to-right model never sees what follows a [MASK]; fill_mask needs a masked-LM one")
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise ValueError(f"top_k = {top_k}: from 1 to the vocabulary's {self.tokenizer.vocab_size} is possible")
@@ -175,7 +175,7 @@ class Bert:
         pooled = np.empty((len(cut.first), self.config.hidden_size), dtype=np.float32)
         for chosen, batch in text_pooling.batches(rows.ids, cut, batch_tokens):
             batch = batch.to(self.device)
-            found = text_pooling.pool(self.model.encoder(batch), batch, pooling)
+            found = text_pooling.pool(self.model.encoder, batch, pooling)
             check_finite_outputs(bool(found.isfinite().all()))
             pooled[chosen] = found.cpu().numpy()
         joined = text_pooling.join(pooled, cut, pooling)
@@ -299,13 +299,13 @@ class Bert:
     @property
     def task_model(self) -> TaskModel:
         """A task's model, with all that its folder tells of the task."""
-        assert isinstance(self.model, BertForTask)
+        assert isinstance(self.model, EncoderForTask)
         assert self.task is not None
         return TaskModel(self.model, self.task, self.inferred, self.classes)
 
     def save(self, folder: Path | str) -> None:
         """Write a Hugging Face folder with the task, if there is one; it must not be there yet."""
-        if isinstance(self.model, BertForTask):
+        if isinstance(self.model, EncoderForTask):
             save_task_folder(Path(folder), self.task_model, self.tokenizer)
         else:
             save_model(Path(folder), self.model, self.tokenizer)
@@ -326,7 +326,7 @@ class Bert:
 
     def _predictions(self, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
         """One prediction an example; warns, at the end, of examples that are longer than the task reads."""
-        assert isinstance(self.model, BertForTask)
+        assert isinstance(self.model, EncoderForTask)
         truncated = 0
         for chunk in predict_chunks(self.model, task, self.tokenizer, examples):
             yield from chunk.predictions

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths, positions_from_lengths
 from bertwright.batching.permutation import token_budget_batches
+from bertwright.models.text_encoder import TextEncoder
 from bertwright.vocabulary.tokenizer import Ragged
 
 Pooling = Literal["mean", "cls", "max"]
@@ -58,10 +59,15 @@ def window_batch(ids: npt.NDArray[np.uint32], first: Ints, lengths: Ints) -> Bat
     return from_flat(flat, np.zeros_like(flat), lengths)
 
 
-def pool(hidden: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
-    """One vector a sequence, T × H → B × H, float32: the mean or the maximum over its tokens, or its [CLS] state."""
+def pool(encoder: TextEncoder, batch: Batch, pooling: Pooling) -> Tensor:
+    """Compute one vector per sequence, B × H float32: the mean or maximum over its tokens, or its [CLS] state.
+
+    For a causal encoder "cls" is the last token's state, see `TextEncoder.sentence_positions`.
+    """
     if pooling == "cls":
-        return hidden[batch.cu_seqlens[:-1]].float()
+        cls: Tensor = encoder(batch, encoder.sentence_positions(batch))
+        return cls.float()
+    hidden: Tensor = encoder(batch)
     return torch.segment_reduce(hidden.float(), pooling, offsets=batch.cu_seqlens.long(), axis=0)
 
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from bertwright.files import read_json
-from bertwright.interop.huggingface import LoadResult, build_model, config_from
+from bertwright.interop.architectures import BERT
+from bertwright.interop.huggingface import LoadResult, ModelSource, build_model
 from bertwright.interop.tf_checkpoint import read_bundle
 
 CONFIG = "bert_config.json"
 
-# The optimizer's variables; everything else is the model's.
-NOT_OF_THE_MODEL = re.compile(r"(.*/)?(adam_[mv]|beta[12]_power|global_step|loss_scale|good_steps|bad_steps)(/.*)?")
-# Endings of Google's names, and what `transformers` calls them. Kernels are stored input × output: transposed.
+OPTIMIZER_VARIABLES = re.compile(r"(.*/)?(adam_[mv]|beta[12]_power|global_step|loss_scale|good_steps|bad_steps)(/.*)?")
+# Ends of Google's names, and of those in `transformers`. Kernels are stored input × output: transposed.
 ENDINGS = (
     (r"\.kernel$", ".weight"),
     (r"\.gamma$", ".weight"),
@@ -29,26 +29,30 @@ ENDINGS = (
 
 
 def load_checkpoint(folder: Path) -> LoadResult:
-    """Read a folder of Google's release; the result is as of `huggingface.load_model` with optional heads.
+    """Read a folder of Google's release; the result is that of `huggingface.load_model` with optional heads.
 
-    The tokenizer is the folder's vocab.txt, which does not say whether it is cased: the folder's name does.
-    Raises ValueError for what is missing or damaged, naming the file.
+    The tokenizer is the folder's vocab.txt, which does not say whether it is cased; the folder's name does.
+    Raises ValueError for missing or damaged files, naming them.
     """
-    indexes = sorted(folder.glob("*.index"))
-    if not (folder / CONFIG).is_file() or len(indexes) != 1:
-        raise ValueError(f"{folder}: {CONFIG} and one *.ckpt.index expected, as in Google's release")
-    config = config_from(read_json(folder / CONFIG), folder / CONFIG)
-    variables = read_bundle(indexes[0], wanted=lambda name: not NOT_OF_THE_MODEL.fullmatch(name))
-    return build_model(config, dict(renamed(name, torch.from_numpy(array)) for name, array in variables), indexes[0])
+    indexes, path = sorted(folder.glob("*.index")), folder / CONFIG
+    if not path.is_file() or len(indexes) != 1:
+        raise ValueError(f"{folder}: expected {CONFIG} and one *.ckpt.index, as in Google's release")
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    config = BERT.parse_config(values, path)
+    variables = read_bundle(indexes[0], wanted=lambda name: not OPTIMIZER_VARIABLES.fullmatch(name))
+    tensors = dict(to_hf(name, torch.from_numpy(array)) for name, array in variables)
+    return build_model(ModelSource(BERT, config, BERT.normalize(tensors, values, indexes[0]), indexes[0]))
 
 
-def renamed(name: str, tensor: Tensor) -> tuple[str, Tensor]:
-    """A variable of Google's as `transformers` names and lays it.
+def to_hf(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    """Convert name and layout of one of Google's variables to those of `transformers`.
 
-    >>> renamed("bert/encoder/layer_3/attention/self/key/kernel", torch.zeros(2, 5))[0]
+    >>> to_hf("bert/encoder/layer_3/attention/self/key/kernel", torch.zeros(2, 5))[0]
     'bert.encoder.layer.3.attention.self.key.weight'
     """
-    foreign = name.replace("/", ".")
+    hf_name = name.replace("/", ".")
     for pattern, replacement in ENDINGS:
-        foreign = re.sub(pattern, replacement, foreign)
-    return foreign, tensor.T if name.endswith("/kernel") else tensor
+        hf_name = re.sub(pattern, replacement, hf_name)
+    return hf_name, tensor.T if name.endswith("/kernel") else tensor

@@ -1,7 +1,8 @@
-"""How `config.json` describes a task's head: which class of `transformers` it is, and what its outputs are called."""
+"""The description of a task's head in `config.json`: its class in `transformers`, and the names of its outputs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,82 +10,82 @@ from bertwright.interop.weights import summarize
 from bertwright.models.heads import HeadSpec
 
 
-class Architecture(NamedTuple):
-    """A task model of theirs: its class, as `config.json` names it, and what that class calls our `classifier`."""
+class HeadClass(NamedTuple):
+    """A task model in `transformers`: the end of its class name, and that class's name of our `classifier`."""
 
-    name: str
+    suffix: str
     classifier: str
 
 
-ARCHITECTURES = {
-    "sequence": Architecture("BertForSequenceClassification", "classifier"),
-    "choice": Architecture("BertForMultipleChoice", "classifier"),
-    "token": Architecture("BertForTokenClassification", "classifier"),
-    "span": Architecture("BertForQuestionAnswering", "qa_outputs"),
+HEAD_CLASSES = {
+    "sequence": HeadClass("ForSequenceClassification", "classifier"),
+    "choice": HeadClass("ForMultipleChoice", "classifier"),
+    "token": HeadClass("ForTokenClassification", "classifier"),
+    "span": HeadClass("ForQuestionAnswering", "qa_outputs"),
 }
-LABELLED = ("sequence", "token")  # whose number of outputs is the number of labels; the others' is fixed
-THEIR_LABELS = 2  # how many there are where config.json does not say
-MOST_LABELS = 1_000_000  # more is a slip, and names for them would take the memory
+LABELLED = ("sequence", "token")  # have one output per label; the others have a fixed number of outputs
+DEFAULT_LABELS = 2  # in transformers, if config.json does not say
+MAX_LABELS = 1_000_000  # names of more would exhaust memory
 
 
 class HeadRecord(NamedTuple):
-    """What `config.json` says of a task's head."""
+    """The description of a task's head in `config.json`."""
 
     head: HeadSpec
     labels: tuple[str, ...]
-    """Name of each output; empty where outputs have none: a regression, a choice, a span."""
+    """Name of each output; empty if outputs have none: a regression, a choice, a span."""
     regression: bool
-    """Whether the one output is a number to be predicted, not the score of a label."""
+    """The one output is a number to predict, not the score of a label."""
 
 
-def head_from(fields: dict[str, Any], path: Path) -> HeadRecord | None:
-    """Read the description from the fields of the `config.json` at `path`; None where no task model is named.
+def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert") -> HeadRecord | None:
+    """Read the description from the fields of the `config.json` at `path`; None if they name no task model.
 
-    Raises ValueError for labels that are not one name for each output, and for what is not computed here.
+    Raises ValueError for labels that are not one name per output, and for unsupported problem types.
     """
-    named = fields.get("architectures") or ()
-    kind: Any = next((kind for kind, architecture in ARCHITECTURES.items() if architecture.name in named), None)
+    names = values.get("architectures") or ()
+    kind: Any = next((kind for kind, found in HEAD_CLASSES.items() if class_prefix + found.suffix in names), None)
     if kind is None:
         return None
     if kind not in LABELLED:
         return HeadRecord(HeadSpec(kind, 1 if kind == "choice" else 2), (), regression=False)
-    labels = _labels(fields, path)
-    problem = fields.get("problem_type")
+    labels = _parse_labels(values, path)
+    problem = values.get("problem_type")
     regression = kind == "sequence" and problem in ("regression", None) and len(labels) == 1
     if not regression and (problem in ("regression", "multi_label_classification") or len(labels) == 1):
         raise ValueError(
-            f"{path}: problem_type = {problem!r} with {len(labels)} outputs is not computed here, only one of several "
-            "labels, or one number"
+            f"{path}: problem_type = {problem!r} with {len(labels)} outputs: expected a classification with one of "
+            "several labels, or a regression with one output"
         )
     return HeadRecord(HeadSpec(kind, len(labels)), () if regression else labels, regression)
 
 
-def head_fields(record: HeadRecord, folder: Path) -> dict[str, Any]:
-    """What `transformers` reads from the `config.json` in `folder`. Raises ValueError as `head_from` does."""
+def format_head(record: HeadRecord, folder: Path, class_prefix: str = "Bert") -> dict[str, Any]:
+    """Return the fields of `config.json`. Raises ValueError, naming `folder`, for labels as in `parse_head`."""
     head, labels, regression = record
-    fields: dict[str, Any] = {"architectures": [ARCHITECTURES[head.kind].name]}
+    values: dict[str, Any] = {"architectures": [class_prefix + HEAD_CLASSES[head.kind].suffix]}
     if head.kind not in LABELLED:
-        return fields
-    names = ("LABEL_0",) if regression else labels  # theirs for outputs without a name
+        return values
+    names = ("LABEL_0",) if regression else labels  # the name in transformers of an output without one
     if len(names) != head.outputs or len(set(names)) < len(names):
-        raise ValueError(
-            f"{folder}: the head has {head.outputs} outputs, which these labels do not name: {summarize(names)}"
-        )
-    fields["id2label"] = {str(number): label for number, label in enumerate(names)}
-    fields["label2id"] = {label: number for number, label in enumerate(names)}
+        raise ValueError(f"{folder}: labels: expected {head.outputs} different names, got {summarize(names)}")
+    values["id2label"] = {str(number): label for number, label in enumerate(names)}
+    values["label2id"] = {label: number for number, label in enumerate(names)}
     if head.kind == "sequence":
-        fields["problem_type"] = "regression" if regression else "single_label_classification"
-    return fields
+        values["problem_type"] = "regression" if regression else "single_label_classification"
+    return values
 
 
-def _labels(fields: dict[str, Any], path: Path) -> tuple[str, ...]:
-    given, count = fields.get("id2label"), fields.get("num_labels", THEIR_LABELS)
-    if given is None:
-        if type(count) is not int or not 0 < count <= MOST_LABELS:
-            raise ValueError(f"{path}: num_labels = {count!r}: a number from 1 to {MOST_LABELS:,} expected")
+def _parse_labels(values: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    id2label, count = values.get("id2label"), values.get("num_labels", DEFAULT_LABELS)
+    if id2label is None:
+        if type(count) is not int or not 0 < count <= MAX_LABELS:
+            raise ValueError(f"{path}: num_labels: expected a number from 1 to {MAX_LABELS:,}, got {count!r}")
         return tuple(f"LABEL_{number}" for number in range(count))
-    names = [given.get(str(number)) for number in range(len(given))] if isinstance(given, dict) else []
+    names = [id2label.get(str(number)) for number in range(len(id2label))] if isinstance(id2label, dict) else []
     labels = tuple(str(name) for name in names if isinstance(name, str | int))
     if not labels or len(set(labels)) < len(names):
-        raise ValueError(f"{path}: id2label names each output, counted from 0, once; {str(given)[:60]} does not")
+        raise ValueError(
+            f"{path}: id2label: expected a different name for each output, counted from 0, got {str(id2label)[:60]}"
+        )
     return labels

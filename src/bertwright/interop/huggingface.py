@@ -1,14 +1,13 @@
 """Hugging Face model folders, both ways: `config.json`, `model.safetensors` and the tokenizer's files.
 
-`transformers` opens what is written here, and both give the same numbers: models with the heads of pre-training, and
-models with the one layer of a task.
+`transformers` opens what is written here, and both compute the same numbers: BERT with the heads of pre-training, and
+with the linear layer of a task. Models of other architectures (`architectures.ARCHITECTURES`) have the same files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -17,202 +16,152 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from bertwright.files import read_json, write_json
-from bertwright.interop.head_config import ARCHITECTURES, HeadRecord, head_fields, head_from
+from bertwright.interop.architectures import ARCHITECTURES, Architecture, architecture_of
+from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.model_files import CONFIG, WEIGHTS, new_folder
-from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import initialize
-from bertwright.models.heads import BertForPretraining, BertForTask, HeadSpec
+from bertwright.models.heads import EncoderForTask, EncoderModel, HeadSpec
+from bertwright.models.initialization import initialize
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-Model = BertForPretraining | BertForTask
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound=EncoderModel)
 
-HEADS = ("pooler", "masked_token", "next_sentence")  # what a folder may lack where heads are optional
 
-# Their field of config.json, ours, and their default, which holds where the file does not say.
-CONFIG_FIELDS: tuple[tuple[str, str, Any], ...] = (
-    ("vocab_size", "vocab_size", 30_522),
-    ("hidden_size", "hidden_size", 768),
-    ("num_hidden_layers", "num_layers", 12),
-    ("num_attention_heads", "num_heads", 12),
-    ("intermediate_size", "intermediate_size", 3072),
-    ("hidden_act", "activation", "gelu"),
-    ("hidden_dropout_prob", "hidden_dropout", 0.1),
-    ("attention_probs_dropout_prob", "attention_dropout", 0.1),
-    ("max_position_embeddings", "max_positions", 512),
-    ("type_vocab_size", "type_vocab_size", 2),
-    ("initializer_range", "initializer_range", 0.02),
-    ("layer_norm_eps", "layer_norm_eps", 1e-12),
-    ("pad_token_id", "pad_token_id", 0),
-    ("is_decoder", "causal", False),
-)
-# What decides how much is built is told by the weights, too: the field, a parameter and which of its dimensions it is.
-SIZES = (
-    ("vocab_size", "bert.embeddings.word_embeddings.weight", 0),
-    ("hidden_size", "bert.embeddings.word_embeddings.weight", 1),
-    ("intermediate_size", "bert.encoder.layer.0.intermediate.dense.weight", 0),
-    ("max_position_embeddings", "bert.embeddings.position_embeddings.weight", 0),
-    ("type_vocab_size", "bert.embeddings.token_type_embeddings.weight", 0),
-)
-# Three names of one formula; the first is written.
-TANH_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
-TIED = "tie_word_embeddings"
-DECODER, HEADS_OWN = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
-# What a folder may ask for and this encoder does not compute.
-REFUSED: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("model_type", ("bert",)),
-    ("position_embedding_type", ("absolute",)),
-    ("add_cross_attention", (False,)),
-)
+class ModelSource(NamedTuple):
+    """The configuration and the weights from which a model is built."""
+
+    architecture: Architecture
+    config: EncoderConfig
+    tensors: Mapping[str, Tensor]
+    """All weights, normalized."""
+    path: Path
+    """Their file, for messages."""
 
 
 class LoadResult(NamedTuple):
-    """A model read from elsewhere, and what was not there."""
+    """A model read from a folder, and how the folder differs from a whole one."""
 
-    model: BertForPretraining
+    model: EncoderModel
+    """The model of pre-training; the encoder by itself for architectures without one."""
     missing_heads: tuple[str, ...]
-    """Those of `HEADS` that the folder lacks; they hold fresh random numbers."""
+    """Heads that the folder lacks; they have random weights."""
     unexpected_keys: tuple[str, ...]
-    """Foreign parameters of heads that are no part of pre-training, such as a classifier."""
+    """Parameters of other heads, such as a classifier."""
 
 
 class TaskModelInit(NamedTuple):
     """A task's model before its first step."""
 
-    model: BertForTask
+    model: EncoderForTask
     newly_initialized: tuple[str, ...]
-    """What the folder did not give and holds random numbers: the classifier, and the pooler where it had none."""
+    """Modules with random weights: the classifier, and the pooler if the folder has none."""
 
 
 class IncompatibleKeys(NamedTuple):
-    """What a folder did not give to a model, and what the model did not take."""
+    """The differences between a model and its source."""
 
     newly_initialized: tuple[str, ...]
-    """Modules that hold random numbers."""
+    """Modules that the source lacks; they have random weights."""
     unexpected_keys: tuple[str, ...]
-    """Foreign parameters of other heads."""
+    """Parameters of heads that the model lacks."""
 
 
-def load_config(folder: Path) -> BertConfig:
-    """Read `config.json`. Raises ValueError for what this encoder does not compute, naming field and value."""
-    path = folder / CONFIG
-    if not path.is_file():
+def load_config(folder: Path) -> EncoderConfig:
+    """Read `config.json`. Raises ValueError for unsupported options, naming field and value."""
+    values = _config_values(folder)
+    return architecture_of(values, folder / CONFIG).parse_config(values, folder / CONFIG)
+
+
+def _config_values(folder: Path) -> Any:
+    if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder}: no {CONFIG}, so this is not a model folder")
-    return config_from(read_json(path), path)
+    return read_json(folder / CONFIG)
 
 
-def config_from(fields: Any, path: Path) -> BertConfig:
-    """Our configuration from the fields of a `config.json` (or Google's `bert_config.json`) read at `path`."""
-    if not isinstance(fields, dict):
-        raise ValueError(f"{path}: an object with the model's sizes expected, {type(fields).__name__} found")
-    for name, possible in REFUSED:
-        if fields.get(name, possible[0]) not in possible:
-            raise ValueError(f"{path}: {name} = {fields[name]!r} is not computed here, only {possible[0]!r}")
-    ours: dict[str, Any] = {}
-    for theirs, name, default in CONFIG_FIELDS:
-        value = default if fields.get(theirs) is None else fields[theirs]
-        if type(value) is not type(default) and not (type(default) is float and type(value) is int):
-            raise ValueError(f"{path}: {theirs} = {value!r}; {type(default).__name__} expected")
-        ours[name] = value
-    if ours["activation"] in TANH_GELU:
-        ours["activation"] = "gelu_tanh"
-    try:
-        return BertConfig(**ours)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def config_fields(config: BertConfig) -> dict[str, Any]:
-    """What `transformers` reads from `config.json`."""
-    fields: dict[str, Any] = {"architectures": ["BertForPreTraining"], "dtype": "float32"}
-    fields |= {name: possible[0] for name, possible in REFUSED} | {TIED: True}
-    fields |= {theirs: getattr(config, ours) for theirs, ours, _ in CONFIG_FIELDS}
-    if config.activation == "gelu_tanh":
-        fields["hidden_act"] = TANH_GELU[0]
-    return fields
+def read_source(folder: Path) -> ModelSource:
+    """Read a folder's configuration and weights."""
+    config, values = load_config(folder), _config_values(folder)
+    path, tensors = read_weights(folder)
+    architecture = architecture_of(values, folder / CONFIG)
+    return ModelSource(architecture, config, architecture.normalize(tensors, values, path), path)
 
 
 def load_model(folder: Path, heads: Literal["required", "optional"] = "required", **changes: Any) -> LoadResult:
     """Read a folder's model in float32, ready for inference (dropout off).
 
-    `heads="optional"` also takes a bare encoder, or one with other heads; what was missing or left is in the result.
-    `changes`: fields of the configuration by name, such as `hidden_dropout`.
-    Raises ValueError for missing, unexpected or misshapen parameters, and for a damaged file.
+    `heads="optional"` accepts a bare encoder or one with other heads; the result lists the differences. `changes`:
+    fields of the configuration by name, such as `hidden_dropout`. Raises ValueError for missing, unexpected or
+    misshapen parameters, and for a damaged file.
     """
-    config = replace(load_config(folder), **changes)
-    path, tensors = read_weights(folder)
-    if read_json(folder / CONFIG).get(TIED) is False and HEADS_OWN in tensors and DECODER not in tensors:
-        raise ValueError(f"{path}: no {DECODER}, though {CONFIG} says that it is not the word embeddings ({TIED})")
-    loaded = build_model(config, tensors, path)
+    source = read_source(folder)
+    loaded = build_model(source._replace(config=replace(source.config, **changes)))  # type: ignore[type-var]
     if heads == "required" and (loaded.missing_heads or loaded.unexpected_keys):
         lacking = f"lacks {', '.join(loaded.missing_heads)}" if loaded.missing_heads else ""
         beyond = f"has {summarize(loaded.unexpected_keys)} beyond it" if loaded.unexpected_keys else ""
-        raise ValueError(f"{path}: not a whole pre-training model: it {' and '.join(filter(None, (lacking, beyond)))}")
+        reasons = " and ".join(filter(None, (lacking, beyond)))
+        raise ValueError(f"{source.path}: not a whole pre-training model: it {reasons}")
     return loaded
 
 
-def build_model(config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> LoadResult:
-    """The pre-training model of `config` with the numbers of foreign tensors; `path` is where they come from."""
-    model = meta_model(BertForPretraining, config, foreign, path)
-    filled = load_weights(model, foreign, path, optional=HEADS)
-    return LoadResult(model.eval(), filled.newly_initialized, filled.unexpected_keys)
+def build_model(source: ModelSource) -> LoadResult:
+    """Build the model of pre-training with the source's weights."""
+    model = meta_model(source.architecture.build_model, source)
+    keys = load_weights(model, source, optional=source.architecture.optional_heads)
+    return LoadResult(model.eval(), keys.newly_initialized, keys.unexpected_keys)
 
 
-def start_task_model(folder: Path, head: HeadSpec, seed: int, **changes: Any) -> TaskModelInit:
-    """A task's model before training: encoder and pooler from any BERT folder, the classifier random from `seed`.
+def start_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | None = None) -> TaskModelInit:
+    """Build a task's model for training: encoder and pooler from any model folder, a random classifier.
 
-    `changes`: fields of the configuration by name, such as `hidden_dropout`. Raises ValueError as `load_model` does.
+    `dropout`: None leaves the folder's rates. Raises ValueError as `load_model` does.
     """
-    config = replace(load_config(folder), **changes)
-    path, tensors = read_weights(folder)
-    model = meta_model(partial(BertForTask, head=head), config, tensors, path)
-    filled = load_weights(model, tensors, path, optional=("pooler",), drawn=("classifier",), seed=seed)
-    return TaskModelInit(model, filled.newly_initialized)
+    source = read_source(folder)
+    if dropout is not None:
+        source = source._replace(config=source.config.with_dropout(dropout))
+    model = meta_model(lambda config: EncoderForTask(source.architecture.build_encoder(config), head), source)
+    keys = load_weights(model, source, optional=("pooler",), random=("classifier",), seed=seed)
+    return TaskModelInit(model, keys.newly_initialized)
 
 
-def load_task_model(folder: Path) -> BertForTask:
-    """Read a whole task model in float32, ready for inference: one of ours, or of `ARCHITECTURES`.
+def load_task_model(folder: Path) -> EncoderForTask:
+    """Read a whole task model in float32, ready for inference: one of ours, or of the classes of `HEAD_CLASSES`.
 
     Raises ValueError for a folder without a task's head, and as `load_model` does.
     """
-    config, described = load_config(folder), load_head(folder)
-    if described is None:
-        raise ValueError(
-            f"{folder / CONFIG}: names no task model ({', '.join(a.name for a in ARCHITECTURES.values())}); "
-            "`bertwright finetune` makes one of it"
-        )
-    head = described.head
-    path, tensors = read_weights(folder)
-    bias = tensors.get(f"{ARCHITECTURES[head.kind].classifier}.bias")
+    record, source = load_head(folder), read_source(folder)
+    if record is None:
+        names = ", ".join(source.architecture.class_prefix + one.suffix for one in HEAD_CLASSES.values())
+        raise ValueError(f"{folder / CONFIG}: names no task model ({names}); `bertwright finetune` makes one of it")
+    head = record.head
+    bias = source.tensors.get(f"{HEAD_CLASSES[head.kind].classifier}.bias")
     if bias is not None and len(bias) != head.outputs:
-        raise ValueError(f"{folder / CONFIG}: tells of {head.outputs} outputs (id2label), {path} has {len(bias)}")
-    model = meta_model(partial(BertForTask, head=head), config, tensors, path)
-    load_weights(model, tensors, path)
+        raise ValueError(
+            f"{folder / CONFIG}: id2label: expected {len(bias)} labels as in {source.path}, got {head.outputs}"
+        )
+    model = meta_model(lambda config: EncoderForTask(source.architecture.build_encoder(config), head), source)
+    load_weights(model, source)
     return model.eval()
 
 
 def load_head(folder: Path) -> HeadRecord | None:
-    """What `config.json` says of a task's head; None where it names no task model. Raises ValueError as `head_from`."""
-    load_config(folder)  # it is there, and it is a BERT's
-    return head_from(read_json(folder / CONFIG), folder / CONFIG)
+    """Read the description of a task's head from `config.json`; None if it names no task model.
 
-
-def meta_model(make: Callable[[BertConfig], M], config: BertConfig, foreign: Mapping[str, Tensor], path: Path) -> M:
-    """A model on the meta device, without numbers, of the size that the foreign tensors at `path` have.
-
-    Raises ValueError, naming the field, where the configuration gives another: what it gives may be too much to build.
+    Raises ValueError as `load_config` and `parse_head` do.
     """
-    given, asked = normalize_names(foreign), config_fields(config)
-    raise_if_any(path, "missing", sorted({name for _, name, _ in SIZES} - given.keys()))
-    sizes = {field: (*given[name].shape, 0)[dimension] for field, name, dimension in SIZES}
-    sizes["num_hidden_layers"] = len({name.split(".")[3] for name in given if name.startswith("bert.encoder.layer.")})
-    for field, size in sizes.items():
-        if asked[field] != size:
-            raise ValueError(f"{path}: {field} is {size} in these weights, {asked[field]} in their configuration")
+    load_config(folder)
+    values = _config_values(folder)
+    return parse_head(values, folder / CONFIG, architecture_of(values, folder / CONFIG).class_prefix)
+
+
+def meta_model(build: Callable[[Any], M], source: ModelSource) -> M:
+    """Build a model on the meta device, without weights.
+
+    Raises ValueError, naming the field, if the configuration's sizes are not those of the weights.
+    """
+    source.architecture.check_sizes(source.tensors, source.config, source.path)
     with torch.device("meta"), _NoInit():
-        return make(config)
+        return build(source.config)
 
 
 class _NoInit(TorchFunctionMode):
@@ -226,33 +175,30 @@ class _NoInit(TorchFunctionMode):
 
 
 def load_weights(
-    model: Model,
-    foreign: Mapping[str, Tensor],
-    path: Path,
+    model: EncoderModel,
+    source: ModelSource,
     optional: tuple[str, ...] = (),
-    drawn: tuple[str, ...] = (),
+    random: tuple[str, ...] = (),
     seed: int = 0,
 ) -> IncompatibleKeys:
-    """Give a model on the meta device the numbers of foreign tensors, which come from `path`.
+    """Give a model on the meta device the source's weights.
 
-    `drawn`: modules that get random numbers of `seed` whatever is given; `optional`: those that do where nothing is.
-    Raises ValueError for other parameters that are missing, for unexpected ones, and for those of another shape.
+    `random`: modules that get random weights in any case; `optional`: modules that get them if the source has none.
+    Raises ValueError for other missing parameters, for unexpected ones, and for those of another shape.
     """
-    given = normalize_names(foreign)
-    check_tied(given, path)
-    parameters = dict(model.named_parameters())
-    theirs = all_names(model)
-    lacking = tuple(m for m in optional if not any(t in given for n in theirs if n.startswith(m) for t in theirs[n]))
-    fresh = tuple(module for module, _ in model.named_children() if module in lacking + drawn)
-    wanted = {name: names for name, names in theirs.items() if not name.startswith(fresh)}
+    tensors, path = source.tensors, source.path
+    parameters, names = dict(model.named_parameters()), file_names(model)
+    lacking = tuple(m for m in optional if not any(t in tensors for n in names if n.startswith(m) for t in names[n]))
+    fresh = tuple(module for module, _ in model.named_children() if module in lacking + random)
+    wanted = {name: found for name, found in names.items() if not name.startswith(fresh)}
 
-    unknown = sorted(given.keys() - {name for names in wanted.values() for name in names})
-    ignored = tuple(filter(is_of_a_head, unknown))
-    raise_if_any(path, "missing", [name for names in wanted.values() for name in names if name not in given])
-    raise_if_any(path, "unexpected", [name for name in unknown if name not in ignored])
-    check_shapes({t: (given[t], parameters[name], len(names)) for name, names in wanted.items() for t in names}, path)
+    unknown = sorted(tensors.keys() - {t for found in wanted.values() for t in found})
+    ignored = tuple(filter(source.architecture.is_of_a_head, unknown))
+    raise_if_any(path, "missing", [t for found in wanted.values() for t in found if t not in tensors])
+    raise_if_any(path, "unexpected", [t for t in unknown if t not in ignored])
+    check_shapes({t: (tensors[t], parameters[n], len(found)) for n, found in wanted.items() for t in found}, path)
 
-    state = {name: joined([given[t] for t in names]) for name, names in wanted.items()}
+    state = {name: concatenate([tensors[t] for t in found]) for name, found in wanted.items()}
     model.load_state_dict(state, strict=False, assign=True)
     for module in [inner for name in fresh for inner in model.get_submodule(name).modules()]:
         for name, meta in module.named_parameters(recurse=False):  # Module.to_empty would import sympy, for a second
@@ -261,71 +207,66 @@ def load_weights(
     return IncompatibleKeys(fresh, ignored)
 
 
-def all_names(model: Model) -> dict[str, tuple[str, ...]]:
-    """For each of our parameters, in order, what `transformers` calls it."""
-    classifier = ARCHITECTURES[model.head.kind].classifier if isinstance(model, BertForTask) else ""
-    return {name: hf_names(name, classifier) for name, _ in model.named_parameters()}
+def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
+    """Return the names in files of each parameter, in order."""
+    architecture = ARCHITECTURES[model.encoder.model_type]
+    classifier = HEAD_CLASSES[model.head.kind].classifier if isinstance(model, EncoderForTask) else ""
+    return {name: architecture.file_names(name, classifier) for name, _ in model.named_parameters()}
 
 
-def joined(parts: list[Tensor]) -> Tensor:
-    """Several of their tensors as one of ours, in float32 and in memory of its own.
+def concatenate(tensors: list[Tensor]) -> Tensor:
+    """Concatenate tensors of a file in float32, in new memory.
 
-    Of its own because tensors lie in a safetensors file without regard to alignment, and matrix products round
-    differently on unaligned memory: a loaded model would not be equal to the saved one to the bit.
+    Tensors in a safetensors file may be unaligned, and matrix products round differently on unaligned memory: a loaded
+    model would not be equal to the saved one to the bit.
     """
-    return torch.cat([part.float() for part in parts])
+    return torch.cat([tensor.float() for tensor in tensors])
 
 
-def check_tied(given: dict[str, Tensor], path: Path) -> None:
-    """Take out the decoder's copy of the word embeddings; a decoder of its own would give other numbers."""
-    decoder = given.pop(DECODER, None)
-    words = given.get("bert.embeddings.word_embeddings.weight")
-    if decoder is not None and words is not None and not torch.equal(decoder, words):
-        raise ValueError(f"{path}: {DECODER} differs from the word embeddings; here the two are one (tied)")
-
-
-def to_hf_weights(model: Model) -> dict[str, Tensor]:
-    """All parameters under the names of `transformers`, float32 on the CPU; the tied decoder is not repeated."""
-    foreign: dict[str, Tensor] = {}
+def to_hf_weights(model: EncoderModel) -> dict[str, Tensor]:
+    """Return all parameters by their names in files, float32 on the CPU, without a copy of the tied decoder."""
+    tensors: dict[str, Tensor] = {}
     parameters = dict(model.named_parameters())
-    for name, names in all_names(model).items():
-        foreign |= zip(names, parameters[name].detach().float().cpu().chunk(len(names)), strict=True)
-    return foreign
+    for name, found in file_names(model).items():
+        tensors |= zip(found, parameters[name].detach().float().cpu().chunk(len(found)), strict=True)
+    return tensors
 
 
-def write_model(folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:
-    """Write a model's files into a folder that exists; each file is whole or absent."""
-    _write(folder, model, tokenizer, config_fields(model.config))
+def write_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer) -> None:
+    """Write a model's files into an existing folder; each file is whole or absent."""
+    _write(folder, model, tokenizer, {})
 
 
 def write_task_model(
-    folder: Path, model: BertForTask, tokenizer: Tokenizer, labels: tuple[str, ...], regression: bool
+    folder: Path, model: EncoderForTask, tokenizer: Tokenizer, labels: tuple[str, ...], regression: bool
 ) -> None:
-    """The same for a task's model; `labels` and `regression` as in `HeadRecord`.
+    """Write a task model's files into an existing folder; `labels` and `regression` as in `HeadRecord`.
 
-    Raises ValueError where the labels are not one name for each output of the head.
+    Raises ValueError if the labels are not one name per output.
     """
-    described = head_fields(HeadRecord(model.head, labels, regression), folder)
-    _write(folder, model, tokenizer, config_fields(model.config) | described)
+    prefix = ARCHITECTURES[model.encoder.model_type].class_prefix
+    _write(folder, model, tokenizer, format_head(HeadRecord(model.head, labels, regression), folder, prefix))
 
 
-def check_vocabulary(tokenizer: Tokenizer, config: BertConfig, place: Path | str) -> None:
-    """Raise ValueError, naming the place, for a tokenizer with more tokens than the model has vectors of."""
+def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, path: Path | str) -> None:
+    """Raise ValueError, naming the path, for a tokenizer with more tokens than the model has vectors."""
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
-            f"{place}: the tokenizer has {tokenizer.vocab_size:,} tokens, the model vectors of {config.vocab_size:,}; "
-            "they do not belong together, or tokens were added without vectors (transformers: resize_token_embeddings)"
+            f"{path}: expected a tokenizer of at most {config.vocab_size:,} tokens, as the model has vectors, got "
+            f"{tokenizer.vocab_size:,}; take the model's own tokenizer, or add vectors (transformers: "
+            "resize_token_embeddings)"
         )
 
 
-def _write(folder: Path, model: Model, tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
+def _write(folder: Path, model: EncoderModel, tokenizer: Tokenizer, head_values: dict[str, Any]) -> None:
     check_vocabulary(tokenizer, model.config, folder)
-    write_json(folder / CONFIG, fields)
+    values = ARCHITECTURES[model.encoder.model_type].format_config(model.config)
+    write_json(folder / CONFIG, values | head_values)
     tokenizer.save(folder, max_length=model.config.max_positions)
     write_weights(folder / WEIGHTS, to_hf_weights(model))
 
 
-def save_model(folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:
-    """Write a new model folder, whole or not at all. Raises ValueError when something is there already."""
-    with new_folder(folder) as part:
-        write_model(part, model, tokenizer)
+def save_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer) -> None:
+    """Write a new model folder, whole or not at all. Raises ValueError if the path already exists."""
+    with new_folder(folder) as temporary:
+        write_model(temporary, model, tokenizer)

@@ -1,4 +1,4 @@
-"""What `transformers` calls the parameters of a BERT: one ordered table, read in both directions."""
+"""The names of a BERT's parameters in `transformers`: one ordered table, read in both directions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 Names = tuple[tuple[str, tuple[str, ...]], ...]
-# Our module, and theirs; several of theirs are one of ours, laid end to end along the first dimension.
-# Parameters keep their last word, `weight` or `bias`. Import and export both read this table; nothing else is known.
+# Our module, and theirs; several of theirs are concatenated to one of ours along the first dimension.
+# The last word of a parameter's name, `weight` or `bias`, is the same. Import and export both read this table.
 EMBEDDING_NAMES: Names = (
     ("encoder.embeddings.word", ("bert.embeddings.word_embeddings",)),
     ("encoder.embeddings.position", ("bert.embeddings.position_embeddings",)),
@@ -34,7 +34,7 @@ HEAD_NAMES: Names = (
 
 
 def hf_names(name: str, classifier: str = "classifier") -> tuple[str, ...]:
-    """What `transformers` calls one of our parameters; several names stand for a concatenation.
+    """Return the names in `transformers` of one of our parameters; several are concatenated.
 
     >>> hf_names("encoder.layers.3.qkv.bias")[1:]
     ('bert.encoder.layer.3.attention.self.key.bias', 'bert.encoder.layer.3.attention.self.value.bias')
@@ -48,7 +48,7 @@ def hf_names(name: str, classifier: str = "classifier") -> tuple[str, ...]:
 
 
 def is_of_a_head(foreign: str) -> bool:
-    """Whether a foreign parameter is none of the encoder's, but of some head, known here or not.
+    """Return whether a parameter of `transformers` is a head's, known here or not.
 
     >>> is_of_a_head("classifier.weight"), is_of_a_head("bert.pooler.dense.bias"), is_of_a_head("bert.pooler.extra")
     (True, True, False)
@@ -58,14 +58,14 @@ def is_of_a_head(foreign: str) -> bool:
 
 
 def normalize_names(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Foreign tensors under the names of the `BertFor…` classes, whichever architecture or year wrote them."""
+    """Return tensors under the names of the `BertFor…` classes, whichever class or year wrote them."""
     prefixed = any(name.startswith("bert.") for name in foreign)
     given: dict[str, Tensor] = {}
     for name, tensor in foreign.items():
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         if not prefixed and name.startswith(("embeddings.", "encoder.", "pooler.")):
             name = f"bert.{name}"
-        if not name.endswith(".position_ids"):  # a buffer 0, 1, 2 … of earlier versions
+        if not name.endswith(".position_ids"):  # earlier versions' buffer 0, 1, 2 …
             given[name] = tensor
     if "cls.predictions.decoder.bias" in given:
         bias = given.pop("cls.predictions.decoder.bias")

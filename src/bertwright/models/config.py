@@ -1,9 +1,9 @@
-"""What decides a BERT's shape, and what follows from it: number of parameters, number of operations."""
+"""The configuration of a BERT, and its numbers of parameters and operations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,20 +25,20 @@ Activation = Literal["gelu", "gelu_tanh"]
 
 @dataclass(frozen=True)
 class BertConfig:
-    """Shape and constants of one BERT; checked once, here."""
+    """Sizes and constants of a BERT, checked on construction."""
 
     vocab_size: int
     """Number of tokens V (paper: 30,000; released: 30,522 uncased, 28,996 cased)."""
     hidden_size: int = 768
-    """Width H of every token's state (paper, section 3: BASE 768, LARGE 1024)."""
+    """Size H of every token's state (paper, section 3: BASE 768, LARGE 1024)."""
     num_layers: int = 12
     """Transformer layers L (BASE 12, LARGE 24)."""
     num_heads: int = 12
     """Attention heads A; each has H / A dimensions (BASE 12, LARGE 16)."""
     intermediate_size: int = 3072
-    """Width F of the feed-forward layer (paper, section 3: 4 H)."""
+    """Size F of the feed-forward layer (paper, section 3: 4 H)."""
     max_positions: int = 512
-    """Learned positions: the longest sequence in tokens, [CLS] and [SEP] included (paper: 512)."""
+    """Number of learned positions: the longest sequence in tokens, [CLS] and [SEP] included (paper: 512)."""
     type_vocab_size: int = 2
     """Segment embeddings: A and B (paper, section 3)."""
     hidden_dropout: float = 0.1
@@ -46,53 +46,61 @@ class BertConfig:
     attention_dropout: float = 0.1
     """Dropout of attention probabilities (paper, appendix A.2: 0.1 on all layers)."""
     activation: Activation = "gelu"
-    """The exact x·Φ(x), or its tanh form, as in Google's code; the two are up to 5e-4 apart."""
+    """The exact x·Φ(x), or its tanh approximation, in Google's code since 2019; they differ by up to 5e-4."""
     layer_norm_eps: float = 1e-12
     """Added to the variance in LayerNorm (Google's code)."""
     initializer_range: float = 0.02
-    """σ of the truncated normal that weights start from (Google's code)."""
+    """σ of the truncated normal distribution of the initial weights (Google's code)."""
     pad_token_id: int = 0
-    """Written into config.json for other software; no padding is ever computed here."""
-    causal: bool = False
-    """A token sees only itself and what stands to its left (paper, section 5.1: the LTR ablation)."""
+    """Written into config.json for other software; bertwright computes no padding."""
+    is_causal: bool = False
+    """Tokens attend to themselves and to earlier tokens only (paper, section 5.1: the LTR ablation)."""
 
     def __post_init__(self) -> None:
         for name in ("hidden_dropout", "attention_dropout", "layer_norm_eps", "initializer_range"):
-            object.__setattr__(self, name, float(getattr(self, name)))  # a whole number crosses into C as another type
+            object.__setattr__(self, name, float(getattr(self, name)))  # kernels take C doubles
         for name in (
             "vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions",
             "type_vocab_size",
         ):  # fmt: skip
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: at least 1 is needed")
+                raise ValueError(f"{name} = {getattr(self, name)}: expected at least 1")
         if self.hidden_size % self.num_heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: "
-                "every head gets hidden_size / num_heads dimensions"
+                f"hidden_size = {self.hidden_size}: expected a multiple of num_heads = {self.num_heads}; every head has "
+                "hidden_size / num_heads dimensions"
             )
         for name in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} = {getattr(self, name)}: a share from 0 up to, not including, 1 is needed")
+                raise ValueError(f"{name} = {getattr(self, name)}: expected a rate from 0 to below 1")
         for name in ("layer_norm_eps", "initializer_range"):
             if not 0.0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} = {getattr(self, name)}: a positive number is needed")
+                raise ValueError(f"{name} = {getattr(self, name)}: expected a positive number")
         if self.activation not in ("gelu", "gelu_tanh"):
-            raise ValueError(f"activation = {self.activation!r}: 'gelu' or 'gelu_tanh' is needed")
+            raise ValueError(f"activation = {self.activation!r}: expected 'gelu' or 'gelu_tanh'")
         if not 0 <= self.pad_token_id < self.vocab_size:
-            raise ValueError(f"pad_token_id = {self.pad_token_id}: outside the vocabulary of {self.vocab_size} tokens")
+            raise ValueError(f"pad_token_id = {self.pad_token_id}: expected an id below vocab_size = {self.vocab_size}")
+
+    def __str__(self) -> str:
+        """Format layers, hidden size and heads as Turc et al. do: "L2 H128 A2"."""
+        return f"L{self.num_layers} H{self.hidden_size} A{self.num_heads}"
 
     @classmethod
     def from_size(cls, size: str, vocab_size: int, **changes: Any) -> BertConfig:
-        """One of `SIZES`, with any other field changed by name.
+        """Return one of `SIZES`, with any other field changed by name.
 
-        >>> BertConfig.from_size("mini", vocab_size=30_522, max_positions=128).hidden_size
-        256
+        >>> str(BertConfig.from_size("mini", vocab_size=30_522, max_positions=128))
+        'L4 H256 A4'
         """
         if size not in SIZES:
-            raise ValueError(f"model size {size!r} is unknown; known are {', '.join(SIZES)}")
+            raise ValueError(f"model size {size!r}: expected one of {', '.join(SIZES)}")
         layers, hidden, heads = SIZES[size]
         shape = {"hidden_size": hidden, "num_layers": layers, "num_heads": heads, "intermediate_size": 4 * hidden}
         return cls(vocab_size=vocab_size, **(shape | changes))
+
+    def with_dropout(self, rate: float) -> BertConfig:
+        """Return this configuration with both dropout rates set."""
+        return replace(self, hidden_dropout=rate, attention_dropout=rate)
 
     @property
     def head_size(self) -> int:
@@ -100,15 +108,15 @@ class BertConfig:
 
     @property
     def encoder_parameters(self) -> int:
-        """Numbers learned in embeddings and layers.
+        """Number of parameters of embeddings and layers.
 
         >>> BertConfig.from_size("base", vocab_size=30_522).encoder_parameters
         108891648
         """
-        width, inner = self.hidden_size, self.intermediate_size
-        embeddings = (self.vocab_size + self.max_positions + self.type_vocab_size) * width + 2 * width
-        attention = 4 * width * (width + 1) + 2 * width
-        feed_forward = width * inner + inner + inner * width + width + 2 * width
+        hidden, intermediate = self.hidden_size, self.intermediate_size
+        embeddings = (self.vocab_size + self.max_positions + self.type_vocab_size) * hidden + 2 * hidden
+        attention = 4 * hidden * (hidden + 1) + 2 * hidden
+        feed_forward = hidden * intermediate + intermediate + intermediate * hidden + hidden + 2 * hidden
         return embeddings + self.num_layers * (attention + feed_forward)
 
     @property
@@ -117,13 +125,13 @@ class BertConfig:
 
     @property
     def head_parameters(self) -> int:
-        """Masked-LM head (its decoder is the word embedding, so only the output bias counts) and next-sentence head."""
-        width = self.hidden_size
-        return width * (width + 1) + 2 * width + self.vocab_size + 2 * (width + 1)
+        """Number of parameters of both pre-training heads; the masked-LM decoder is tied and adds only its bias."""
+        hidden = self.hidden_size
+        return hidden * (hidden + 1) + 2 * hidden + self.vocab_size + 2 * (hidden + 1)
 
     @property
     def num_parameters(self) -> int:
-        """Numbers learned in the whole `BertForPretraining`, tied ones once.
+        """Number of parameters of a `BertForPretraining`, tied ones counted once.
 
         >>> BertConfig.from_size("base", vocab_size=30_522).num_parameters
         110106428
@@ -137,32 +145,33 @@ class BertConfig:
         pooled: bool,
         states: int | None = None,
     ) -> int:
-        """Floating-point operations of one forward pass over sequences of these lengths, laid end to end.
+        """Count the floating-point operations of one forward pass over packed sequences of these lengths.
 
-        Matrix products only (a multiplication and an addition are two operations), as utilisation is usually counted:
-        linear layers at every token, attention between the tokens of a sequence, the masked-LM head at `predictions`
-        positions, and, if `pooled`, pooler and next-sentence head once a sequence. `states`: how many of the last
-        layer's states are asked for (None: all).
+        Matrix products only, a multiplication and an addition being two operations, as is usual for utilization: linear
+        layers at every token, attention between the tokens of a sequence, the masked-LM head at `predictions`
+        positions and, if `pooled`, pooler and next-sentence head once per sequence. `states`: number of states of the
+        last layer that are read (None: all).
 
         >>> BertConfig.from_size("base", vocab_size=30_522).forward_flops([128], predictions=0, pooled=False) // 128
         174587904
         """
-        width, inner = self.hidden_size, self.intermediate_size
+        hidden, intermediate = self.hidden_size, self.intermediate_size
         tokens = np.asarray(lengths, dtype=np.int64)
         total = int(tokens.sum())
-        pairs = tokens * (tokens + 1) // 2 if self.causal else tokens * tokens  # (query, key) products really needed
-        mixing = self.num_layers * (total * 2 * 3 * width * width + int(pairs.sum()) * 2 * 2 * width)
-        rows = (self.num_layers - 1) * total + (total if states is None else states)
-        on_its_own = rows * 2 * (width * width + 2 * width * inner)  # attention output and feed-forward
-        masked_lm = predictions * 2 * (width * width + width * self.vocab_size)
-        next_sentence = tokens.size * 2 * (width * width + 2 * width) if pooled else 0
-        return mixing + on_its_own + masked_lm + next_sentence
+        pairs = tokens * (tokens + 1) // 2 if self.is_causal else tokens**2  # (query, key) products needed
+        attention = self.num_layers * (total * 2 * 3 * hidden * hidden + int(pairs.sum()) * 2 * 2 * hidden)
+        states_computed = (self.num_layers - 1) * total + (total if states is None else states)
+        # attention output and feed-forward
+        per_token = states_computed * 2 * (hidden * hidden + 2 * hidden * intermediate)
+        masked_lm = predictions * 2 * (hidden * hidden + hidden * self.vocab_size)
+        next_sentence = tokens.size * 2 * (hidden * hidden + 2 * hidden) if pooled else 0
+        return attention + per_token + masked_lm + next_sentence
 
     def training_flops(self, lengths: Sequence[int] | npt.NDArray[np.integer], predictions: int, pooled: bool) -> int:
-        """Operations of a forward and a backward pass of pre-training: each product has two more in the backward pass.
+        """Count the operations of a forward and a backward pass of pre-training; the backward pass costs twice as much.
 
-        The last layer's states count where they are read, at the predictions and, if `pooled`, at [CLS]. BASE at length
-        128 with 15 % of the tokens predicted costs 0.519 GFLOP a token (0.545 with all of the last layer):
+        The last layer's states count where they are read: at the predictions and, if `pooled`, at [CLS]. BASE at length
+        128 with 15 % of the tokens predicted costs 0.519 GFLOP per token (0.545 with all of the last layer):
 
         >>> base = BertConfig.from_size("base", vocab_size=30_522)
         >>> round(base.training_flops([128] * 100, predictions=1920, pooled=True) / 12_800 / 1e9, 3)

@@ -1,18 +1,17 @@
-"""The Transformer encoder of BERT (section 3; Vaswani et al. 2017) over sequences laid end to end.
+"""The Transformer encoder of BERT (section 3; Vaswani et al. 2017) over packed sequences.
 
-T tokens of the whole batch, H hidden size, A heads, D head size (H = A · D), F feed-forward size.
+T tokens of the whole batch, R positions whose states are read, H hidden size, A heads, D head size (H = A · D),
+F feed-forward size.
 """
 
 from __future__ import annotations
 
-import zlib
-from itertools import accumulate
-from typing import cast
+from collections.abc import Sequence
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from bertwright import seeding
 from bertwright.batching.batch import Batch
 from bertwright.kernels.attention import attention
 from bertwright.kernels.ffi import CMaskKey, c_mask_key
@@ -33,38 +32,39 @@ from bertwright.kernels.fused_ops import (
     linear,
 )
 from bertwright.models.config import BertConfig
+from bertwright.models.initialization import initialize
+from bertwright.models.text_encoder import TextEncoder
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
 
 
 class Linear(nn.Linear):
-    """A dense layer that computes in its input's number type; its own weights stay float32, the optimizer's copy."""
+    """A dense layer that computes in its input's number type; its weights stay float32, as the optimizer needs them."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
     def matmul(self, x: Tensor) -> Tensor:
-        """x Wᵀ, the bias left to the kernel that comes next and reads every element anyway."""
+        """Compute x Wᵀ, for callers whose next kernel adds the bias."""
         return linear(x, self.weight)
 
 
 class Embeddings(nn.Module):
-    """Word + segment + position, then LayerNorm and dropout (figure 2)."""
+    """Word + segment + position embeddings, then LayerNorm and dropout (figure 2)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.sparse = False
-        """Whether the word table's gradient is a sparse tensor where that can be; bertwright's AdamW takes both."""
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position = nn.Embedding(config.max_positions, config.hidden_size)
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, sparse: bool = False) -> Tensor:
+        """Embed tokens → T × H; with `sparse`, the word table's gradient is a sparse tensor if possible."""
         tables = EmbeddingTables(self.word.weight, self.position.weight, self.token_type.weight)
         on_output = dropout_for(self, self.config.hidden_dropout, batch)
-        return embed_norm(batch, tables, layer_norm_params(self.norm), on_output, site=0, sparse=self.sparse)
+        return embed_norm(batch, tables, layer_norm_params(self.norm), on_output, site=0, sparse=sparse)
 
 
 class Layer(nn.Module):
@@ -74,56 +74,54 @@ class Layer(nn.Module):
         super().__init__()
         self.config = config
         self.first_site = 1 + SITES_PER_LAYER * number
-        width, inner = config.hidden_size, config.intermediate_size
-        self.qkv = Linear(width, 3 * width)
-        self.attention_output = Linear(width, width)
-        self.attention_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.intermediate = Linear(width, inner)
-        self.output = Linear(inner, width)
-        self.output_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        hidden, intermediate = config.hidden_size, config.intermediate_size
+        self.qkv = Linear(hidden, 3 * hidden)
+        self.attention_output = Linear(hidden, hidden)
+        self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.intermediate = Linear(hidden, intermediate)
+        self.output = Linear(intermediate, hidden)
+        self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor, batch: Batch, rows: Tensor | None = None) -> Tensor:
-        """T × H → T × H; with `iter_rows` (R int64) → R × H: only these tokens' states, for which all are attended to."""
+    def forward(self, hidden: Tensor, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """T × H → T × H; with `positions` (R int64) → R × H, the states of these tokens, which attend to all."""
         config, site = self.config, self.first_site
-        on_weights, on_output = self.dropouts(batch, rows)
+        on_weights, on_output = self.dropouts(batch, positions)
 
         qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
-        context = attention(qkv, batch.cu_seqlens, batch.max_seqlen, on_weights, site, config.causal)  # T A D
+        context = attention(qkv, batch.cu_seqlens, batch.max_seqlen, on_weights, site, config.is_causal)  # T A D
         context = context.flatten(1)  # T H
-        if rows is not None:  # from here on every token is on its own: R takes the place of T
-            context, hidden = context[rows], hidden[rows]
-        mixed = self.attention_output.matmul(context)  # T H
+        if positions is not None:  # from here on tokens do not interact: T becomes R
+            context, hidden = context[positions], hidden[positions]
+        projected = self.attention_output.matmul(context)  # T H
         norm = layer_norm_params(self.attention_norm)
-        attended = add_dropout_norm(mixed, self.attention_output.bias, hidden, norm, on_output, site + 1)
+        attended = add_dropout_norm(projected, self.attention_output.bias, hidden, norm, on_output, site + 1)
 
-        inner = self.intermediate.matmul(attended)  # T F
-        inner = bias_gelu(inner, self.intermediate.bias, config.activation == "gelu_tanh")
-        outer = self.output.matmul(inner)  # T H
-        return add_dropout_norm(
-            outer, self.output.bias, attended, layer_norm_params(self.output_norm), on_output, site + 2
-        )
+        intermediate = self.intermediate.matmul(attended)  # T F
+        intermediate = bias_gelu(intermediate, self.intermediate.bias, config.activation == "gelu_tanh")
+        output = self.output.matmul(intermediate)  # T H
+        norm = layer_norm_params(self.output_norm)
+        return add_dropout_norm(output, self.output.bias, attended, norm, on_output, site + 2)
 
-    def dropouts(self, batch: Batch, rows: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
-        """This batch's dropout of attention's weights, and of the sub-layers' outputs at `iter_rows`."""
-        on_output = dropout_for(self, self.config.hidden_dropout, batch)
-        return dropout_for(self, self.config.attention_dropout, batch), on_output and on_output._replace(positions=rows)
+    def dropouts(self, batch: Batch, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
+        """Return this batch's dropout of attention probabilities, and of the sublayers' outputs at `positions`."""
+        on_weights = dropout_for(self, self.config.attention_dropout, batch)
+        return on_weights, dropout_for(self, self.config.hidden_dropout, batch, positions)
 
-    def mask_keys(self, batch: Batch, rows: Tensor | None) -> list[CMaskKey]:
-        """The same at their sites, for `fused_encoder`."""
-        on_weights, on_output = self.dropouts(batch, rows)
-        return [
-            c_mask_key(drop, self.first_site + place) for place, drop in enumerate((on_weights, on_output, on_output))
-        ]
+    def mask_keys(self, batch: Batch, positions: Tensor | None) -> list[CMaskKey]:
+        """Return the keys of these dropouts at their three sites, for `fused_encoder`."""
+        on_weights, on_output = self.dropouts(batch, positions)
+        return [c_mask_key(drop, self.first_site + n) for n, drop in enumerate((on_weights, on_output, on_output))]
 
 
-class Encoder(nn.Module):
-    """Token ids to one vector a token. Dropout acts in training mode alone, and its masks belong to the batch."""
+class BertEncoder(TextEncoder):
+    """BERT's embeddings and Transformer layers; its initial weights are a function of the seed."""
 
-    def __init__(self, config: BertConfig, compute_dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.config = config
-        self.compute_dtype = compute_dtype
-        """Number type of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
+    model_type: ClassVar[str] = "bert"
+    has_pooler: ClassVar[bool] = True
+    config: BertConfig
+
+    def __init__(self, config: BertConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        super().__init__(config, compute_dtype)
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
         self.shape = EncoderShape(
@@ -131,42 +129,55 @@ class Encoder(nn.Module):
             config.hidden_size,
             config.intermediate_size,
             config.num_heads,
-            config.causal,
+            config.is_causal,
             config.activation == "gelu_tanh",
             config.layer_norm_eps,
         )
+        initialize(self, config.initializer_range, seed, prefix="encoder.")
 
-    def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
-        """The last layer's states, T × H; with `iter_rows` (R int64, distinct), those of these tokens alone, R × H.
+    @property
+    def num_dropout_sites(self) -> int:
+        """Number of dropout sites: the embeddings' one, and those of the layers."""
+        return 1 + SITES_PER_LAYER * self.config.num_layers
 
-        In bfloat16, on a CPU with units for it, all layers are one native call, and `Layer.forward` is not called.
-        A state that nobody reads costs most of a layer. In pre-training one in six is read.
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """Compute the last layer's states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H.
+
+        In bfloat16, on a CPU with instructions for it, one native call computes all layers in place of
+        `Layer.forward`. A state that nobody reads costs most of a layer; pre-training reads one in six.
         """
         hidden = self.embed(batch)
         *layers, last = cast(list[Layer], list(self.layers))
         if can_fuse(hidden, self.shape):
             parameters = [parameter for layer in self.layers for parameter in layer_parameters(layer)]
             if fusable_parameters(parameters):
-                mask_keys = [key for layer in layers for key in layer.mask_keys(batch, None)] + last.mask_keys(
-                    batch, rows
-                )
-                return fused_encoder(hidden, batch, rows, self.shape, mask_keys, parameters)
+                mask_keys = [key for layer in layers for key in layer.mask_keys(batch, None)]
+                mask_keys += last.mask_keys(batch, positions)
+                return fused_encoder(hidden, batch, positions, self.shape, mask_keys, parameters)
         for layer in layers:
             hidden = layer(hidden, batch)
-        return cast(Tensor, last(hidden, batch, rows))
+        return cast(Tensor, last(hidden, batch, positions))
 
-    def hidden_states(self, batch: Batch) -> list[Tensor]:
-        """The embeddings' and every layer's states: L + 1 of T × H."""
-        return list(accumulate(self.layers, lambda hidden, layer: layer(hidden, batch), initial=self.embed(batch)))
+    def hidden_states(
+        self, batch: Batch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    ) -> list[Tensor]:
+        """Compute the states after each of `layers` (ascending; None: all), T × H or, with `positions`, R × H.
+
+        Layers above the last one asked for are not computed.
+        """
+        layers = range(len(self.layers) + 1) if layers is None else layers
+        hidden, last = self.embed(batch), layers[-1]
+        states = [hidden if positions is None else hidden[positions]] if 0 in layers else []
+        for number, layer in enumerate(self.layers[:last], 1):
+            hidden = layer(hidden, batch, positions if number == last else None)
+            if number in layers:
+                states.append(hidden if number == last or positions is None else hidden[positions])
+        return states
 
     def embed(self, batch: Batch) -> Tensor:
-        """What the first layer reads, T × H. Raises ValueError for a sequence longer than the learned positions."""
-        if batch.max_seqlen > self.config.max_positions:
-            raise ValueError(
-                f"a sequence of {batch.max_seqlen} tokens; this model has {self.config.max_positions} positions "
-                "(max_positions): cut the text into shorter pieces"
-            )
-        embedded: Tensor = self.embeddings(batch)
+        """Compute the first layer's input, T × H. Raises ValueError for a sequence longer than the positions."""
+        self.check_length(batch)
+        embedded: Tensor = self.embeddings(batch, self.sparse_gradients)
         return embedded.to(self.compute_dtype)
 
 
@@ -174,25 +185,8 @@ def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
     return LayerNormParams(norm.weight, norm.bias, norm.eps)
 
 
-def dropout_for(module: nn.Module, rate: float, batch: Batch) -> Dropout | None:
-    """This batch's dropout in training mode; none otherwise."""
-    return Dropout(rate, batch.dropout_seed, batch.first_token) if module.training and rate > 0 else None
-
-
-@torch.no_grad()
-def initialize(model: nn.Module, std: float, seed: int, only: tuple[str, ...] = ("",)) -> None:
-    """Weights from a normal distribution cut at two standard deviations, biases 0, LayerNorm 1 and 0 (Google's code).
-
-    Every parameter's numbers belong to (seed, its name): the same whatever other parameters the model has.
-    `only`: beginnings of the names to be set. On the meta device, where a model has shapes alone, nothing happens.
-    """
-    norms = {id(module.weight) for module in model.modules() if isinstance(module, nn.LayerNorm)}
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta or not name.startswith(only):
-            continue
-        if parameter.ndim > 1:
-            numbers = torch.Generator().manual_seed(seeding.derive_key(seed, zlib.crc32(name.encode())))
-            start = torch.empty(parameter.shape)
-            parameter.copy_(nn.init.trunc_normal_(start, std=std, a=-2 * std, b=2 * std, generator=numbers))
-        else:
-            parameter.fill_(1.0 if id(parameter) in norms else 0.0)
+def dropout_for(module: nn.Module, rate: float, batch: Batch, positions: Tensor | None = None) -> Dropout | None:
+    """Return this batch's dropout, of the tokens at `positions` (None: all), or None outside training mode."""
+    if not module.training or rate == 0:
+        return None
+    return Dropout(rate, batch.dropout_seed, batch.first_token, positions)

@@ -1,6 +1,6 @@
-"""What stands on the encoder: the heads of pre-training (section 3.1), and the one layer of each task (section 4).
+"""Models: an encoder with the heads of pre-training (section 3.1), or with the one linear layer of a task (section 4).
 
-T tokens, B sequences, M predicted positions, R states that a task reads, C outputs of its head, H hidden size,
+T tokens, B sequences, M predicted positions, R positions that a task reads, C outputs of its head, H hidden size,
 V vocabulary size.
 """
 
@@ -15,22 +15,37 @@ from torch import Tensor, nn
 from bertwright.batching.batch import Batch
 from bertwright.kernels.fused_ops import bias_gelu, dropout
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import SITES_PER_LAYER, Encoder, Linear, dropout_for, initialize
+from bertwright.models.encoder import BertEncoder, Linear, dropout_for
+from bertwright.models.initialization import initialize
+from bertwright.models.text_encoder import EncoderConfig, TextEncoder
+
+
+class EncoderModel(nn.Module):
+    """A text encoder by itself; subclasses add heads."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @property
+    def config(self) -> EncoderConfig:
+        """Configuration of the encoder."""
+        return self.encoder.config
 
 
 class Pooler(nn.Module):
-    """tanh(dense([CLS])): one vector a sequence, from the state of its first token."""
+    """One vector per sequence: tanh(dense(state of its first token))."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(hidden_size, hidden_size)
 
     def forward(self, first: Tensor) -> Tensor:
         return torch.tanh(self.dense(first))  # B H -> B H
 
 
 class MaskedLMHead(nn.Module):
-    """Dense, GELU and LayerNorm; then one logit a token of the vocabulary, by the word embeddings and an own bias."""
+    """Dense layer, GELU and LayerNorm; then one logit per vocabulary token, by the word embeddings and a bias."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -40,12 +55,12 @@ class MaskedLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """What the decoder reads, M × H: its product with the word embeddings belongs to the loss, or to `logits`."""
+        """Compute the decoder's input, M × H → M × H; the loss, or `logits`, multiplies it by the word embeddings."""
         states: Tensor = self.norm(bias_gelu(self.dense.matmul(hidden), self.dense.bias, self.tanh).float())
         return states.to(hidden.dtype)
 
     def logits(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        """M × V float32 logits of states M × H."""
+        """Compute M × V float32 logits of states M × H."""
         states = self(hidden)
         return F.linear(states, word_embeddings.to(states.dtype)).float() + self.bias
 
@@ -54,30 +69,35 @@ class PretrainingLogits(NamedTuple):
     """Logits of both pre-training tasks, float32."""
 
     tokens: Tensor
-    """M × V, one row for each asked position."""
+    """M × V, one row per predicted position."""
     next_sentence: Tensor
     """B × 2: column 0 for "B follows A", column 1 for "B is from elsewhere"."""
 
 
-class BertForPretraining(nn.Module):
-    """The encoder with both pre-training heads; the masked-token decoder is tied to the word embeddings."""
+class BertForPretraining(EncoderModel):
+    """BERT with both pre-training heads; the masked-LM decoder is tied to the word embeddings."""
+
+    encoder: BertEncoder
 
     def __init__(self, config: BertConfig, seed: int = 0) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = Encoder(config)
-        self.pooler = Pooler(config)
+        super().__init__(BertEncoder(config, seed=seed))
+        self.pooler = Pooler(config.hidden_size)
         self.masked_token = MaskedLMHead(config)
         self.next_sentence = Linear(config.hidden_size, 2)
-        initialize(self, config.initializer_range, seed)
+        initialize(self, config.initializer_range, seed, only=("pooler", "masked_token", "next_sentence"))
+
+    @property
+    def config(self) -> BertConfig:
+        """Configuration of the encoder."""
+        return self.encoder.config
 
     @property
     def word_embeddings(self) -> Tensor:
-        """V × H, read by the first layer and by the masked-token decoder alike."""
+        """V × H, shared by the embedding layer and the masked-LM decoder."""
         return self.encoder.embeddings.word.weight
 
     def forward(self, batch: Batch, positions: Tensor) -> PretrainingLogits:
-        """Logits for the tokens at `positions` (M int64 into T) and for every sequence's next-sentence question."""
+        """Compute the logits of the tokens at `positions` (M int64 into T) and of every next-sentence prediction."""
         hidden = self.encoder(batch)
         return PretrainingLogits(
             tokens=self.masked_token.logits(hidden[positions], self.word_embeddings),
@@ -86,38 +106,44 @@ class BertForPretraining(nn.Module):
 
 
 class HeadSpec(NamedTuple):
-    """What a task reads from the encoder, and how many numbers it makes of each state that it reads."""
+    """The states that a task's head reads, and its number of outputs."""
 
     kind: Literal["sequence", "choice", "token", "span"]
-    """sequence, choice: one vector a sequence, the pooled [CLS]; token: each word's first token; span: every token."""
+    """sequence, choice: one state per sequence; token: each word's first token; span: every token."""
     outputs: int
-    """C: labels, or 1 for a regression or a choice's score, or 2 for the start and the end of a span."""
+    """C: number of labels; 1 for a regression or a choice's score; 2 for the start and the end of a span."""
 
     @property
     def pooled(self) -> bool:
+        """One state per sequence is read."""
         return self.kind in ("sequence", "choice")
 
 
-class BertForTask(nn.Module):
-    """The encoder with one linear layer on it: what fine-tuning adds to BERT, for every kind of task (section 4)."""
+class EncoderForTask(EncoderModel):
+    """An encoder with a linear layer: all that fine-tuning adds, for every type of task (section 4)."""
 
-    def __init__(self, config: BertConfig, head: HeadSpec, seed: int = 0) -> None:
-        super().__init__()
-        self.config = config
+    def __init__(self, encoder: TextEncoder, head: HeadSpec, seed: int = 0) -> None:
+        """Add a head to an encoder; the head's initial weights are a function of the seed."""
+        super().__init__(encoder)
         self.head = head
-        self.encoder = Encoder(config)
-        self.pooler = Pooler(config) if head.pooled else None
-        self.classifier = Linear(config.hidden_size, head.outputs)
-        initialize(self, config.initializer_range, seed)
+        hidden_size = encoder.config.hidden_size
+        self.pooler = Pooler(hidden_size) if head.pooled and encoder.has_pooler else None
+        self.classifier = Linear(hidden_size, head.outputs)
+        initialize(self, encoder.config.initializer_range, seed, only=("pooler", "classifier"))
 
-    def forward(self, batch: Batch, rows: Tensor) -> Tensor:
-        """Logits R × C, float32, of the states at `iter_rows` (R int64 into T)."""
-        states = self.encoder(batch, rows)  # R H
+    def forward(self, batch: Batch, positions: Tensor) -> Tensor:
+        """Compute logits R × C, float32, of the states at `positions` (R int64 into T).
+
+        A sequence-level head on a causal encoder reads every sequence's last token instead, for its first token has
+        seen nothing of the text. (`transformers` reads the first token whatever the encoder.)
+        """
+        if self.head.pooled and self.config.is_causal:
+            positions = self.encoder.sentence_positions(batch)
+        states = self.encoder(batch, positions)  # R H
         if self.pooler is not None:
             states = self.pooler(states)
-        if self.head.kind != "span":  # Google's code drops nothing out there
-            drop = dropout_for(self, self.config.hidden_dropout, batch)
-            site = 1 + SITES_PER_LAYER * self.config.num_layers
-            states = dropout(states, drop and drop._replace(positions=rows), site)
-        logits: Tensor = self.classifier(states.float())  # a few numbers a row, of which bfloat16 would make ties
+        if self.head.kind != "span":  # Google's code has no dropout there
+            drop = dropout_for(self, self.config.hidden_dropout, batch, positions)
+            states = dropout(states, drop, self.encoder.num_dropout_sites)
+        logits: Tensor = self.classifier(states.float())  # in float32: bfloat16 would round different scores to ties
         return logits

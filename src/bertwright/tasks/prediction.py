@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from bertwright.batching.permutation import token_budget_batches
-from bertwright.models.heads import BertForTask
+from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.task import Encoded, Outputs, Task, check_segments, collate, flat_ranges
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ class Predicted(NamedTuple, Generic[E, P]):
 
 
 def predict_chunks(
-    model: BertForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]
+    model: EncoderForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]
 ) -> Iterator[Predicted[E, P]]:
     """One prediction an example, in order, chunk by chunk: of any number of them, in constant memory."""
     for chunk in chunks(examples):
@@ -98,7 +98,7 @@ class Scored(NamedTuple):
 
 
 def evaluate_examples(
-    model: BertForTask,
+    model: EncoderForTask,
     task: Task[E, P],
     examples: Sequence[E],
     encoded: Encoded,
@@ -114,7 +114,7 @@ def evaluate_examples(
 
 
 @torch.inference_mode()
-def predict_logits(model: BertForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
+def predict_logits(model: EncoderForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
     """The head's outputs for all rows, R × C float32, dropout off; `advance` is told of items done.
 
     Raises DivergedError for outputs that are not finite: no answer follows from those.

@@ -22,8 +22,8 @@ from torch import Tensor
 from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths, positions_from_lengths
 from bertwright.files import write_text
 from bertwright.io.tables import TableSchema
-from bertwright.models.config import BertConfig
 from bertwright.models.heads import HeadSpec
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.settings import convert, did_you_mean
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -121,7 +121,7 @@ class DisplayTable(NamedTuple):
     """What is said where there are no rows."""
 
 
-def check_segments(encoded: Encoded, config: BertConfig) -> None:
+def check_segments(encoded: Encoded, config: EncoderConfig) -> None:
     """Raise ValueError for sequences of two segments where a model knows but one."""
     if encoded.token_type_ids.max(initial=0) >= config.type_vocab_size:
         raise ValueError(

@@ -10,7 +10,7 @@ from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_config, load_head, load_task_model, write_task_model
 from bertwright.interop.model_files import CLASSES, new_folder
 from bertwright.metrics.span_f1 import detect, to_canonical_scheme
-from bertwright.models.heads import BertForTask
+from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
 from bertwright.tasks.classification import Classification, Regression
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -69,7 +69,7 @@ def inferred(described: HeadRecord, max_positions: int) -> AnyTask:
 class TaskModel(NamedTuple):
     """A model that was trained on a task, and the task."""
 
-    model: BertForTask
+    model: EncoderForTask
     task: AnyTask
     inferred: bool = False
     """Does only `config.json` tell of the task? Then nobody said which columns it reads, nor whether it reads pairs."""

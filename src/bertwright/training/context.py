@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc
 from bertwright.kernels.linear_bf16 import is_native_bf16, linear_forward, uses_native_linear
-from bertwright.models.config import BertConfig
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.training.settings import DeviceSettings as DeviceSettings
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # of a forward pass: enough to fill the machine
@@ -129,16 +129,17 @@ def _deterministic_algorithms() -> Iterator[None]:
         chosen.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
 
 
-def default_micro_batch_tokens(place: ExecutionContext, config: BertConfig) -> int:
+def default_micro_batch_tokens(place: ExecutionContext, config: EncoderConfig) -> int:
     """How many tokens a forward pass in training takes where the user does not say; the same on every machine alike."""
     if place.device.type != "cuda":
         return CPU_TOKENS
     return tokens_that_fit(torch.cuda.get_device_properties(place.device).total_memory, place.dtype, config)
 
 
-def tokens_that_fit(memory: int, dtype: torch.dtype, config: BertConfig) -> int:
+def tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig) -> int:
     """Tokens of a forward pass that fit into a GPU of so many bytes, beside weights, gradients and moments (float32).
 
+    >>> from bertwright.models.config import BertConfig
     >>> base = BertConfig.from_size("base", vocab_size=30_522)
     >>> [tokens_that_fit(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
     [3296, 13713, 50171]

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bertwright.console import say
 from bertwright.files import lock_folder, read_json, remove_stale_parts, write_json
-from bertwright.models.heads import BertForPretraining, BertForTask
+from bertwright.models.heads import EncoderModel
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.context import DeviceSettings, ExecutionContext, execution_context
 
@@ -98,10 +98,10 @@ def finished_model(settings: Resumable, place: ExecutionContext, console: Consol
     return folder
 
 
-def prepare_model(model: BertForPretraining | BertForTask, place: ExecutionContext) -> None:
+def prepare_model(model: EncoderModel, place: ExecutionContext) -> None:
     """Make a model ready to be trained where this process computes."""
     model.encoder.compute_dtype = place.dtype
-    model.encoder.embeddings.sparse = place.world_size == 1  # DistributedDataParallel exchanges no sparse gradients
+    model.encoder.sparse_gradients = place.world_size == 1  # DistributedDataParallel exchanges no sparse gradients
     model.to(place.device).train()
 
 

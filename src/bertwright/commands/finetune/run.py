@@ -179,14 +179,13 @@ class Run(FinetuneState):
         """What is about to happen, before it takes its time."""
         config = self.model.config
         parts = [part for part in (self.train, self.dev, self.test) if part]
-        shape = f"L{config.num_layers} H{config.hidden_size} A{config.num_heads}"
         names = self.task.label_names
         labels = {"labels": f"{len(names)}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"} if names else {}
         self.console.print(
             key_value_table(
                 {"task": f"{self.settings.task.task} ({self.task.kind}), best by {self.task.metric}"}
                 | labels
-                | {"model": f"{shape}, {config.num_parameters:,} parameters, from {self.settings.model}"}
+                | {"model": f"{config}, {config.num_parameters:,} parameters, from {self.settings.model}"}
                 | {part.name: _described(part) for part in parts}
                 | {"steps": f"{self.steps:,}, each of {self.settings.batch_size}; {self.settings.epochs:g} epochs"}
                 | {"place": str(self.place)}

@@ -17,7 +17,7 @@ from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.huggingface import check_vocabulary, load_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
-from bertwright.models.heads import BertForTask
+from bertwright.models.heads import EncoderForTask
 from bertwright.seeding import check_seed
 from bertwright.tasks.classification import Regression
 from bertwright.tasks.prediction import truncation_warnings
@@ -113,7 +113,7 @@ class FinetuneState:
 
     task: AnyTask
     tokenizer: Tokenizer
-    model: BertForTask
+    model: EncoderForTask
     optimizer: AdamW
     train: SplitData
     dev: SplitData | None
@@ -226,12 +226,10 @@ def notes(task: AnyTask, settings: TaskSettings, parts: Sequence[SplitData], pos
 
 def _starting_model(
     settings: FinetuneSettings, task: AnyTask, source: Path, resumed: bool, console: Console | None
-) -> BertForTask:
+) -> EncoderForTask:
     if resumed:
         return load_task_model(source)
-    started = start_task_model(
-        source, task.head, settings.seed, hidden_dropout=settings.dropout, attention_dropout=settings.dropout
-    )
+    started = start_task_model(source, task.head, settings.seed, dropout=settings.dropout)
     if "pooler" in started.newly_initialized and console is not None:
         notice(console, f"{source} has no pooler: it starts from random weights, as the classifier does")
     return started.model
@@ -250,7 +248,7 @@ def within_positions(task: AnyTask, asked: TaskOptions, positions: int) -> AnyTa
     return found
 
 
-def rate_factors(model: BertForTask, freeze_layers: int | None, decay: float) -> dict[str, float]:
+def rate_factors(model: EncoderForTask, freeze_layers: int | None, decay: float) -> dict[str, float]:
     """What each parameter's rate is multiplied by: 0 where it is frozen, else `decay` for each layer above it."""
     layers = model.config.num_layers
     frozen = -1 if freeze_layers is None else freeze_layers

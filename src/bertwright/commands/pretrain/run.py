@@ -142,11 +142,10 @@ class _Run(PretrainState):
     def announce(self, ceiling: float) -> None:
         """What is about to happen, before it takes its time."""
         config = self.model.config
-        shape = f"L{config.num_layers} H{config.hidden_size} A{config.num_heads}"
         self.console.print(
             key_value_table(
                 {
-                    "model": f"{shape}, {config.num_parameters:,} parameters, vocabulary {config.vocab_size:,}",
+                    "model": f"{config}, {config.num_parameters:,} parameters, vocabulary {config.vocab_size:,}",
                     "place": f"{self.place}; matrix products reach {ceiling / 1e9:,.0f} GFLOP/s",
                 }
             )

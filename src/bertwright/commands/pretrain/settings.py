@@ -62,7 +62,7 @@ class ModelSettings:
         """A new model's configuration. Raises ValueError for a shape that does not work."""
         width = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
         given = width | self._given(*NEW_MODEL) | self.dropouts
-        config = BertConfig.from_size(self.size or "base", vocab_size, causal=causal, **given)
+        config = BertConfig.from_size(self.size or "base", vocab_size, is_causal=causal, **given)
         if self.initializer_range is not None:
             return config
         return replace(config, initializer_range=0.02 * max(1.0, PAPER_WIDTH / config.hidden_size) ** 0.5)
@@ -73,7 +73,7 @@ class ModelSettings:
         from bertwright.models.mimetic_init import mimetic_init_
 
         model = BertForPretraining(config, seed)
-        unset = "neighbours" if config.hidden_size < PAPER_WIDTH and not config.causal else "random"
+        unset = "neighbours" if config.hidden_size < PAPER_WIDTH and not config.is_causal else "random"
         if (self.init_scheme or unset) == "neighbours":
             mimetic_init_(model.encoder)
         return model

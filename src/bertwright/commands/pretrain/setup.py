@@ -95,7 +95,11 @@ def _starting_model(
             f"with --vocabulary {folder}"
         )
     loaded = huggingface.load_model(folder, "required" if latest else "optional", **settings.model.dropouts)
-    if loaded.model.config.causal != (settings.data.objective == "ltr"):
+    if not isinstance(loaded.model, BertForPretraining):
+        raise ValueError(
+            f"{folder}: expected a BERT, got model_type {loaded.model.encoder.model_type}; give another --init"
+        )
+    if loaded.model.config.is_causal != (settings.data.objective == "ltr"):
         raise ValueError(
             f"{folder}: a {_direction(loaded.model.config)} model does not fit --objective {settings.data.objective}"
         )
@@ -120,7 +124,7 @@ def _check_memory(config: BertConfig) -> None:
 
 
 def _direction(config: BertConfig) -> str:
-    return "left-to-right" if config.causal else "bidirectional"
+    return "left-to-right" if config.is_causal else "bidirectional"
 
 
 def _check_fit(settings: PretrainSettings, config: BertConfig) -> None:

@@ -29,7 +29,6 @@ from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.metrics.span_f1 import split_tag
-from bertwright.models.encoder import Encoder
 from bertwright.models.feature_head import (
     REPRESENTATIONS,
     FeatureHead,
@@ -37,6 +36,7 @@ from bertwright.models.feature_head import (
     RepresentationName,
     layers_of,
 )
+from bertwright.models.text_encoder import TextEncoder
 from bertwright.seeding import check_seed
 from bertwright.settings import write_settings
 from bertwright.tasks.presets import SPLITS, TaskSettings
@@ -241,7 +241,7 @@ class _Run:
     place: ExecutionContext
     console: Console
     task: AnyTask
-    encoder: Encoder
+    encoder: TextEncoder
     parts: list[SplitData]
 
     def carry_out(self) -> list[ProbeRow]:
@@ -273,7 +273,7 @@ class _Run:
         lstm = f"{shape.lstm_layers}-layer BiLSTM of {shape.lstm_size}, " if shape.lstm_layers else ""
         rows = {
             "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
-            "frozen": f"L{config.num_layers} H{config.hidden_size} A{config.num_heads}, from {settings.model}",
+            "frozen": f"{config}, from {settings.model}",
         }
         rows |= {
             part.name: f"{len(part.examples):,} examples, {len(part.encoded.positions):,} rows" for part in self.parts
@@ -292,7 +292,9 @@ class _Run:
         """The states of one part, computed or found on disk."""
         wanted = {layer for name in self.settings.representations for layer in self.layers(name)}
         with item_progress(self.console, f"features of {part.name}", part.encoded.num_items) as advance:
-            return cached_features(self.encoder, part.encoded, sorted(wanted), self.features_folder(part), advance)
+            return cached_features(
+                self.encoder, part.encoded, sorted(wanted), self.features_folder(part), advance, self.task.head.pooled
+            )
 
     def features_folder(self, part: SplitData) -> Path:
         return (self.settings.features or self.settings.run / "features") / part.name

@@ -1,0 +1,34 @@
+"""Initial weights: independent draws, each a function of the seed and of its parameter's name."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import nn
+
+from bertwright import seeding
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, std: float, seed: int, only: tuple[str, ...] = ("",), prefix: str = "") -> None:
+    """Draw weights from a normal distribution truncated at 2 σ; set biases to 0, LayerNorm to 1 and 0 (Google's code).
+
+    Every parameter's numbers are a function of (seed, prefix + name), whatever other parameters the model has.
+    `only`: prefixes of the names to initialize. Parameters on the meta device are skipped.
+    """
+    norms = {id(module.weight) for module in model.modules() if isinstance(module, nn.LayerNorm)}
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta or not name.startswith(only):
+            continue
+        if parameter.ndim > 1:
+            weights = torch.empty(parameter.shape)
+            nn.init.trunc_normal_(weights, std=std, a=-2 * std, b=2 * std, generator=parameter_rng(seed, prefix + name))
+            parameter.copy_(weights)
+        else:
+            parameter.fill_(1.0 if id(parameter) in norms else 0.0)
+
+
+def parameter_rng(seed: int, name: str) -> torch.Generator:
+    """Return the random generator of one parameter."""
+    return torch.Generator().manual_seed(seeding.derive_key(seed, zlib.crc32(name.encode())))

@@ -1,0 +1,67 @@
+"""Recurrent parts of heads and baselines: a stacked bidirectional LSTM, and ELMo's weighted sum of layers.
+
+R words of B sequences, end to end; K layers of each, H their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+
+from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.fused_ops import dropout
+from bertwright.models.initialization import parameter_rng
+
+
+class ScalarMix(nn.Module):
+    """A weighted sum of layers with learned weights: γ · Σ softmax(w)ₖ hₖ.
+
+    The paper says "weighted sum" and no more. This is ELMo's (Peters et al. 2018, equation 1), with which the paper
+    compares. Its initial value is the mean.
+    """
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """R × K × H → R × H."""
+        return torch.einsum("k,rkh->rh", self.scale * self.weights.softmax(0), states)
+
+
+class BiLSTM(nn.Module):
+    """A stack of bidirectional LSTMs with dropout before, between and after its layers."""
+
+    def __init__(self, input_size: int, size: int, num_layers: int) -> None:
+        """Build `num_layers` layers; `size` is the number of outputs per word, half of them from each direction."""
+        super().__init__()
+        if size % 2:
+            raise ValueError(f"BiLSTM size: expected an even number, got {size}; each direction gives half of it")
+        self.layers = nn.ModuleList(
+            nn.LSTM(size if number else input_size, size // 2, bidirectional=True) for number in range(num_layers)
+        )
+
+    def forward(self, words: Tensor, lengths: Sequence[int], drop: Dropout | None) -> Tensor:
+        """R × D → R × size, in the same order; `lengths` (B) are the sequences' word counts, none of them 0."""
+        packed = pack_sequence([*torch.split(words, [*lengths])], enforce_sorted=False)
+        for site, layer in enumerate(self.layers):
+            packed = packed._replace(data=dropout(packed.data, drop, site))
+            packed, _ = layer(packed)
+        return dropout(torch.cat(unpack_sequence(packed)), drop, len(self.layers))
+
+
+@torch.no_grad()
+def initialize_uniform(model: nn.Module, seed: int) -> None:
+    """Draw LSTM and linear weights as PyTorch does: uniform in ±1/√n, n hidden units of an LSTM or inputs of a layer.
+
+    Every parameter's numbers are a function of (seed, name).
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, nn.LSTM | nn.Linear):
+            bound = (module.hidden_size if isinstance(module, nn.LSTM) else module.in_features) ** -0.5
+            for name, parameter in module.named_parameters():
+                parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"{path}.{name}"))

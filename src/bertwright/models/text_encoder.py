@@ -1,0 +1,110 @@
+"""The interface between a text encoder and all that uses one: task heads, feature probes, training, inference.
+
+T tokens of the batch, B sequences, R positions whose states are read, L layers, H hidden size.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from bertwright.batching.batch import Batch
+
+
+class EncoderConfig(Protocol):
+    """Sizes and constants of an encoder; a frozen dataclass whose fields `config.json` records."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int:
+        """Length of the longest sequence in tokens."""
+
+    @property
+    def type_vocab_size(self) -> int:
+        """Number of segments that a sequence may have."""
+
+    @property
+    def is_causal(self) -> bool:
+        """Tokens attend to themselves and to earlier tokens only."""
+
+    @property
+    def hidden_dropout(self) -> float:
+        """Dropout rate of states, which task heads use as well."""
+
+    @property
+    def initializer_range(self) -> float:
+        """Standard deviation of the initial weights of new heads."""
+
+    @property
+    def num_parameters(self) -> int: ...
+
+    def with_dropout(self, rate: float) -> Self:
+        """Return this configuration with all dropout rates set."""
+
+
+class TextEncoder(nn.Module, ABC):
+    """A model from token ids to one vector per token, whichever its architecture.
+
+    Two conventions let training freeze layers and scale their learning rates: the module `embeddings` is below all
+    layers, and `layers` is a list of modules, lowest first. Dropout acts in training mode only; its masks are functions
+    of the batch (`Batch.dropout_seed`) and of a site number, from 0 up to `num_dropout_sites`.
+    """
+
+    model_type: ClassVar[str]
+    """The architecture's name in `config.json`."""
+    has_pooler: ClassVar[bool] = False
+    """Pre-training has a pooler, which sequence-level heads reuse; else they read states directly."""
+
+    def __init__(self, config: EncoderConfig, compute_dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.config = config
+        self.compute_dtype = compute_dtype
+        """Number type of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
+        self.sparse_gradients = False
+        """Embedding tables may get sparse gradients, which bertwright's AdamW accepts; encoders may ignore it."""
+
+    @property
+    def num_dropout_sites(self) -> int:
+        """Number of dropout sites of the encoder; the head's sites follow them."""
+        return 0
+
+    @abstractmethod
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """Compute the last layer's states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H."""
+
+    @abstractmethod
+    def hidden_states(
+        self, batch: Batch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    ) -> list[Tensor]:
+        """Compute the states after each of `layers` (ascending; None: all), T × H or R × H as in `forward`.
+
+        Layer 0 is the embeddings' output, layer L the last one.
+        """
+
+    def sentence_positions(self, batch: Batch) -> Tensor:
+        """Return the position of each sequence's summary, B int64: [CLS] or, if causal, the last token.
+
+        The first token of a causal encoder attends to itself alone, so its state is the same for every text.
+        """
+        cu_seqlens = batch.cu_seqlens.long()
+        return cu_seqlens[1:] - 1 if self.config.is_causal else cu_seqlens[:-1]
+
+    def check_length(self, batch: Batch) -> None:
+        """Raise ValueError for a sequence that is longer than the encoder's positions."""
+        if batch.max_seqlen > self.config.max_positions:
+            raise ValueError(
+                f"a sequence of {batch.max_seqlen} tokens; this model has {self.config.max_positions} positions "
+                "(max_positions): split the text into shorter ones"
+            )
