@@ -169,7 +169,7 @@ def test_half_precision_becomes_float32(folder):
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_the_table_is_reversible():
+def test_weight_names_are_reversible():
     names = [name for ours, _ in random_model().named_parameters() for name in hf_names(ours)]
     assert len(set(names)) == len(names)
     assert set(names) == set(to_hf_weights(random_model()))
@@ -191,16 +191,16 @@ def test_bert_base_itself_would_load():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("model_type", "roberta", "model_type = 'roberta' is not computed here, only 'bert'"),
-        ("position_embedding_type", "relative_key", "position_embedding_type = 'relative_key'"),
-        ("add_cross_attention", True, "add_cross_attention = True"),
-        ("hidden_act", "relu", "activation = 'relu': 'gelu' or 'gelu_tanh' is needed"),
-        ("hidden_size", "big", "hidden_size = 'big'; int expected"),
-        ("num_attention_heads", 7, "hidden_size 24 is not a multiple of num_heads 7"),
-        ("num_hidden_layers", True, "num_hidden_layers = True; int expected"),
+        ("model_type", "roberta", "model_type.*bert.*'roberta'"),
+        ("position_embedding_type", "relative_key", "position_embedding_type.*'absolute'.*'relative_key'"),
+        ("add_cross_attention", True, "add_cross_attention.*False.*True"),
+        ("hidden_act", "relu", "activation = 'relu'.*'gelu' or 'gelu_tanh'"),
+        ("hidden_size", "big", "hidden_size.*int.*'big'"),
+        ("num_attention_heads", 7, "hidden_size = 24.*num_heads = 7"),
+        ("num_hidden_layers", True, "num_hidden_layers.*int.*True"),
     ],
 )
-def test_a_configuration_that_is_not_computed_here(folder, field, value, message):
+def test_unsupported_configuration_is_rejected(folder, field, value, message):
     edit_config(folder, **{field: value})
     with pytest.raises(ValueError, match=f"config.json: {message}"):
         load_config(folder)
@@ -216,9 +216,7 @@ def test_missing_unexpected_and_misshapen_parameters(folder):
     with pytest.raises(ValueError, match=r"1 parameter is unexpected: bert\.extra"):
         load_model(folder, "optional")
     save_file(original | {"bert.pooler.dense.bias": torch.zeros(3)}, folder / "model.safetensors")
-    with pytest.raises(
-        ValueError, match=r"configuration asks for: bert\.pooler\.dense\.bias \(3,\) instead of \(24,\)"
-    ):
+    with pytest.raises(ValueError, match=r"shape: bert\.pooler\.dense\.bias \(3,\) instead of \(24,\)"):
         load_model(folder, "optional")
     save_file(original, folder / "model.safetensors")
     key = "bert.encoder.layer.1.intermediate.dense.weight"
@@ -226,7 +224,7 @@ def test_missing_unexpected_and_misshapen_parameters(folder):
     with pytest.raises(ValueError, match=r"1 parameter is unexpected: bert\.encoder\.layer\.1.*\.weights"):
         load_model(folder)
     save_file(original | {key: torch.zeros(41, 24)}, folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"asks for: bert\.encoder.*weight \(41, 24\) instead of \(40, 24\)"):
+    with pytest.raises(ValueError, match=r"shape: bert\.encoder.*weight \(41, 24\) instead of \(40, 24\)"):
         load_model(folder)
 
 
@@ -242,33 +240,33 @@ def test_missing_unexpected_and_misshapen_parameters(folder):
         ("type_vocab_size", 2),
     ],
 )
-def test_sizes_that_the_weights_do_not_have_are_refused_before_anything_is_built(folder, field, size, value):
+def test_sizes_unlike_those_of_the_weights_are_rejected_before_a_model_is_built(folder, field, size, value):
     edit_config(folder, **{field: value} | ({"num_attention_heads": 1} if field == "hidden_size" else {}))
-    message = rf"model\.safetensors: {field} is {size} in these weights, {value} in their configuration"
+    message = rf"model\.safetensors: {field}: expected {value}.*got {size}"
     with pytest.raises(ValueError, match=message):
         load_model(folder, "optional")
 
 
-def test_weights_of_something_else_are_refused(folder):
+def test_weights_of_another_model_are_rejected(folder):
     edit_config(folder, num_hidden_layers=10**9)
     save_file({"layers.0.weight": torch.zeros(2, 2)}, folder / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors: 4 parameters are missing: bert\.embeddings"):
         load_model(folder, "optional")
 
 
-def test_half_a_head_is_no_head(folder):
+def test_incomplete_head_is_rejected(folder):
     rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if n != "cls.predictions.bias"})
     with pytest.raises(ValueError, match=r"missing: cls\.predictions\.bias"):
         load_model(folder, "optional")
 
 
-def test_quantized_weights_are_refused(folder):
+def test_quantized_weights_are_rejected(folder):
     rewrite(folder, lambda tensors: tensors | {"bert.pooler.dense.bias": torch.zeros(24, dtype=torch.int8)})
     with pytest.raises(ValueError, match=r"not floating-point numbers: bert\.pooler\.dense\.bias torch\.int8"):
         load_model(folder)
 
 
-def test_query_key_and_value_of_odd_shapes_are_refused_one_by_one(folder):
+def test_query_key_and_value_shapes_are_checked_one_by_one(folder):
     """Together they would have the right shape."""
     name = "bert.encoder.layer.0.attention.self.{}.bias"
     rewrite(folder, lambda t: t | {name.format("query"): torch.zeros(23), name.format("key"): torch.zeros(25)})
@@ -276,15 +274,15 @@ def test_query_key_and_value_of_odd_shapes_are_refused_one_by_one(folder):
         load_model(folder)
 
 
-def test_a_decoder_of_its_own_is_refused(folder):
+def test_untied_decoder_is_rejected(folder):
     rewrite(folder, lambda tensors: tensors | {"cls.predictions.decoder.weight": torch.zeros(len(TOKENS), 24)})
     with pytest.raises(ValueError, match=r"decoder\.weight differs from the word embeddings"):
         load_model(folder)
 
 
-def test_a_decoder_that_is_said_to_be_another_must_be_there(folder):
+def test_decoder_missing_from_an_untied_folder_is_rejected(folder):
     edit_config(folder, tie_word_embeddings=False)
-    with pytest.raises(ValueError, match=r"no cls\.predictions\.decoder\.weight, though config\.json says"):
+    with pytest.raises(ValueError, match=r"cls\.predictions\.decoder\.weight is missing.*config\.json"):
         load_model(folder)
     words = load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     rewrite(folder, lambda tensors: tensors | {"cls.predictions.decoder.weight": words.clone()})
@@ -308,7 +306,7 @@ def test_a_pickle_is_never_opened(folder):
     tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
     torch.save(tensors, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"pickle.*never opened here.*convert it once: python -c") as told:
+    with pytest.raises(ValueError, match=r"pickle.*never opened.*convert it once: python -c") as told:
         load_model(folder)
     exec(str(told.value).split('python -c "')[1].removesuffix('"'), {})
     assert same(load_model(folder).model, random_model())
@@ -321,17 +319,17 @@ def test_folders_that_hold_no_model(tmp_path, folder):
     with pytest.raises(ValueError, match=r"no model\.safetensors"):
         load_model(folder)
     (folder / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"config\.json: an object with the model's sizes expected, list found"):
+    with pytest.raises(ValueError, match=r"config\.json: .*got list"):
         load_config(folder)
     (folder / "config.json").write_text('{"vocab_size": 3,\n}')
     with pytest.raises(ValueError, match=r"config\.json, line 2: not valid JSON"):
         load_config(folder)
 
 
-def test_nothing_is_overwritten_and_nothing_half_written(folder, tokenizer, monkeypatch):
-    with pytest.raises(ValueError, match="is there already"):
+def test_save_model_never_overwrites_or_leaves_half_a_folder(folder, tokenizer, monkeypatch):
+    with pytest.raises(ValueError, match="already exists"):
         save_model(folder, random_model(), tokenizer)
-    with pytest.raises(ValueError, match="the tokenizer has 43 tokens, the model vectors of 42"):
+    with pytest.raises(ValueError, match=r"other.*: .*42 tokens.*43"):
         save_model(folder.with_name("other"), random_model(vocab_size=42), tokenizer)
     monkeypatch.setattr("bertwright.interop.weights.save_file", full_disk)
     with pytest.raises(OSError, match=r"model\.safetensors: not written \(No space left on device"):

@@ -60,15 +60,15 @@ def test_causal_attention_needs_the_lower_triangle_alone():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_size": 100, "num_heads": 3}, "hidden_size 100 is not a multiple of num_heads 3"),
-        ({"num_layers": 0}, "num_layers = 0: at least 1"),
-        ({"vocab_size": -1}, "vocab_size = -1: at least 1"),
+        ({"hidden_size": 100, "num_heads": 3}, "hidden_size = 100.*num_heads = 3"),
+        ({"num_layers": 0}, "num_layers = 0"),
+        ({"vocab_size": -1}, "vocab_size = -1"),
         ({"hidden_dropout": 1.0}, "hidden_dropout = 1.0"),
         ({"attention_dropout": -0.1}, "attention_dropout = -0.1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps = 0.0"),
         ({"initializer_range": float("nan")}, "initializer_range = nan"),
-        ({"activation": "relu"}, "activation = 'relu': 'gelu' or 'gelu_tanh'"),
-        ({"pad_token_id": 100}, "pad_token_id = 100: outside the vocabulary of 100"),
+        ({"activation": "relu"}, "activation = 'relu'.*'gelu' or 'gelu_tanh'"),
+        ({"pad_token_id": 100}, "pad_token_id = 100.*vocab_size = 100"),
     ],
 )
 def test_each_impossible_value_has_its_message(changes, message):
@@ -77,5 +77,5 @@ def test_each_impossible_value_has_its_message(changes, message):
 
 
 def test_an_unknown_size_names_the_known_ones():
-    with pytest.raises(ValueError, match="'huge' is unknown; known are tiny, mini, small, medium, base, large"):
+    with pytest.raises(ValueError, match=r"'huge'.*tiny, mini, small, medium, base, large"):
         BertConfig.from_size("huge", vocab_size=10)

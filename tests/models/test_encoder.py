@@ -74,7 +74,7 @@ def naive(model: BertEncoder, ids: np.ndarray, types: np.ndarray) -> Tensor:
 
 
 @settings(max_examples=10)
-@given(lengths=LENGTHS, is_causal=st.booleans())
+@given(lengths=LENGTHS, causal=st.booleans())
 @torch.no_grad()
 def test_equals_the_naive_encoder_of_one_sequence_at_a_time(lengths, causal):
     model = encoder(BertConfig(**(vars(CONFIG) | {"is_causal": causal})))

@@ -81,6 +81,6 @@ def _downloaded(name: str) -> Path:
 def new_folder(folder: Path) -> Iterator[Path]:
     """A path to write to that becomes `folder`, whole or not at all. ValueError when something is there already."""
     if folder.exists():
-        raise ValueError(f"{folder}: is there already; name a new folder")
+        raise ValueError(f"{folder}: already exists; choose another path or delete it")
     with atomic_folder(folder) as part:
         yield part
