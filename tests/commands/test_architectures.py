@@ -159,7 +159,9 @@ def test_causal_encoder_embeds_different_texts_differently(causal_folder: Path) 
         model.fill_mask("the [MASK]")
 
 
-def test_probe_of_a_causal_encoder_reads_different_states(causal_folder: Path, tmp_path: Path, review_files: Path) -> None:
+def test_probe_of_a_causal_encoder_reads_different_states(
+    causal_folder: Path, tmp_path: Path, review_files: Path
+) -> None:
     files = {split: (str(review_files / f"{split}.tsv"),) for split in ("train", "dev")}
     settings = ProbeSettings(
         tmp_path / "probe", TaskSettings("classification", **files), str(causal_folder), representations=("last",),

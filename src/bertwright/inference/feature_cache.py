@@ -212,7 +212,9 @@ def _compute(
     for first, last in pairwise(bounds[len(digests) :]):
         part = _part(encoded, first * encoded.sequences_per_item, last * encoded.sequences_per_item)
         try:
-            found = predict_logits(cast(EncoderForTask, states), part, advance).reshape(len(part.positions), len(files), -1)
+            found = predict_logits(cast(EncoderForTask, states), part, advance).reshape(
+                len(part.positions), len(files), -1
+            )
             if not np.abs(found).max(initial=0) <= np.finfo(np.float16).max:
                 raise ValueError(f"{folder}: the encoder gives states beyond float16's range: are its weights whole?")
         except (DivergedError, ValueError):  # which nobody could go on with
