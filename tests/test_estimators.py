@@ -379,7 +379,7 @@ def test_a_saved_folder_opens_again_and_another_fit_starts_from_it(fitted: Any, 
     target = tags_of(TEST, "B-MOOD") if isinstance(fitted, BertTagger) else [float(flag) for flag in TEST.good]
     given = words_of(TEST) if isinstance(fitted, BertTagger) else TEST.texts
     assert answers(clone(opened).fit(given, target)) != answers(fitted)
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         fitted.save(tmp_path / "folder")
 
 

@@ -298,7 +298,7 @@ def test_what_is_saved_is_loaded_with_its_task(tmp_path, bert):
     assert (again.task, again.inferred) == (bert.task, False)
     assert rounded(again) == rounded(bert)
     np.testing.assert_array_equal(again.embed(["the cat", "a"]), bert.embed(["the cat", "a"]))
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         bert.save(tmp_path / "m")
 
 
