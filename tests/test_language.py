@@ -27,7 +27,6 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 NOT_CONVERTED = """
 src/bertwright/cli.py
 src/bertwright/estimators.py
-src/bertwright/batching/*
 src/bertwright/commands/fill_mask.py
 src/bertwright/commands/evaluate.py
 src/bertwright/commands/glue_submission.py
@@ -43,7 +42,7 @@ src/bertwright/io/tables.py
 src/bertwright/kernels/**/*
 src/bertwright/metrics/*
 src/bertwright/models/*
-src/bertwright/pretraining/*
+src/bertwright/pretraining/data.py
 src/bertwright/tasks/*
 src/bertwright/tokenstore/*
 src/bertwright/training/*

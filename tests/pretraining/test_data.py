@@ -1,5 +1,6 @@
 """Whole steps: what they hold, that they are a function of (store, settings, step), and how ranks share them."""
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -156,7 +157,7 @@ def test_an_epoch_takes_every_example_once(data: PretrainingData, tokenizer: Tok
         begins = [data._layout(5, step, 1).segments.a_starts[0] for step in epoch_steps(data, epoch)]
         documents = np.searchsorted(data.store.sentence_starts[data.store.document_starts], begins, side="right") - 1
         counts = np.bincount(documents, minlength=data.store.num_documents)
-        assert counts.tolist() == np.diff(data._plan.example_bounds).tolist()
+        assert counts.tolist() == np.diff(data._index.example_bounds).tolist()
 
 
 def epoch_steps(data: PretrainingData, epoch: int) -> range:
@@ -241,13 +242,13 @@ def test_description(data: PretrainingData) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"max_length": 2}, "max_length is 2; mlm.nsp needs 5 at least"),
-        ({"max_length": 3, "objective": "ltr"}, "max_length is 3; ltr needs 4 at least"),
+        ({"max_length": 2}, "max_length is 2; mlm.nsp needs at least 5"),
+        ({"max_length": 3, "objective": "ltr"}, "max_length is 3; ltr needs at least 4"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"short_seq_prob": 1.5}, "short_seq_prob is 1.5"),
         ({"mlm_probability": 0.0}, "mlm_probability is 0.0"),
         ({"mask_mix": (0.8, 0.1, 0.2)}, "sum to 1"),
-        ({"max_predictions_per_seq": 126}, "max_predictions_per_seq is 126; an example of 128 tokens has 1 … 125"),
+        ({"max_predictions_per_seq": 126}, "max_predictions_per_seq is 126; expected 1 … 125"),
         ({"seed": -1}, "seed is -1"),
     ],
 )
@@ -314,3 +315,11 @@ def test_closing_ends_the_thread() -> None:
     assert len(set(threading.enumerate()) - before) == 1
     taken.close()
     assert not set(threading.enumerate()) - before
+
+
+def test_summary_warns_of_text_that_is_read_too_often(data: PretrainingData) -> None:
+    per_epoch = data.examples_per_epoch / data.settings.batch_size
+    assert not any("is read" in notice for notice in data.describe(int(40 * per_epoch)).notices())
+    summary = data.describe(int(60 * per_epoch) + 1)
+    assert any(re.search(r"read 60 times.*40 epochs", notice) for notice in summary.notices())
+    assert "read 60 times" in str(summary)

@@ -19,7 +19,7 @@ def drawn(store: TokenStore, short_seq_prob: float = 0.0, epoch: int = 0, room: 
     plan = ExampleIndex.of(store, room)
     examples = np.arange(plan.examples_per_epoch)
     phases = np.full(len(examples), derive_key(1, epoch), dtype=np.uint64)
-    return sample_pairs(plan, plan.chunks(examples, phases, 2), short_seq_prob, make_rng(1, epoch))
+    return sample_pairs(plan, plan.locate(examples, phases, 2), short_seq_prob, make_rng(1, epoch))
 
 
 def documents_of(store: TokenStore, tokens: np.ndarray) -> np.ndarray:
@@ -32,9 +32,9 @@ def test_a_worked_example(make_store) -> None:
     seen = set()
     for epoch in range(200):
         segments = drawn(store, epoch=epoch)
-        for a_start, a_end, b_start, b_end, is_random in zip(*segments, strict=True):
+        for a_start, a_end, b_start, b_end, is_random_next in zip(*segments, strict=True):
             a, b = store.tokens(a_start, a_end).tolist(), store.tokens(b_start, b_end).tolist()
-            seen.add((*a, 0, *b, 0, "random" if is_random else "next"))
+            seen.add((*a, 0, *b, 0, "random" if is_random_next else "next"))
     assert seen == {
         (10, 11, 0, 12, 13, 14, 0, "next"),
         (10, 11, 12, 13, 0, 14, 0, "next"),
@@ -55,9 +55,9 @@ def test_segments_hold_the_text_of_one_document_each(mixed_store) -> None:
 def test_b_follows_a_or_comes_from_another_document(mixed_store) -> None:
     segments = drawn(mixed_store)
     same = documents_of(mixed_store, segments.a_starts) == documents_of(mixed_store, segments.b_starts)
-    assert (same == ~segments.is_random).all()
+    assert (same == ~segments.is_random_next).all()
     follows = segments.b_starts >= segments.a_ends
-    assert follows[~segments.is_random].all()
+    assert follows[~segments.is_random_next].all()
 
 
 def test_half_of_the_pairs_are_next_whatever_the_documents_sizes(mixed_store) -> None:
@@ -66,9 +66,9 @@ def test_half_of_the_pairs_are_next_whatever_the_documents_sizes(mixed_store) ->
     for epoch in range(20):
         segments = drawn(mixed_store, epoch=epoch)
         sentences = sizes[documents_of(mixed_store, segments.a_starts)]
-        assert segments.is_random[sentences == 1].all()
+        assert segments.is_random_next[sentences == 1].all()
         for small in (True, False):
-            shares[small].append(segments.is_random[(sentences > 1) & ((sentences < 6) == small)])
+            shares[small].append(segments.is_random_next[(sentences > 1) & ((sentences < 6) == small)])
     for small in (True, False):
         flags = np.concatenate(shares[small])
         deviation = 0.5 / np.sqrt(len(flags))
@@ -81,9 +81,9 @@ def test_pairs_fill_the_room_where_the_document_has_the_tokens(mixed_store) -> N
     assert lengths.max() == ROOM
     places = mixed_store.sentence_starts[mixed_store.document_starts]
     long_document = np.diff(places)[documents_of(mixed_store, segments.a_starts)] >= 2 * ROOM
-    assert (lengths[long_document & ~segments.is_random] == ROOM).all()
+    assert (lengths[long_document & ~segments.is_random_next] == ROOM).all()
     # A short B would give the answer away. It comes short only where the drawn document itself is short.
-    assert lengths[long_document & segments.is_random].mean() > 0.97 * ROOM
+    assert lengths[long_document & segments.is_random_next].mean() > 0.97 * ROOM
 
 
 def test_a_tenth_aims_at_a_shorter_length(make_store) -> None:
@@ -121,7 +121,7 @@ def test_the_margins_of_a_document_are_seen_as_often_as_its_middle(make_store) -
     changes = np.zeros(store.num_tokens + 1)
     epochs = 300
     for epoch in range(epochs):
-        chunks = plan.chunks(examples, np.full(len(examples), derive_key(2, epoch), dtype=np.uint64), 1)
+        chunks = plan.locate(examples, np.full(len(examples), derive_key(2, epoch), dtype=np.uint64), 1)
         segments = sample_singles(plan, chunks, 0.0, make_rng(2, epoch))
         np.add.at(changes, segments.a_starts, 1)
         np.add.at(changes, segments.a_ends, -1)
@@ -135,7 +135,7 @@ def test_a_sentence_longer_than_an_example_is_seen_to_its_end(make_store) -> Non
     store = make_store([[[7] * 1000], [[8] * 5]])
     plan = ExampleIndex.of(store, ROOM)
     examples = np.arange(plan.examples_per_epoch)
-    chunks = plan.chunks(examples, np.full(len(examples), derive_key(3), dtype=np.uint64), 1)
+    chunks = plan.locate(examples, np.full(len(examples), derive_key(3), dtype=np.uint64), 1)
     segments = sample_singles(plan, chunks, 0.0, make_rng(3))
     assert segments.a_ends[: round(1000 / ROOM)].max() > 1000 - ROOM
     assert (segments.a_ends - segments.a_starts)[:-1].tolist() == [ROOM] * (len(examples) - 1)
@@ -143,7 +143,7 @@ def test_a_sentence_longer_than_an_example_is_seen_to_its_end(make_store) -> Non
 
 def test_a_chunk_of_one_long_sentence_still_has_a_true_next_one(make_store) -> None:
     store = make_store([[[7] * 200, [8] * 200], [[9] * 50, [10] * 50]])
-    flags = [drawn(store, epoch=epoch).is_random for epoch in range(300)]
+    flags = [drawn(store, epoch=epoch).is_random_next for epoch in range(300)]
     share = np.concatenate(flags).mean()
     assert abs(share - 0.5) < 4 * 0.5 / np.sqrt(np.concatenate(flags).size)
 
@@ -153,7 +153,7 @@ def test_the_only_document_gives_random_segments_from_outside_the_chunk(make_sto
     randoms = 0
     for epoch in range(50):
         segments = drawn(store, epoch=epoch)
-        randoms += int(segments.is_random.sum())
+        randoms += int(segments.is_random_next.sum())
         overlap = (segments.a_starts < segments.b_ends) & (segments.b_starts < segments.a_ends)
         assert not overlap.any()
     assert randoms > 100
@@ -161,7 +161,7 @@ def test_the_only_document_gives_random_segments_from_outside_the_chunk(make_sto
 
 def test_where_there_is_nothing_outside_b_is_always_next(make_store) -> None:
     store = make_store([[[10, 11], [12]]])
-    assert not any(drawn(store, epoch=epoch).is_random.any() for epoch in range(50))
+    assert not any(drawn(store, epoch=epoch).is_random_next.any() for epoch in range(50))
 
 
 def test_a_random_sentence_is_any_of_the_corpus(make_store) -> None:
@@ -171,7 +171,7 @@ def test_a_random_sentence_is_any_of_the_corpus(make_store) -> None:
     chosen = []
     for epoch in range(2000):
         last = np.array([plan.examples_per_epoch - 1])
-        chunks = plan.chunks(last, np.array([derive_key(4, epoch)], dtype=np.uint64), 2)
+        chunks = plan.locate(last, np.array([derive_key(4, epoch)], dtype=np.uint64), 2)
         segments = sample_pairs(plan, chunks, 0.0, make_rng(4, epoch))
         chosen.append(documents_of(store, segments.b_starts)[0])
     assert abs(np.mean(np.array(chosen) == 0) - 90 / 99) < 4 * np.sqrt(0.09 * 0.91 / 2000)
@@ -180,7 +180,7 @@ def test_a_random_sentence_is_any_of_the_corpus(make_store) -> None:
 def test_singles_are_runs_of_consecutive_tokens(mixed_store) -> None:
     plan = ExampleIndex.of(mixed_store, 62)
     examples = np.arange(plan.examples_per_epoch)
-    chunks = plan.chunks(examples, np.full(len(examples), derive_key(5), dtype=np.uint64), 1)
+    chunks = plan.locate(examples, np.full(len(examples), derive_key(5), dtype=np.uint64), 1)
     segments = sample_singles(plan, chunks, 0.0, make_rng(5))
     lengths = segments.a_ends - segments.a_starts
     places = mixed_store.sentence_starts[mixed_store.document_starts]

@@ -1,4 +1,4 @@
-"""All sequences of a step, laid end to end: no padding exists anywhere in the model.
+"""The packed batch: all sequences laid end to end, without padding.
 
 T tokens of B sequences.
 """
@@ -15,25 +15,25 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """What an encoder reads: token arrays of length T, and where each of the B sequences starts."""
+    """Input of an encoder: token arrays of length T, and the offsets of its B sequences."""
 
     input_ids: Tensor
     """T int64, token ids."""
     token_type_ids: Tensor
     """T int64, 0 for segment A and 1 for segment B."""
     position_ids: Tensor
-    """T int64, place within the token's own sequence."""
+    """T int64, position within the token's own sequence."""
     cu_seqlens: Tensor
-    """B + 1 int32, where each sequence starts; the last entry is T."""
+    """B + 1 int32, start of each sequence; the last entry is T."""
     lengths: np.ndarray
-    """B int64, tokens of each sequence; stays with the CPU, where counting it waits for no GPU."""
+    """B int64, tokens of each sequence; stays on the CPU, so that reading it never waits for a GPU."""
     dropout_seed: int = 0
-    """The key that counter-based dropout draws from; it belongs to (run seed, step)."""
+    """Key of counter-based dropout, derived from (run seed, step)."""
     first_token: int = 0
-    """Place of the first token in the whole step, so that dropout does not depend on micro-batches or ranks."""
+    """Position of the first token in the whole step, so that dropout does not depend on micro-batches or ranks."""
 
     def __len__(self) -> int:
-        """Number of sequences, B."""
+        """Return the number of sequences, B."""
         return len(self.cu_seqlens) - 1
 
     @property
@@ -47,7 +47,7 @@ class Batch:
         return len(self.input_ids)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device (without waiting for the copy when the memory is pinned)."""
+        """Copy the batch to a device, without waiting if the memory is pinned."""
         return replace(
             self,
             input_ids=self.input_ids.to(device, non_blocking=True),
@@ -58,7 +58,7 @@ class Batch:
 
 
 def pack(sequences: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | None = None) -> Batch:
-    """Lay sequences of token ids end to end; without `token_types` every token belongs to segment A.
+    """Pack sequences of token ids; without `token_types` every token belongs to segment A.
 
     >>> batch = pack([np.array([2, 7, 3]), np.array([2, 3])])
     >>> batch.input_ids.tolist(), batch.position_ids.tolist(), batch.cu_seqlens.tolist(), batch.max_seqlen
@@ -70,14 +70,14 @@ def pack(sequences: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | No
     if (lengths == 0).any():
         raise ValueError(f"sequence {int(lengths.argmin())} is empty; every sequence needs at least its [CLS] token")
     if token_types is not None and [len(types) for types in token_types] != lengths.tolist():
-        raise ValueError("token_types must have the lengths of the sequences they belong to")
+        raise ValueError("token_types: expected the lengths of the sequences")
     ids = np.concatenate(sequences, dtype=np.int64) if len(sequences) else np.zeros(0, np.int64)
     types = np.concatenate(token_types, dtype=np.int64) if token_types else np.zeros(len(ids), np.int64)
     return from_flat(ids, types, lengths)
 
 
 def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.ndarray) -> Batch:
-    """A batch over arrays that already lie end to end; `lengths` (B) are the sequences' token counts."""
+    """Build a batch from packed arrays of T tokens; `lengths` (B) are the token counts of the sequences."""
     return Batch(
         input_ids=torch.from_numpy(input_ids.astype(np.int64, copy=False)),
         token_type_ids=torch.from_numpy(token_type_ids.astype(np.int64, copy=False)),
@@ -88,7 +88,7 @@ def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.nda
 
 
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Where runs of these lengths start when laid end to end, and where the last one ends.
+    """Return the start of each of several sequences laid end to end, and the end of the last one.
 
     >>> offsets_from_lengths(np.array([3, 2])).tolist()
     [0, 3, 5]
@@ -99,7 +99,7 @@ def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
 
 
 def positions_from_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Counting from zero within each of several runs laid end to end.
+    """Return the positions within each of several sequences laid end to end.
 
     >>> positions_from_lengths(np.array([3, 0, 2])).tolist()
     [0, 1, 2, 0, 1]

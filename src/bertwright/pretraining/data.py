@@ -1,6 +1,6 @@
-"""A step's number → its packed batch with targets: a function of (store, settings, step), in constant time.
+"""Pre-training batches: a function of (store, settings, step), in constant time.
 
-Every rank lays out the whole step (some 50 numbers an example) and fetches, masks and packs only its own sequences;
+Every rank lays out the whole step (some 50 numbers per example) and fetches, masks and packs only its own sequences;
 so all ranks know the counts by which the step's losses are divided.
 """
 
@@ -22,16 +22,15 @@ from bertwright.pretraining import masking
 from bertwright.pretraining.masking import Masked, MaskingVocab
 from bertwright.pretraining.segments import ExampleIndex, Segments, sample_pairs, sample_singles
 from bertwright.pretraining.settings import DataSettings as DataSettings
-from bertwright.seeding import derive_key, make_rng
+from bertwright.seeding import Stream, derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-# First entry of the places that random numbers belong to.
-ORDER_PLACE, PHASE_PLACE, SEGMENT_PLACE, MASK_PLACE, DROPOUT_PLACE = range(5)
+# Every run has the same validation examples and masks, whatever its seed and batch size: their losses are compared.
+VALIDATION_SEED = 0
+VALIDATION_BATCH = 64
 
-# The same held-out examples and masks for every run, whatever its seed and batch size: their losses are compared.
-HELD_OUT_SEED = 0
-HELD_OUT_BATCH = 64
+MAX_EPOCHS = 40  # of BERT itself (section A.2: "approximately 40 epochs over the 3.3 billion word corpus")
 
 NO_ANSWERS = np.zeros(0, dtype=np.int64)
 
@@ -40,22 +39,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PretrainingBatch:
-    """One micro-batch: B sequences of T tokens, M of them to be predicted."""
+    """A micro-batch: B sequences of T tokens, M of them to be predicted."""
 
     batch: Batch
     mlm_positions: Tensor
-    """M int64, places in the batch's T tokens: whose state predicts."""
+    """M int64, positions in the T tokens whose states predict."""
     mlm_labels: Tensor
-    """M int64, the ids that are predicted."""
+    """M int64, the ids to predict."""
     nsp_labels: Tensor
-    """B int64: 0, B follows A; 1, B is random (as in `transformers`). Empty where the objective has no NSP."""
+    """B int64: 0, B follows A; 1, B is random (as in `transformers`). Empty if the objective has no NSP."""
     mlm_count: int
-    """Predicted tokens of the whole step, all ranks and micro-batches: what the summed loss is divided by."""
+    """Predicted tokens of the whole step, all ranks and micro-batches; the summed loss is divided by it."""
     nsp_count: int
-    """Next-sentence answers of the whole step; 0 where the objective has no NSP."""
+    """Next-sentence answers of the whole step; 0 if the objective has no NSP."""
 
     def to(self, device: torch.device | str) -> PretrainingBatch:
-        """The same on another device."""
+        """Copy the batch to a device."""
         return replace(
             self,
             batch=self.batch.to(device),
@@ -66,11 +65,11 @@ class PretrainingBatch:
 
 
 class DataSummary(NamedTuple):
-    """What a run of so many steps will see; shares and means are those of a sample of examples."""
+    """Figures of the data that a run reads; shares and means are estimated from a sample of examples."""
 
     steps: int
     epochs: float
-    """How often the corpus is gone through."""
+    """Number of passes over the corpus."""
     examples_per_epoch: int
     documents: int
     sentences: int
@@ -86,50 +85,60 @@ class DataSummary(NamedTuple):
     def __str__(self) -> str:
         lines = [
             f"{self.documents:,} documents, {self.sentences:,} sentences, {self.tokens:,} tokens",
-            f"{self.examples_per_epoch:,} examples an epoch; {self.steps:,} steps are {self.epochs:.2f} epochs",
-            f"{self.tokens_per_step:,.0f} tokens a step, {self.predictions_per_step:,.0f} of them predicted",
+            f"{self.examples_per_epoch:,} examples per epoch; {self.steps:,} steps are {self.epochs:.2f} epochs",
+            f"{self.tokens_per_step:,.0f} tokens per step, {self.predictions_per_step:,.0f} of them predicted",
         ]
         if self.random_share:
             lines.append(f"second segment random in {self.random_share:.1%} of the examples")
+        return "\n".join([*lines, *self.notices()])
+
+    def notices(self) -> list[str]:
+        """Return what in the data will hurt this run, with a fix each."""
+        found = []
         if self.random_share and self.one_sentence_share > 0.01:
-            lines.append(
+            found.append(
                 f"{self.one_sentence_share:.1%} of the examples come from documents of one sentence, which have no "
-                "next one: the answers lean to 'random'; join such documents, or use --objective mlm"
+                "next one, so 'random' is the more frequent answer; join such documents, or use --objective mlm"
             )
         if self.random_share and self.documents == 1:
-            lines.append("one document only: random segments are other places of the same document")
-        return "\n".join(lines)
+            found.append("only one document: random segments come from other positions of the same document")
+        if self.epochs > MAX_EPOCHS:
+            found.append(
+                f"the text is read {self.epochs:,.0f} times; beyond about {MAX_EPOCHS} epochs the model memorizes it: "
+                "use more text or fewer steps, and compare the losses of training and validation"
+            )
+        return found
 
 
 class _Layout(NamedTuple):
-    """The examples of a step before any token is fetched."""
+    """Examples of a step before any token is fetched."""
 
     segments: Segments
     lengths: np.ndarray
     """Tokens of each example, with [CLS] and [SEP]."""
     counts: np.ndarray
-    """Predicted tokens of each example (at most, for whole words)."""
+    """Predicted tokens of each example; the maximum of them for whole words."""
 
 
 class _Texts(NamedTuple):
-    """Some consecutive examples of a step, laid end to end, T tokens in all."""
+    """Consecutive examples of a step, packed end to end, T tokens in all."""
 
     ids: np.ndarray
     types: np.ndarray
     lengths: np.ndarray
     is_text: np.ndarray
     """T bool: neither [CLS] nor [SEP]."""
-    places: np.ndarray
-    """T, each token's place in the whole step."""
+    positions: np.ndarray
+    """T, position of each token in the whole step."""
 
 
 class PretrainingData:
-    """The examples of a token store, by step."""
+    """Examples of a token store, by step."""
 
     def __init__(self, store: TokenStore, tokenizer: Tokenizer, settings: DataSettings) -> None:
-        """Share the documents out into examples; takes time and memory in proportion to the number of documents.
+        """Divide the documents into examples; time and memory are proportional to the number of documents.
 
-        Raises ValueError for a store of another vocabulary, and for one too small to make examples of.
+        Raises ValueError for a store of another vocabulary, and for one too small for examples.
         """
         if store.header.origin.vocabulary != tokenizer.digest:
             raise ValueError(f"{store.folder}: prepared with another vocabulary; use the tokenizer beside the store")
@@ -140,48 +149,48 @@ class PretrainingData:
             )
         self.store = store
         self.settings = settings
-        self._symbols = MaskingVocab.of(tokenizer)
-        self._plan = ExampleIndex.of(store, settings.room)
+        self._vocab = MaskingVocab.of(tokenizer)
+        self._index = ExampleIndex.of(store, settings.max_num_tokens)
 
     @property
     def examples_per_epoch(self) -> int:
-        """How many examples one pass over the documents gives."""
-        return self._plan.examples_per_epoch
+        """Number of examples in one pass over the documents."""
+        return self._index.examples_per_epoch
 
     def batches_for_step(
         self, step: int, rank: int = 0, world_size: int = 1, micro_batch_size: int | None = None
     ) -> list[PretrainingBatch]:
-        """The micro-batches of one rank in one step, each of `micro_batch_size` sequences (None: all of the rank's).
+        """Return the micro-batches of a rank in a step, each of `micro_batch_size` sequences (None: all of the rank).
 
-        Concatenated over micro-batches and ranks they are the same sequences with the same masks, however many.
-        Raises ValueError where a rank would be left without a sequence.
+        Their concatenation over micro-batches and ranks is the same, sequences and masks, whatever their numbers.
+        Raises ValueError if a rank would have no sequence.
         """
         self.settings.check_world_size(world_size)
         size = self.settings.batch_size
         if micro_batch_size is not None and micro_batch_size < 1:
-            raise ValueError(f"micro_batch_size is {micro_batch_size}; it needs one sequence at least")
+            raise ValueError(f"micro_batch_size is {micro_batch_size}; it must be at least 1")
         first, last = size * rank // world_size, size * (rank + 1) // world_size
         layout = self._layout(self.settings.seed, step, size)
         return self._batches(layout, (self.settings.seed, step), range(first, last), micro_batch_size or last - first)
 
     def validation_batches(self, sequences: int) -> Iterator[PretrainingBatch]:
-        """Up to `sequences` examples, an epoch at most, with fixed draws, in batches of 64, for evaluation.
+        """Yield up to `sequences` examples, at most an epoch, with fixed masks, in batches of 64, for evaluation.
 
         `mlm_count` and `nsp_count` are those of each batch.
         """
         sequences = min(sequences, self.examples_per_epoch)
-        for step, first in enumerate(range(0, sequences, HELD_OUT_BATCH)):
-            size = min(HELD_OUT_BATCH, sequences - first)
-            whole = self._layout(HELD_OUT_SEED, step, HELD_OUT_BATCH)
+        for step, first in enumerate(range(0, sequences, VALIDATION_BATCH)):
+            size = min(VALIDATION_BATCH, sequences - first)
+            whole = self._layout(VALIDATION_SEED, step, VALIDATION_BATCH)
             segments = Segments(*(column[:size] for column in whole.segments))
             layout = _Layout(segments, whole.lengths[:size], whole.counts[:size])
-            yield from self._batches(layout, (HELD_OUT_SEED, step), range(size), size)
+            yield from self._batches(layout, (VALIDATION_SEED, step), range(size), size)
 
     def describe(self, steps: int) -> DataSummary:
-        """What a run of `train_steps` steps will see."""
-        settings, plan = self.settings, self._plan
+        """Summarize the data of a run of `steps` steps."""
+        settings, index = self.settings, self._index
         layout = self._layout(settings.seed, 0, 4096)
-        one_sentence = np.diff(plan.document_starts) == 1
+        one_sentence = np.diff(index.document_starts) == 1
         return DataSummary(
             steps=steps,
             epochs=steps * settings.batch_size / self.examples_per_epoch,
@@ -191,27 +200,27 @@ class PretrainingData:
             tokens=self.store.num_tokens,
             tokens_per_step=float(layout.lengths.mean()) * settings.batch_size,
             predictions_per_step=float(layout.counts.mean()) * settings.batch_size,
-            random_share=float(layout.segments.is_random.mean()),
-            one_sentence_share=float(np.diff(plan.example_bounds)[one_sentence].sum() / self.examples_per_epoch),
+            random_share=float(layout.segments.is_random_next.mean()),
+            one_sentence_share=float(np.diff(index.example_bounds)[one_sentence].sum() / self.examples_per_epoch),
         )
 
     def _layout(self, seed: int, step: int, size: int) -> _Layout:
-        """Draw the `size` examples of a step."""
+        """Lay out the `size` examples of a step."""
         settings = self.settings
         epochs, within = np.divmod(np.arange(step * size, (step + 1) * size), self.examples_per_epoch)
         examples, phase_keys = np.empty_like(within), np.empty(size, dtype=np.uint64)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            examples[here] = permute(within[here], self.examples_per_epoch, derive_key(seed, ORDER_PLACE, epoch))
-            phase_keys[here] = derive_key(seed, PHASE_PLACE, epoch)
-        rng = make_rng(seed, SEGMENT_PLACE, step)
+            examples[here] = permute(within[here], self.examples_per_epoch, derive_key(seed, Stream.ORDER, epoch))
+            phase_keys[here] = derive_key(seed, Stream.PHASE, epoch)
+        rng = make_rng(seed, Stream.SEGMENT, step)
         if settings.objective == "mlm+nsp":
             segments = sample_pairs(
-                self._plan, self._plan.chunks(examples, phase_keys, 2), settings.short_seq_prob, rng
+                self._index, self._index.locate(examples, phase_keys, 2), settings.short_seq_prob, rng
             )
         else:
             segments = sample_singles(
-                self._plan, self._plan.chunks(examples, phase_keys, 1), settings.short_seq_prob, rng
+                self._index, self._index.locate(examples, phase_keys, 1), settings.short_seq_prob, rng
             )
         text = segments.a_ends - segments.a_starts + segments.b_ends - segments.b_starts
         lengths = text + settings.specials
@@ -221,26 +230,29 @@ class PretrainingData:
         return _Layout(segments, lengths, counts)
 
     def _batches(
-        self, layout: _Layout, place: tuple[int, int], sequences: range, micro_batch_size: int
+        self, layout: _Layout, key: tuple[int, int], sequences: range, micro_batch_size: int
     ) -> list[PretrainingBatch]:
-        """The `sequences` of a laid-out step as micro-batches; `place` is (seed, step)."""
-        # Which whole words fit is known only from the tokens, and `mlm_count` is that of the whole step.
-        made = range(len(layout.lengths)) if self.settings.whole_word_mask else sequences
-        texts = self._texts(layout, made)
-        masked = self._masked(texts, layout.counts[made.start : made.stop], derive_key(place[0], MASK_PLACE, place[1]))
+        """Pack the `sequences` of a laid-out step into micro-batches; `key` is (seed, step)."""
+        seed, step = key
+        # With whole words, `mlm_count` of the whole step follows only from the tokens of all its sequences.
+        packed = range(len(layout.lengths)) if self.settings.whole_word_mask else sequences
+        texts = self._texts(layout, packed)
+        masked = self._mask(texts, layout.counts[packed.start : packed.stop], derive_key(seed, Stream.MASK, step))
         mlm_count = len(masked.positions) if self.settings.whole_word_mask else int(layout.counts.sum())
-        answers = layout.segments.is_random.astype(np.int64) if self.settings.objective == "mlm+nsp" else NO_ANSWERS
+        answers = (
+            layout.segments.is_random_next.astype(np.int64) if self.settings.objective == "mlm+nsp" else NO_ANSWERS
+        )
         batches = []
         for first in range(sequences.start, sequences.stop, micro_batch_size):
             last = min(first + micro_batch_size, sequences.stop)
             lengths = layout.lengths[first:last]
-            token = int(layout.lengths[made.start : first].sum())
+            token = int(layout.lengths[packed.start : first].sum())
             tokens = slice(token, token + int(lengths.sum()))
             chosen = slice(*np.searchsorted(masked.positions, [tokens.start, tokens.stop]))
             batch = replace(
                 from_flat(masked.input_ids[tokens], texts.types[tokens], lengths),
-                dropout_seed=derive_key(place[0], DROPOUT_PLACE, place[1]),
-                first_token=int(texts.places[token]),
+                dropout_seed=derive_key(seed, Stream.DROPOUT, step),
+                first_token=int(texts.positions[token]),
             )
             batches.append(
                 PretrainingBatch(
@@ -255,7 +267,7 @@ class PretrainingData:
         return batches
 
     def _texts(self, layout: _Layout, sequences: range) -> _Texts:
-        """Fetch sequences and lay them end to end: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]."""
+        """Fetch sequences and pack them end to end: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]."""
         here = slice(sequences.start, sequences.stop)
         a_starts, a_ends, b_starts, b_ends, _ = (column[here] for column in layout.segments)
         lengths = layout.lengths[here]
@@ -264,31 +276,31 @@ class PretrainingData:
         is_text = np.ones(len(ids), dtype=bool)
         a_sizes = a_ends - a_starts + 2  # with [CLS] and [SEP]
         for symbol, at in (
-            (self._symbols.cls_id, bounds[:-1]),
-            (self._symbols.sep_id, bounds[:-1] + a_sizes - 1),
-            (self._symbols.sep_id, bounds[1:] - 1),
+            (self._vocab.cls_id, bounds[:-1]),
+            (self._vocab.sep_id, bounds[:-1] + a_sizes - 1),
+            (self._vocab.sep_id, bounds[1:] - 1),
         ):
             ids[at] = symbol
             is_text[at] = False
-        ids[is_text] = self.store.gather(_interleaved(a_starts, b_starts), _interleaved(a_ends, b_ends))
-        types = np.repeat(np.tile([0, 1], len(lengths)), _interleaved(a_sizes, lengths - a_sizes))
+        ids[is_text] = self.store.gather(_interleave(a_starts, b_starts), _interleave(a_ends, b_ends))
+        types = np.repeat(np.tile([0, 1], len(lengths)), _interleave(a_sizes, lengths - a_sizes))
         offset = int(layout.lengths[: sequences.start].sum())
         return _Texts(ids, types, lengths, is_text, np.arange(offset, offset + len(ids)))
 
-    def _masked(self, texts: _Texts, counts: np.ndarray, mask_key: int) -> Masked:
+    def _mask(self, texts: _Texts, counts: np.ndarray, mask_key: int) -> Masked:
         if self.settings.objective == "ltr":
             return masking.causal_lm_targets(texts.ids, texts.lengths)
-        scores = uniform(texts.places, derive_key(mask_key, 2))
+        scores = uniform(texts.positions, derive_key(mask_key, 2))
         if self.settings.whole_word_mask:
-            continues = self._symbols.continuation[texts.ids]
+            continues = self._vocab.continuation[texts.ids]
             positions = masking.choose_whole_words(texts.lengths, texts.is_text, continues, counts, scores)
         else:
             positions = masking.choose_tokens(texts.lengths, texts.is_text, counts, scores)
-        chosen = texts.places[positions]
-        return masking.mask_tokens(texts.ids, positions, chosen, self._symbols, self.settings.mask_mix, mask_key)
+        chosen = texts.positions[positions]
+        return masking.mask_tokens(texts.ids, positions, chosen, self._vocab, self.settings.mask_mix, mask_key)
 
 
-def _interleaved(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _interleave(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second], axis=1).reshape(-1)
 
 

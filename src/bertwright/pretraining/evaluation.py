@@ -1,4 +1,4 @@
-"""How good a model is at its pre-training tasks, and what it would score by knowing token frequencies alone."""
+"""Scores of the pre-training tasks, and the baseline of a model that knows token frequencies only."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class PretrainingMetrics(NamedTuple):
     """Means over all predictions of an evaluation or of some steps."""
 
     mlm_loss: float
-    """Nats a masked token."""
+    """Nats per masked token."""
     perplexity: float
     """exp(mlm_loss), the figure of the paper's table 6."""
     mlm_accuracy: float
     """Share of masked tokens that the model ranks first."""
     nsp_loss: float
-    """Nats a sequence; 0 where the objective has no next-sentence prediction."""
+    """Nats per sequence; 0 if the objective has no next-sentence prediction."""
     nsp_accuracy: float
-    """Share of right next-sentence answers (the paper reaches 97-98 %); 0 where there are none."""
+    """Share of right next-sentence answers (the paper reaches 97-98 %); 0 if there are none."""
 
 
 def compute_metrics(sums: Mapping[str, float]) -> PretrainingMetrics:
-    """Means from sums over any number of batches (named as in `evaluate_examples`; a count of 0 gives 0)."""
+    """Compute means from sums over any number of batches, by name as in `PretrainingLosses`; a count of 0 gives 0."""
     mlm_loss = sums["mlm_sum"] / max(sums["mlm_count"], 1)
     return PretrainingMetrics(
         mlm_loss,
@@ -46,16 +46,16 @@ def compute_metrics(sums: Mapping[str, float]) -> PretrainingMetrics:
 
 @torch.no_grad()
 def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> PretrainingMetrics:
-    """Score a model on held-out batches, dropout off; the model's mode is as before afterwards."""
+    """Score a model on held-out batches without dropout; restores the model's mode."""
     training = model.training
     model.eval()
     summed = ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct")
     total, counts = torch.zeros(len(summed), dtype=torch.float64), {"mlm_count": 0, "nsp_count": 0}
     try:
         for batch in batches:
-            part = pretraining_losses(model, batch)
-            found = torch.stack([getattr(part, name).double() for name in summed])
-            total = total.to(found.device) + found  # stays on a GPU, which is not waited for
+            losses = pretraining_losses(model, batch)
+            found = torch.stack([getattr(losses, name).double() for name in summed])
+            total = total.to(found.device) + found  # stays on a GPU, so that nothing waits for it
             counts["mlm_count"] += len(batch.mlm_labels)
             counts["nsp_count"] += len(batch.nsp_labels)
     finally:
@@ -64,9 +64,9 @@ def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> 
 
 
 def unigram_entropy(store: TokenStore) -> float:
-    """Entropy of the token frequencies in nats: the masked-LM loss of a model that ignores its input.
+    """Compute the entropy of the token frequencies in nats: the masked-LM loss of a model that ignores its input.
 
-    Raises ValueError for a store whose ids its vocabulary does not have.
+    Raises ValueError if the store has ids beyond its vocabulary.
     """
     stride = max(1, store.num_tokens // ENTROPY_SAMPLE)
     counts = np.zeros(store.header.origin.vocab_size, dtype=np.int64)
@@ -84,7 +84,7 @@ def unigram_entropy(store: TokenStore) -> float:
 
 
 class PlateauDetector:
-    """Notices a run that has learned token frequencies and nothing more.
+    """Detector of runs that have learned token frequencies and nothing else.
 
     >>> watch = PlateauDetector(entropy=6.0, window=2)
     >>> [watch.update(loss) for loss in (9.0, 7.0, 6.05, 6.02, 6.03, 6.01)]
@@ -98,7 +98,7 @@ class PlateauDetector:
         self.noticed = False
 
     def update(self, loss: float) -> bool:
-        """Take the next loss; True once, when the recent ones are near the entropy and no better than those before."""
+        """Add a loss; returns True once, when the recent losses are near the entropy and no better than before."""
         self.losses = [*self.losses, loss][-2 * self.window :]
         if self.noticed or len(self.losses) < 2 * self.window:
             return False

@@ -1,8 +1,8 @@
-"""Which tokens are hidden, and what stands in their place (section 3.1); the targets of left-to-right training.
+"""Masking: choice and replacement of the tokens to predict (section 3.1), and the targets of left-to-right training.
 
-T tokens of B sequences lie end to end; M of them are to be predicted.
-Every draw belongs to a token's place in its step (`tokens` below), so a rank or micro-batch that holds only a part of
-the step draws exactly what the whole would have drawn.
+T tokens of B sequences are packed end to end; M of them are to be predicted.
+Every random number derives from a token's position in its step (`tokens` below), so a rank or micro-batch with some of
+the sequences draws the same numbers as the whole step.
 """
 
 from __future__ import annotations
@@ -17,42 +17,43 @@ from bertwright.seeding import derive_key
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Mix = tuple[float, float, float]
-"""Shares of MASK, SAME and RND, in the order of the paper's Table 8."""
+"""Shares of MASK, SAME and RND, in the order of table 8 of the paper."""
 
 
 class MaskingVocab(NamedTuple):
-    """What masking must know of a vocabulary."""
+    """The ids of a vocabulary that masking needs."""
 
     cls_id: int
     sep_id: int
     mask_id: int
     regular_ids: np.ndarray
-    """Every id that is no special token: what a random token is drawn from."""
+    """Ids of all tokens but the special ones, from which random tokens are drawn."""
     continuation: np.ndarray
-    """bool for each id: the token goes on with a word ("##")."""
+    """bool for each id: the token continues a word ("##")."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> MaskingVocab:
+        """Collect the ids of a tokenizer."""
         regular = np.setdiff1d(np.arange(tokenizer.vocab_size), np.array(sorted(tokenizer.special_ids)))
         return cls(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, regular, tokenizer.is_continuation())
 
 
 class Masked(NamedTuple):
-    """What the model reads, and what it should have read."""
+    """Masked input and its targets."""
 
     input_ids: np.ndarray
     """T int64."""
     positions: np.ndarray
-    """M int64, ascending places into T."""
+    """M int64, ascending positions in T."""
     labels: np.ndarray
     """M int64."""
 
 
 def mask_counts(lengths: np.ndarray, specials: int, share: float, max_predictions_per_seq: int) -> np.ndarray:
-    """How many tokens of each sequence are predicted: min(max_predictions_per_seq, max(1, round(share * length))).
+    """Return the number of predictions per sequence: min(max_predictions_per_seq, max(1, round(share * length))).
 
-    `lengths` count the whole sequences with their `specials` ([CLS], [SEP]), as in Google's code; rounding is to even
-    as in Python. A large share meets one more limit: the specials themselves are never predicted.
+    `lengths` include the `specials` ([CLS], [SEP]), as in Google's code; rounding is to even, as in Python. The
+    specials themselves are never predicted.
 
     >>> mask_counts(np.array([128, 90, 5]), specials=3, share=0.15, max_predictions_per_seq=20).tolist()
     [19, 14, 1]
@@ -63,12 +64,12 @@ def mask_counts(lengths: np.ndarray, specials: int, share: float, max_prediction
 
 
 def choose_tokens(lengths: np.ndarray, candidates: np.ndarray, counts: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Positions of the `counts[i]` candidates with the lowest scores in each sequence: M int64, ascending.
+    """Choose the `counts[i]` candidates with the lowest scores in each sequence; returns their positions, ascending.
 
-    `compute_metrics` (T) are uniform in [0, 1); `candidates` (T) is bool.
+    `scores` (T) are uniform in [0, 1); `candidates` (T) is bool.
     """
     sequence = np.repeat(np.arange(len(lengths)), lengths)
-    # One sort orders all sequences: each has a unit of the number line to itself, candidates in its first half.
+    # One sort orders all sequences: sequence i has the interval [i, i + 1), its candidates the first half.
     order = np.argsort(sequence + np.where(candidates, scores / 2, 0.75), kind="stable")
     return np.sort(order[np.repeat(offsets_from_lengths(lengths)[:-1], counts) + positions_from_lengths(counts)])
 
@@ -76,11 +77,11 @@ def choose_tokens(lengths: np.ndarray, candidates: np.ndarray, counts: np.ndarra
 def choose_whole_words(
     lengths: np.ndarray, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, scores: np.ndarray
 ) -> np.ndarray:
-    """The same by whole words: words in random order, each taken if all of its tokens still fit into the count.
+    """Choose whole words: words in random order, each taken if all of its tokens fit into the count that is left.
 
-    `continues` (T, bool) marks the tokens that go on with the word before them. A word counts as one draw however
-    many tokens it has. Where no word fits, the first drawn gives as many tokens as the count allows, so that every
-    sequence predicts something.
+    `continues` (T, bool) marks the tokens that continue the word before them. A word is drawn once, however many tokens
+    it has. If no word fits, the first one drawn gives as many tokens as the count allows, so that every sequence
+    predicts something.
     """
     sequence = np.repeat(np.arange(len(lengths)), lengths)
     begins = candidates & ~(continues & np.concatenate([[False], candidates[:-1]]))
@@ -89,47 +90,47 @@ def choose_whole_words(
     word_lengths = np.bincount(word_of[candidates], minlength=len(word_starts))
     word_sequence = sequence[word_starts]
 
-    # From here on words stand in the order of drawing, sequence by sequence.
+    # From here on, words are in the order of drawing, sequence by sequence.
     order = np.argsort(word_sequence + scores[word_starts], kind="stable")
     first_drawn = order[np.flatnonzero(np.diff(word_sequence[order], prepend=-1))]
     taken = np.zeros(len(order), dtype=np.int64)
-    room = counts.copy()
-    while len(order := order[word_lengths[order] <= room[word_sequence[order]]]):
-        # Take each sequence's words as long as they fit together; the first that does not is passed over.
+    capacity = counts.copy()
+    while len(order := order[word_lengths[order] <= capacity[word_sequence[order]]]):
+        # Take each sequence's words as long as they fit together; skip the first that does not.
         of, sizes = word_sequence[order], word_lengths[order]
         summed = np.cumsum(sizes)
         before = np.searchsorted(of, of, side="left")
-        fits = summed - (summed[before] - sizes[before]) <= room[of]
+        fits = summed - (summed[before] - sizes[before]) <= capacity[of]
         taken[order[fits]] = sizes[fits]
-        room -= np.bincount(of[fits], weights=sizes[fits], minlength=len(room)).astype(np.int64)
+        capacity -= np.bincount(of[fits], weights=sizes[fits], minlength=len(capacity)).astype(np.int64)
         order = order[~fits]
-    none_fits = first_drawn[room[word_sequence[first_drawn]] == counts[word_sequence[first_drawn]]]
+    none_fits = first_drawn[capacity[word_sequence[first_drawn]] == counts[word_sequence[first_drawn]]]
     taken[none_fits] = counts[word_sequence[none_fits]]
     positions: np.ndarray = np.repeat(word_starts, taken) + positions_from_lengths(taken)
     return positions
 
 
 def mask_tokens(
-    ids: np.ndarray, positions: np.ndarray, tokens: np.ndarray, symbols: MaskingVocab, mix: Mix, mask_key: int
+    ids: np.ndarray, positions: np.ndarray, tokens: np.ndarray, vocab: MaskingVocab, mix: Mix, mask_key: int
 ) -> Masked:
-    """Hide the chosen tokens: 80 % as [MASK], 10 % unchanged, 10 % as a random token, or any other mix.
+    """Replace the chosen tokens: 80 % by [MASK], 10 % unchanged, 10 % by a random token, or another mix.
 
-    `tokens` (M) are the chosen tokens' places in the whole step, `mask_key` is the step's key. A random token is any
-    but a special one, each equally likely (the right one included, as in Google's code).
+    `tokens` (M) are the positions of the chosen tokens in the whole step, `mask_key` is the step's key. Random tokens
+    are uniform over all but the special ones (the right one included, as in Google's code).
     """
-    mlm_probability, same_share, _ = mix
+    mask_share, same_share, _ = mix
     action = uniform(tokens, derive_key(mask_key, 0))
-    replacement = (uniform(tokens, derive_key(mask_key, 1)) * len(symbols.regular_ids)).astype(np.int64)
+    replacement = (uniform(tokens, derive_key(mask_key, 1)) * len(vocab.regular_ids)).astype(np.int64)
     labels = ids[positions]
-    shown = np.where(action < mlm_probability + same_share, labels, symbols.regular_ids[replacement])
-    shown[action < mlm_probability] = symbols.mask_id
+    replaced = np.where(action < mask_share + same_share, labels, vocab.regular_ids[replacement])
+    replaced[action < mask_share] = vocab.mask_id
     input_ids = ids.copy()
-    input_ids[positions] = shown
+    input_ids[positions] = replaced
     return Masked(input_ids, positions, labels)
 
 
 def causal_lm_targets(ids: np.ndarray, lengths: np.ndarray) -> Masked:
-    """Left-to-right targets: every token but the last of its sequence predicts the next (section 5.1, "LTR").
+    """Return left-to-right targets: every token but the last of a sequence predicts the next (section 5.1, "LTR").
 
     >>> causal_lm_targets(np.array([2, 7, 8, 3, 2, 9, 3]), np.array([4, 3])).labels.tolist()
     [7, 8, 3, 9, 3]

@@ -17,29 +17,29 @@ from bertwright.pretraining.data import PretrainingBatch
 
 
 class PretrainingLosses(NamedTuple):
-    """One micro-batch's part of a step; each a scalar on the model's device."""
+    """Losses of a micro-batch; each a scalar on the model's device."""
 
     loss: Tensor
-    """Its share of the step's loss, mean MLM + mean NSP (appendix A.2): what `backward` is called on.
+    """Share of the step's loss, mean MLM + mean NSP (appendix A.2), on which `backward` is called.
 
-    The shares of all micro-batches and ranks add up to the step's loss, and their gradients to its gradient, because
-    `mlm_count` and `nsp_count` are those of the whole step.
+    The shares of all micro-batches and ranks add up to the step's loss, because `mlm_count` and `nsp_count` are those
+    of the whole step.
     """
     mlm_sum: Tensor
-    """Cross entropy of the masked tokens, in nats, summed; without gradient, as all that follows."""
+    """Cross entropy of the masked tokens, in nats, summed; without gradient, like all fields below."""
     mlm_correct: Tensor
-    """How many of them the model ranks first."""
+    """Number of them that the model ranks first."""
     nsp_sum: Tensor
-    """Cross entropy of the next-sentence answers, in nats, summed; 0 where the objective has none."""
+    """Cross entropy of the next-sentence answers, in nats, summed; 0 if the objective has none."""
     nsp_correct: Tensor
-    """How many of those answers are right."""
+    """Number of right answers."""
 
 
 def pretraining_losses(model: BertForPretraining, batch: PretrainingBatch) -> PretrainingLosses:
-    """Both losses of one micro-batch.
+    """Compute both losses of a micro-batch.
 
-    The last layer ends at the states that are read, B of [CLS] and M masked ones; logits exist for the latter only, and
-    never all at once.
+    The last layer computes only the states that are read, B of [CLS] and M of masked tokens; logits exist only for the
+    latter, and never for all at once.
     """
     firsts = batch.batch.cu_seqlens[:-1].long() if len(batch.nsp_labels) else batch.mlm_positions[:0]
     hidden = model.encoder(batch.batch, torch.cat([firsts, batch.mlm_positions]))  # B + M  H

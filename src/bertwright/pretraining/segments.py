@@ -1,11 +1,11 @@
 """Segment pairs for next-sentence prediction, and single segments for objectives without it (sections 3.1 and A.2).
 
-An epoch takes each document's tokens about once: a document of n tokens gives round(n / room) examples (one at least),
-where room = max_length - 3 is what [CLS] and two [SEP] leave. Their beginnings lie evenly over the document, shifted by
-a new random phase in every epoch. So neither a plan of the epoch nor a history has to be kept: the examples of any step
-are a function of (store, seed, step), found by binary search in the boundaries that the store holds.
+An epoch reads the tokens of each document about once: a document of n tokens gives round(n / max_num_tokens) examples,
+at least one, where max_num_tokens = max_length - 3 is what [CLS] and two [SEP] leave. Their starts are evenly spaced
+over the document, shifted by a new random phase in every epoch. So no index of an epoch and no history are saved: the
+examples of any step are a function of (store, seed, step), found by binary search in the boundaries of the store.
 
-Names: a *place* is the number of a token in the store; N examples are laid out at once, all arrays have length N.
+Starts and ends are token indices in the store. N examples are laid out at once; all arrays have length N.
 """
 
 from __future__ import annotations
@@ -20,156 +20,168 @@ from bertwright.tokenstore.store import TokenStore
 
 
 class Segments(NamedTuple):
-    """Where the segments of N examples lie in the store: places, int64. Segments are runs of consecutive tokens."""
+    """Segments of N examples, as ranges of consecutive tokens in the store, int64."""
 
     a_starts: np.ndarray
     a_ends: np.ndarray
     b_starts: np.ndarray
-    """Equal to `b_ends` where an example has one segment only."""
+    """Equal to `b_ends` if an example has only one segment."""
     b_ends: np.ndarray
-    is_random: np.ndarray
+    is_random_next: np.ndarray
     """bool: B comes from another document (False: B follows A)."""
 
 
 class ExampleStarts(NamedTuple):
-    """Where N examples begin, before anything is drawn."""
+    """Starts of N examples, before segments are sampled."""
 
     documents: np.ndarray
     begins: np.ndarray
-    """Place of the first token: the start of a sentence, unless the sentence is longer than a whole example."""
+    """First token: the start of a sentence, unless the sentence is longer than a whole example."""
     sentences: np.ndarray
-    """Number of the sentence that `begins` lies in."""
+    """Index of the sentence that contains `begins`."""
 
 
 @dataclass(frozen=True)
 class ExampleIndex:
-    """The examples of every epoch: which document each belongs to, and where in it it begins."""
+    """Index of the examples of an epoch: the document of each and its start."""
 
     sentence_starts: np.ndarray
     document_starts: np.ndarray
-    document_places: np.ndarray
-    """D + 1: the token at which each document starts."""
+    document_offsets: np.ndarray
+    """D + 1: first token of each document."""
     example_bounds: np.ndarray
-    """D + 1: the examples before each document."""
-    room: int
+    """D + 1: number of examples before each document."""
+    max_num_tokens: int
     """Tokens of text in a full-length example."""
 
     @classmethod
-    def of(cls, store: TokenStore, room: int) -> ExampleIndex:
-        """Share out the store's documents into examples of `room` tokens."""
-        places = np.asarray(store.sentence_starts[store.document_starts])
-        counts = np.maximum(1, np.rint(np.diff(places) / room)).astype(np.int64)
+    def of(cls, store: TokenStore, max_num_tokens: int) -> ExampleIndex:
+        """Divide the documents of a store into examples of `max_num_tokens` tokens."""
+        offsets = np.asarray(store.sentence_starts[store.document_starts])
+        counts = np.maximum(1, np.rint(np.diff(offsets) / max_num_tokens)).astype(np.int64)
         bounds = np.concatenate([[0], np.cumsum(counts)])
-        return cls(store.sentence_starts, store.document_starts, places, bounds, room)
+        return cls(store.sentence_starts, store.document_starts, offsets, bounds, max_num_tokens)
 
     @property
     def examples_per_epoch(self) -> int:
+        """Number of examples in one pass over the documents."""
         return int(self.example_bounds[-1])
 
-    def chunks(self, examples: np.ndarray, phase_keys: np.ndarray, keep_sentences: int) -> ExampleStarts:
-        """Where these examples of an epoch begin.
+    def locate(self, examples: np.ndarray, phase_keys: np.ndarray, keep_sentences: int) -> ExampleStarts:
+        """Return the starts of examples of an epoch.
 
-        `phase_keys` is each example's epoch as a key; `keep_sentences` is how many sentences must be left from the
-        beginning to the document's end, in documents that have so many.
+        `phase_keys` holds the key of each example's epoch; `keep_sentences` is the minimum of sentences from the start
+        to the end of the document, in documents that have that many.
 
-        Chunk c of n begins (c + phase) / n of the way through its document, less half a room; at the earliest at its
-        start and at the latest one room before its end, so that both margins are seen too and no chunk is cut short.
-        From there it steps back to the start of the sentence.
+        Example c of n starts (c + phase) / n of the way through its document, less half its length, but not before the
+        document and not later than a full length before its end: so both margins are read and no example is short.
+        From there it moves back to the start of the sentence.
         """
         documents = np.searchsorted(self.example_bounds, examples, side="right") - 1
         first = self.example_bounds[documents]
-        chunk, count = examples - first, self.example_bounds[documents + 1] - first
-        starts, ends = self.document_places[documents], self.document_places[documents + 1]
+        number, count = examples - first, self.example_bounds[documents + 1] - first
+        starts, ends = self.document_offsets[documents], self.document_offsets[documents + 1]
         phase = uniform(documents, phase_keys)
-        wanted = ((chunk + phase) * (ends - starts) / count).astype(np.int64) - self.room // 2
-        begins = starts + np.clip(wanted, 0, np.maximum(0, ends - starts - self.room))
+        wanted = ((number + phase) * (ends - starts) / count).astype(np.int64) - self.max_num_tokens // 2
+        begins = starts + np.clip(wanted, 0, np.maximum(0, ends - starts - self.max_num_tokens))
 
         sentences = np.searchsorted(self.sentence_starts, begins, side="right") - 1
         latest = np.maximum(self.document_starts[documents], self.document_starts[documents + 1] - keep_sentences)
         sentence_begins = self.sentence_starts[np.minimum(sentences, latest)]
-        # Inside a sentence that is longer than an example, begin where the phase says: its end is text too.
-        inside = (sentences <= latest) & (begins - sentence_begins >= self.room)
+        # In a sentence longer than an example, start at the phase's token, so that the end of the sentence is read,
+        # too.
+        inside = (sentences <= latest) & (begins - sentence_begins >= self.max_num_tokens)
         return ExampleStarts(documents, np.where(inside, begins, sentence_begins), np.minimum(sentences, latest))
 
 
 def sample_pairs(
-    plan: ExampleIndex, chunks: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
+    index: ExampleIndex, example_starts: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
 ) -> Segments:
-    """Draw segments A and B for each chunk (section 3.1; `create_instances_from_document` in Google's code).
+    """Sample segments A and B for each start (section 3.1; `create_instances_from_document` in Google's code).
 
-    Whole sentences are taken up to the length aimed at: the full room, or, for a share of the examples, any length
-    from 2 up, so that short inputs are seen in pre-training as they are in fine-tuning. They are split at a random
-    sentence boundary. For half of the examples B is replaced by sentences from a random place of the corpus outside
-    the document. What is too long is cut from the longer segment, token by token, at its front or its back.
+    Whole sentences are taken up to the target length: the maximum or, for a share of the examples, any length from 2
+    up, so that short inputs occur in pre-training as they do in fine-tuning. They are split at a random sentence
+    boundary. For half of the examples B is replaced by sentences from a random position of the corpus outside the
+    document. Excess tokens are cut from the longer segment, one by one, at its front or its back.
 
-    A document of one sentence has no next sentence: B is then always random. The only document of a store has no
-    other: B is then a random place outside the chunk.
+    A document of one sentence has no next sentence: B is then always random. If the store has only one document, B is
+    taken from anywhere in it outside the example.
     """
-    size = len(chunks.documents)
-    is_short, short_length = rng.random(size) < short_seq_prob, rng.integers(2, plan.room, size, endpoint=True)
-    aim = np.where(is_short, short_length, plan.room)
-
-    document_ends = plan.document_starts[chunks.documents + 1]
-    ends = np.searchsorted(plan.sentence_starts, chunks.begins + aim, side="left")
-    ends = np.minimum(np.maximum(ends, chunks.sentences + 2), document_ends)
-    count = ends - chunks.sentences
-    a_count = np.where(count > 1, rng.integers(1, np.maximum(count, 2)), 1)
-    a_ends = plan.sentence_starts[chunks.sentences + a_count]
-
-    is_random = (rng.random(size) < 0.5) | (count == 1)
-    b_starts, b_ends = a_ends, plan.sentence_starts[ends]
-    random_starts, random_ends, exists = _random_segments(plan, chunks, ends, aim - (a_ends - chunks.begins), rng)
-    is_random &= exists
-    drawn = Segments(
-        chunks.begins,
-        a_ends,
-        np.where(is_random, random_starts, b_starts),
-        np.where(is_random, random_ends, b_ends),
-        is_random,
+    size = len(example_starts.documents)
+    is_short, short_length = (
+        rng.random(size) < short_seq_prob,
+        rng.integers(2, index.max_num_tokens, size, endpoint=True),
     )
-    return truncate_pairs(drawn, plan.room, rng)
+    target_seq_length = np.where(is_short, short_length, index.max_num_tokens)
+
+    document_ends = index.document_starts[example_starts.documents + 1]
+    ends = np.searchsorted(index.sentence_starts, example_starts.begins + target_seq_length, side="left")
+    ends = np.minimum(np.maximum(ends, example_starts.sentences + 2), document_ends)
+    count = ends - example_starts.sentences
+    a_count = np.where(count > 1, rng.integers(1, np.maximum(count, 2)), 1)
+    a_ends = index.sentence_starts[example_starts.sentences + a_count]
+
+    is_random_next = (rng.random(size) < 0.5) | (count == 1)
+    b_starts, b_ends = a_ends, index.sentence_starts[ends]
+    random_starts, random_ends, exists = _random_segments(
+        index, example_starts, ends, target_seq_length - (a_ends - example_starts.begins), rng
+    )
+    is_random_next &= exists
+    drawn = Segments(
+        example_starts.begins,
+        a_ends,
+        np.where(is_random_next, random_starts, b_starts),
+        np.where(is_random_next, random_ends, b_ends),
+        is_random_next,
+    )
+    return truncate_pairs(drawn, index.max_num_tokens, rng)
 
 
 def _random_segments(
-    plan: ExampleIndex, chunks: ExampleStarts, chunk_ends: np.ndarray, aim: np.ndarray, rng: np.random.Generator
+    index: ExampleIndex,
+    example_starts: ExampleStarts,
+    example_ends: np.ndarray,
+    target_seq_length: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and ends of whole sentences, about `aim` tokens (one sentence at least), from outside each document.
+    """Sample ranges of whole sentences, of about `target_seq_length` tokens and at least one sentence, from outside
+    each document.
 
     Every sentence of the corpus outside the document is equally likely ("a random sentence from the corpus"), so
-    that B's style does not tell whether it is random. For the same reason a start so near to its document's end that
-    B would come out short is moved forward: otherwise short inputs would give the answer away.
-    The third array tells where there is anything outside at all.
+    that the style of B does not reveal whether it is random. For the same reason a start so near to the end of its
+    document that B would be short is moved back: otherwise short inputs would reveal the answer.
+    Returns starts, ends, and whether there is any sentence outside.
     """
-    num_sentences, several = len(plan.sentence_starts) - 1, len(plan.document_starts) > 2
-    avoid_start = plan.document_starts[chunks.documents] if several else chunks.sentences
-    avoid_end = plan.document_starts[chunks.documents + 1] if several else chunk_ends
+    num_sentences, several = len(index.sentence_starts) - 1, len(index.document_starts) > 2
+    avoid_start = index.document_starts[example_starts.documents] if several else example_starts.sentences
+    avoid_end = index.document_starts[example_starts.documents + 1] if several else example_ends
     outside = num_sentences - (avoid_end - avoid_start)
     sentences = rng.integers(0, np.maximum(outside, 1))
     sentences += np.where(sentences >= avoid_start, avoid_end - avoid_start, 0)
     sentences = np.minimum(sentences, num_sentences - 1)
 
-    aim = np.maximum(aim, 1)
-    documents = np.searchsorted(plan.document_starts, sentences, side="right") - 1
-    first, last = plan.document_starts[documents], plan.document_starts[documents + 1]
-    if not several:  # stay on the drawn sentence's side of the chunk
+    target_seq_length = np.maximum(target_seq_length, 1)
+    documents = np.searchsorted(index.document_starts, sentences, side="right") - 1
+    first, last = index.document_starts[documents], index.document_starts[documents + 1]
+    if not several:  # stay on the sampled sentence's side of the example
         first = np.where(sentences >= avoid_end, avoid_end, first)
         last = np.where(sentences < avoid_start, avoid_start, last)
-    latest = np.searchsorted(plan.sentence_starts, plan.sentence_starts[last] - aim, side="right") - 1
+    latest = np.searchsorted(index.sentence_starts, index.sentence_starts[last] - target_seq_length, side="right") - 1
     sentences = np.minimum(sentences, np.maximum(latest, first))
-    starts = plan.sentence_starts[sentences]
-    ends = np.searchsorted(plan.sentence_starts, starts + aim, side="left")
-    return starts, plan.sentence_starts[np.minimum(ends, last)], outside > 0
+    starts = index.sentence_starts[sentences]
+    ends = np.searchsorted(index.sentence_starts, starts + target_seq_length, side="left")
+    return starts, index.sentence_starts[np.minimum(ends, last)], outside > 0
 
 
-def truncate_pairs(segments: Segments, room: int, rng: np.random.Generator) -> Segments:
-    """Cut pairs to `room` tokens as `truncate_seq_pair` does: one token after another from the longer segment (from B
-    where both are equal), each at the front or at the back with probability 1/2.
+def truncate_pairs(segments: Segments, max_num_tokens: int, rng: np.random.Generator) -> Segments:
+    """Truncate pairs to `max_num_tokens` tokens with the distribution of Google's `truncate_seq_pair`.
 
-    The lengths that this ends with are known beforehand, and so is the law of the tokens cut at the front: binomial.
+    It removes one token after another from the longer segment (from B if both are equal), at the front or at the back
+    with probability 1/2. The final lengths follow directly, and the number of tokens cut at the front is binomial.
     """
     a_lengths, b_lengths = segments.a_ends - segments.a_starts, segments.b_ends - segments.b_starts
-    a_cut = a_lengths - np.minimum(a_lengths, np.maximum(room - b_lengths, (room + 1) // 2))
-    b_cut = b_lengths - np.minimum(b_lengths, np.maximum(room - a_lengths, room // 2))
+    a_cut = a_lengths - np.minimum(a_lengths, np.maximum(max_num_tokens - b_lengths, (max_num_tokens + 1) // 2))
+    b_cut = b_lengths - np.minimum(b_lengths, np.maximum(max_num_tokens - a_lengths, max_num_tokens // 2))
     a_front, b_front = rng.binomial(a_cut, 0.5), rng.binomial(b_cut, 0.5)
     return segments._replace(
         a_starts=segments.a_starts + a_front,
@@ -180,21 +192,26 @@ def truncate_pairs(segments: Segments, room: int, rng: np.random.Generator) -> S
 
 
 def sample_singles(
-    plan: ExampleIndex, chunks: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
+    index: ExampleIndex, example_starts: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
 ) -> Segments:
-    """One segment of consecutive tokens for each chunk, for objectives without next-sentence prediction (section 5.1).
+    """Sample one segment of consecutive tokens per start, for objectives without next-sentence prediction (section
+    5.1).
 
-    It has the full room, or, for a share of the examples, any length from 2 up; less only where its document ends.
-    Half of the segments begin with a sentence, half end with one: so a document's last words are seen as its first are.
+    It has the maximum length or, for a share of the examples, any length from 2 up; less only at the end of a document.
+    Half of the segments start with a sentence, half end with one, so that the last words of a document are as frequent
+    as the first.
     """
-    size = len(chunks.documents)
-    is_short, short_length = rng.random(size) < short_seq_prob, rng.integers(2, plan.room, size, endpoint=True)
-    aim = np.where(is_short, short_length, plan.room)
-    document_ends = plan.document_places[chunks.documents + 1]
-    after = np.searchsorted(plan.sentence_starts, chunks.begins + aim, side="left")
-    sentence_ends = np.minimum(plan.sentence_starts[np.minimum(after, len(plan.sentence_starts) - 1)], document_ends)
-    # In a sentence of a thousand tokens the beginning was drawn already; it must not jump to the sentence's end.
-    surplus = np.clip(sentence_ends - chunks.begins - aim, 0, plan.room // 2)
-    starts = chunks.begins + np.where(rng.random(size) < 0.5, surplus, 0)
-    ends = np.minimum(starts + aim, document_ends)
+    size = len(example_starts.documents)
+    is_short, short_length = (
+        rng.random(size) < short_seq_prob,
+        rng.integers(2, index.max_num_tokens, size, endpoint=True),
+    )
+    target_seq_length = np.where(is_short, short_length, index.max_num_tokens)
+    document_ends = index.document_offsets[example_starts.documents + 1]
+    after = np.searchsorted(index.sentence_starts, example_starts.begins + target_seq_length, side="left")
+    sentence_ends = np.minimum(index.sentence_starts[np.minimum(after, len(index.sentence_starts) - 1)], document_ends)
+    # In a sentence of a thousand tokens the start is random already; it must not move to the end of the sentence.
+    surplus = np.clip(sentence_ends - example_starts.begins - target_seq_length, 0, index.max_num_tokens // 2)
+    starts = example_starts.begins + np.where(rng.random(size) < 0.5, surplus, 0)
+    ends = np.minimum(starts + target_seq_length, document_ends)
     return Segments(starts, ends, ends, ends, np.zeros(size, bool))
