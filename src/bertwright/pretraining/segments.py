@@ -2,7 +2,7 @@
 
 An epoch reads the tokens of each document about once: a document of n tokens gives round(n / max_num_tokens) examples,
 at least one, where max_num_tokens = max_length - 3 is what [CLS] and two [SEP] leave. Their starts are evenly spaced
-over the document, shifted by a new random phase in every epoch. So no index of an epoch and no history are saved: the
+over the document, shifted by a new random phase in every epoch. So nothing is stored per epoch: the
 examples of any step are a function of (store, seed, step), found by binary search in the boundaries of the store.
 
 Starts and ends are token indices in the store. N examples are laid out at once; all arrays have length N.
@@ -88,8 +88,7 @@ class ExampleIndex:
         sentences = np.searchsorted(self.sentence_starts, begins, side="right") - 1
         latest = np.maximum(self.document_starts[documents], self.document_starts[documents + 1] - keep_sentences)
         sentence_begins = self.sentence_starts[np.minimum(sentences, latest)]
-        # In a sentence longer than an example, start at the phase's token, so that the end of the sentence is read,
-        # too.
+        # In a sentence longer than an example, start at the phase's token: the end of the sentence is read, too.
         inside = (sentences <= latest) & (begins - sentence_begins >= self.max_num_tokens)
         return ExampleStarts(documents, np.where(inside, begins, sentence_begins), np.minimum(sentences, latest))
 
@@ -144,8 +143,7 @@ def _random_segments(
     target_seq_length: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sample ranges of whole sentences, of about `target_seq_length` tokens and at least one sentence, from outside
-    each document.
+    """Sample ranges of whole sentences from outside each document, of about `target_seq_length` tokens, at least one.
 
     Every sentence of the corpus outside the document is equally likely ("a random sentence from the corpus"), so
     that the style of B does not reveal whether it is random. For the same reason a start so near to the end of its
@@ -194,8 +192,7 @@ def truncate_pairs(segments: Segments, max_num_tokens: int, rng: np.random.Gener
 def sample_singles(
     index: ExampleIndex, example_starts: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
 ) -> Segments:
-    """Sample one segment of consecutive tokens per start, for objectives without next-sentence prediction (section
-    5.1).
+    """Sample one segment of consecutive tokens per start, for objectives without next sentences (section 5.1).
 
     It has the maximum length or, for a share of the examples, any length from 2 up; less only at the end of a document.
     Half of the segments start with a sentence, half end with one, so that the last words of a document are as frequent
