@@ -25,8 +25,11 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.cli import COMMANDS, field_docs, run
-from bertwright.settings import read_toml
+from bertwright.cli.main import COMMANDS, run
+from bertwright.cli.options import field_docs
+from bertwright.console import CONTROL
+from bertwright.renamed import RENAMED
+from bertwright.settings import iter_fields, read_toml
 
 PAIRS = [(first, second) for first in ("baker", "cook", "smith") for second in ("king", "queen", "monk")]
 TEXT = "\n\n".join(
@@ -134,6 +137,11 @@ def test_version() -> None:
     assert well("--version").startswith("bertwright 0.")
 
 
+def load_settings(name: str) -> type:
+    module, _, settings = COMMANDS[name].settings.partition(":")
+    return getattr(importlib.import_module(f"bertwright.commands.{module}"), settings)  # type: ignore[no-any-return]
+
+
 def flags(record: type) -> dict[str, str]:
     """Every setting of a record and of those in it, with its text."""
     found = {}
@@ -149,10 +157,7 @@ def flags(record: type) -> dict[str, str]:
 def test_help_explains_every_setting(name: str) -> None:
     shown = well(f"{name} --help")
     words = " ".join(shown.replace("│", " ").split())
-    verb = COMMANDS[name]
-    for flag, text in flags(
-        getattr(importlib.import_module(f"bertwright.commands.{verb.module}"), verb.settings)
-    ).items():
+    for flag, text in flags(load_settings(name)).items():
         positional = f" {flag.upper().removesuffix('S')} " in words
         assert positional or f"--{flag.replace('_', '-')} " in words or f"--{flag.replace('_', '-')}, " in words
         assert text in words
@@ -487,6 +492,102 @@ def test_a_place_that_cannot_be_written(at: Path, command: str, message: str) ->
     assert "part-" not in done.err
 
 
+# --- former names, control characters, limits
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_a_former_name_is_answered_with_the_present_one(old: str, tmp_path: Path) -> None:
+    verbs = {name: [field for _, field, _ in iter_fields(load_settings(name))] for name in COMMANDS}
+    having = [(name, new) for new in RENAMED[old] for name, fields in verbs.items() if new in fields]
+    for name, new in having:
+        done = ran(f"{name} --{old.replace('_', '-')} 1")
+        assert done.code == 2
+        assert re.search(rf"--{old.replace('_', '-')} .*--{new.replace('_', '-')}\n", done.err)
+        assert ran(f"{name} --{old}=1").err == done.err
+        tables = next(tables for tables, field, _ in iter_fields(load_settings(name)) if field == new)
+        head = f"[{'.'.join(tables)}]\n" if tables else ""
+        (tmp_path / "a.toml").write_text(f"{head}{old} = 1\n")
+        done = ran(f"{name} --config {tmp_path}/a.toml")
+        assert done.code == 2
+        assert re.search(rf'a.toml: .*"{old}" .*"{new}"', done.err)
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202ex"
+
+
+def commands_with(text: str) -> dict[str, str]:
+    """A failing command per verb with a text among its arguments."""
+    quoted = shlex.quote(text)
+    return {
+        "survey": f"survey {quoted}.txt",
+        "vocabulary": f"vocabulary text.txt --output {quoted} --size {quoted}",
+        "prepare": f"prepare text.txt --vocabulary {quoted} --store new",
+        "pretrain": f"pretrain --run {quoted} --store {quoted}",
+        "finetune": f"finetune --task {quoted} --run new --model run",
+        "grid": f"grid --task {quoted} --run new --model run",
+        "evaluate": f"evaluate {quoted} text.txt",
+        "predict": f"predict {quoted} {quoted}",
+        "probe": f"probe --task {quoted} --run new --model run",
+        "glue-submission": f"glue-submission {quoted} --data . --output new.zip",
+        "fill-mask": f"fill-mask run {quoted}",
+        "embed": f"embed {quoted} a b",
+        "info": f"info {quoted}",
+        "convert": f"convert {quoted} new",
+        "no verb": quoted,
+        "no flag": f"survey text.txt --{quoted}",
+        "no config": f"survey text.txt --config {quoted}",
+    }
+
+
+@pytest.mark.parametrize("name", commands_with(""))
+def test_errors_have_no_control_characters(at: Path, name: str) -> None:
+    done = ran(commands_with(HOSTILE)[name])
+    assert done.code == 2
+    assert r"\x1b" in done.err
+    assert not CONTROL.search((done.out + done.err).replace("\n", ""))
+
+
+def test_output_has_no_control_characters(at: Path) -> None:
+    (at / f"{HOSTILE}.txt").write_text(f"{TEXT}\n\n" + f"{HOSTILE} is a sentence that is repeated.\n\n" * 30)
+    (at / HOSTILE).symlink_to(at / "run")
+    quoted = shlex.quote(HOSTILE)
+    for command in (
+        f"survey {quoted}.txt --json {quoted}.json",
+        f"vocabulary {quoted}.txt --output {quoted}-vocabulary --size 200",
+        f"prepare {quoted}.txt --vocabulary vocabulary --store {quoted}-store --workers 1",
+        f"fill-mask {quoted} {shlex.quote(f'a [MASK] {HOSTILE}')}",
+        f"embed run {quoted} b",
+        f"info {quoted}",
+        f"convert {quoted} {quoted}-model",
+    ):
+        printed = well(command)
+        assert r"\x1b" in printed, command
+        assert not CONTROL.search(printed.replace("\n", "")), command
+
+
+@pytest.mark.parametrize("threads", ["100000", "0", "99999999999", "9" * 40])
+def test_a_number_of_threads_out_of_range_is_rejected(at: Path, threads: str) -> None:
+    done = ran(f"fill-mask run 'a [MASK]' --threads {threads}")
+    assert done.code == 2
+    assert re.search(rf"threads: expected .*{threads}", done.err)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(11, "try again")])
+def test_a_limit_of_threads_or_processes_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("bertwright.commands.info.info", fails)
+    done = ran("info anything")
+    assert done.code == 1
+    assert "ulimit -u" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_name_that_is_too_long_is_misuse() -> None:
+    assert ran(f"survey {'a' * 300}.txt").code == 2
+
+
 # --- in a process of its own
 
 
@@ -533,6 +634,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(at: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+def test_a_wrong_option_is_an_error_with_a_closed_output() -> None:
+    command = f"{shlex.quote(sys.executable)} -m bertwright survey text.txt --no-such >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "--no-such" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_closed_output_is_no_error(at: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is printed: texts and paths as they are, on terminals of any width, without control characters."""
+"""Text and paths are printed as they are, on terminals of any width, without control characters."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_only_the_console_module_makes_tables_and_texts() -> None:
                 assert node.func.id not in ("Table", "Text", "Panel"), f"{path}, line {node.lineno}"
 
 
-def test_width_away_from_a_terminal_is_fixed(
+def test_output_away_from_a_terminal_has_a_fixed_number_of_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -13,7 +13,7 @@ ROOT = Path(bertwright.__file__).parent
 
 # In the order in which the data meets them. A change of this list is a change of the design: make it on purpose.
 PLAN = """
-files seeding settings
+files seeding renamed settings
 console
 io.sources io.decoding io.tables
 metrics.scores metrics.span_f1 metrics.exact_match metrics.seed_summary
@@ -40,7 +40,7 @@ commands.fill_mask commands.embed commands.convert commands.info commands.pretra
 commands.finetune.setup commands.finetune.run commands.evaluate commands.predict
 commands.grid.settings commands.grid.run commands.glue_submission commands.probe.head_training commands.probe.run
 estimators
-cli __main__
+cli.options cli.main __main__
 """.split()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 import bertwright
-from bertwright.cli import RECIPE_NAMES, find_config
+from bertwright.cli.options import RECIPE_NAMES, find_config
 from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.settings import (

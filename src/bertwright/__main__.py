@@ -1,4 +1,6 @@
-from bertwright.cli import main
+"""`python -m bertwright`."""
+
+from bertwright.cli.main import main
 
 if __name__ == "__main__":
     main()

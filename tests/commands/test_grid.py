@@ -18,7 +18,7 @@ import pytest
 from harness import read_weight_file, run_and_capture, same_weights
 from rich.console import Console
 
-from bertwright.cli import field_docs
+from bertwright.cli.options import field_docs
 from bertwright.commands.finetune.run import Run, finetune
 from bertwright.commands.finetune.setup import FinetuneSettings
 from bertwright.commands.grid import run as grids

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.cli import field_docs
+from bertwright.cli.options import field_docs
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.config import BertConfig

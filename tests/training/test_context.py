@@ -88,7 +88,7 @@ def test_ranks_leave_no_threads_behind_that_could_abort_them_at_exit(tmp_path: P
 
 
 def test_no_threads_are_refused() -> None:
-    with pytest.raises(ValueError, match="threads must be at least 1"):
+    with pytest.raises(ValueError, match="threads: expected 1 to"):
         DeviceSettings(threads=0)
 
 

@@ -54,7 +54,7 @@ class Description(NamedTuple):
 
 
 def info(settings: InfoSettings, console: Console | None = None) -> None:
-    """Print the kind and the properties of a folder. Raises ValueError for a folder of no known kind or a damaged one."""
+    """Print the kind and the properties of a folder. Raises ValueError if its kind is unknown or it is damaged."""
     console = console or make_console()
     folder = settings.folder
     if not folder.is_dir():

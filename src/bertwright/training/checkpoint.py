@@ -71,8 +71,10 @@ def verify(checkpoint: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = read_json(checkpoint / STATE)
         listed = [(name, int(record["bytes"]), str(record["digest"])) for name, record in state["files"].items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{checkpoint / STATE}: damaged ({type(error).__name__}: {error}); {remedy}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(
+            f"{checkpoint / STATE}: damaged, expected a list of the checkpoint's files; {remedy}"
+        ) from None
     for name, size_then, digest in listed:
         file = checkpoint / name
         size = file.stat().st_size if file.is_file() else None

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
+MAX_THREADS = 1_024  # beyond some thousands OpenMP ends the process
+
 
 @dataclass(frozen=True)
 class DeviceSettings:
@@ -25,8 +27,8 @@ class DeviceSettings:
             possible = get_args(get_type_hints(DeviceSettings)[name])
             if getattr(self, name) not in possible:
                 raise ValueError(f"{name} is one of {', '.join(possible)}, not {getattr(self, name)!r}")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be at least 1, not {self.threads}")
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise ValueError(f"threads: expected 1 to {MAX_THREADS:,}, got {self.threads}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,260 @@
+"""Dispatch to the verbs, and turn every expected failure into one line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import io
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from bertwright.cli.options import read_settings
+from bertwright.console import escape_control
+from bertwright.settings import did_you_mean
+
+
+class Command(NamedTuple):
+    """A verb of the command line. Its modules are imported when they are needed, so that --help is quick."""
+
+    settings: str
+    """Module in `bertwright.commands` and name of its settings class."""
+    function: str
+    """Module and name of the function that takes them."""
+    summary: str
+    example: str
+
+
+COMMANDS = {
+    "survey": Command(
+        "survey:SurveySettings",
+        "survey:survey",
+        "describe a corpus, and warn of what will hurt training",
+        "bertwright survey books/ wiki.txt",
+    ),
+    "vocabulary": Command(
+        "vocabulary:LearnSettings",
+        "vocabulary:learn_vocabulary",
+        "learn a WordPiece vocabulary from text",
+        "bertwright vocabulary books/ wiki.txt --size 30000 --output vocabulary",
+    ),
+    "prepare": Command(
+        "prepare:StoreSettings",
+        "prepare:prepare",
+        "turn text into a token store, with that vocabulary",
+        "bertwright prepare books/ wiki.txt --vocabulary vocabulary --store store --held-out 0.01",
+    ),
+    "pretrain": Command(
+        "pretrain.settings:PretrainSettings",
+        "pretrain.run:pretrain",
+        "train a BERT on a token store, or resume it",
+        "bertwright pretrain --config mini --store store --run runs/mini",
+    ),
+    "finetune": Command(
+        "finetune.run:FinetuneSettings",
+        "finetune.run:finetune",
+        "train a BERT on a task, or resume it",
+        "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
+    ),
+    "grid": Command(
+        "grid.run:GridSettings",
+        "grid.run:grid",
+        "fine-tune with many settings and seeds, keep the best model",
+        "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
+    ),
+    "evaluate": Command(
+        "evaluate:EvaluateSettings",
+        "evaluate:evaluate",
+        "score a fine-tuned model on labelled files",
+        "bertwright evaluate runs/task test.tsv --output scores.json",
+    ),
+    "predict": Command(
+        "predict:PredictSettings",
+        "predict:predict",
+        "label texts or files with a fine-tuned model",
+        "bertwright predict runs/task --inputs new.csv --keep-columns id --output predictions.csv",
+    ),
+    "probe": Command(
+        "probe.run:ProbeSettings",
+        "probe.run:probe",
+        "train a small head on a frozen BERT's features",
+        "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
+    ),
+    "glue-submission": Command(
+        "glue_submission:SubmissionSettings",
+        "glue_submission:submission",
+        "write a file for GLUE's server",
+        "bertwright glue-submission cola=runs/cola sst2=runs/sst2 --data glue --output glue.zip --fill-missing",
+    ),
+    "fill-mask": Command(
+        "fill_mask:FillMaskSettings",
+        "fill_mask:fill_mask",
+        "predict the tokens for [MASK] in a text",
+        "bertwright fill-mask runs/mini 'Paris is the [MASK] of France.'",
+    ),
+    "embed": Command(
+        "embed:EmbedSettings",
+        "embed:embed",
+        "turn texts into vectors",
+        "bertwright embed runs/mini --inputs texts.txt --output vectors.npy",
+    ),
+    "info": Command(
+        "info:InfoSettings",
+        "info:info",
+        "describe a model, vocabulary, store or run folder",
+        "bertwright info runs/mini",
+    ),
+    "convert": Command(
+        "convert:ConvertSettings",
+        "convert:convert",
+        "write any checkpoint as a Hugging Face folder",
+        "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
+    ),
+}
+
+USAGE = """usage: bertwright VERB [--config FILE.toml|RECIPE] [options]
+
+From raw text to a BERT, pre-trained and fine-tuned. The verbs, in the order in
+which a project meets them:
+
+{verbs}
+
+`bertwright VERB --help` explains every setting of a verb, with its default and
+where it comes from. --config reads settings from a TOML file or a recipe;
+options given beside it win. Vocabularies, stores and runs keep the settings in
+force as settings.toml, which --config reads again.
+"""
+
+EXIT_SIGPIPE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
+OUT_OF_MEMORY = (
+    "out of memory; process less at a time (--micro-batch-size in pre-training, --batch-size and --max-length "
+    "elsewhere), or use a smaller model"
+)
+NO_MORE_THREADS = (
+    "the system allows no more threads or processes (ulimit -u, or the limit of the container); lower --threads or "
+    "--workers, or end other processes"
+)
+NO_THREAD = re.compile("can't start new thread|pthread_create|Thread creation failed")
+# Messages of gloo and NCCL if another rank has ended.
+PEER_LOST = re.compile("Connection (closed|reset) by peer|Broken pipe|remote process exited")
+MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+MISUSE_ERRNO = (errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
+
+
+def main() -> None:
+    """Run one command and exit with 0, 1 (the work failed), 2 (misuse) or 130 (Ctrl-C, SIGTERM)."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: temporaries are deleted
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # print "?" for characters that a terminal lacks
+            stream.reconfigure(errors="replace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; every expected failure is one line on stderr."""
+    try:
+        code = dispatch(arguments)
+        if sys.stdout is not None:  # None if the caller has closed it
+            sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as interrupt:
+        return fail(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
+    except (BrokenPipeError, SystemExit):  # the reader of our output has ended; rich then raises SystemExit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_SIGPIPE
+    except OSError as error:
+        if error.errno == errno.EAGAIN and error.filename is None:  # of fork
+            return fail(f"error: {NO_MORE_THREADS}", 1)
+        is_misuse = isinstance(error, MISUSE) or error.errno in MISUSE_ERRNO
+        return fail(f"error: {format_os_error(error)}", 2 if is_misuse else 1)
+    except ValueError as error:
+        return fail(f"error: {error}", 2)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return fail(f"error: {OUT_OF_MEMORY}", 1)
+        if NO_THREAD.search(str(error)):
+            return fail(f"error: {NO_MORE_THREADS}", 1)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and PEER_LOST.search(str(error)):
+            return fail("error: another rank has ended; restart all ranks, with --resume if the run has begun", 1)
+        if not type(error).__module__.startswith("bertwright."):  # a defect: show its traceback
+            raise
+        return fail(f"error: {error}", 1)
+
+
+def fail(message: str, code: int) -> int:
+    """Print a message as one line on stderr, without control characters; return the code."""
+    rank = os.environ.get("RANK", "0")  # torchrun's processes except the first print their number
+    speaker = "bertwright" if rank == "0" else f"bertwright, rank {rank}"
+    line = " ".join(map(str.strip, message.splitlines()))
+    if sys.stderr is not None:
+        # One write for text and line end: torchrun's processes write unbuffered, and another may come in between.
+        print(f"{speaker}: {escape_control(line)}\n", end="", file=sys.stderr)
+    return code
+
+
+def format_os_error(error: OSError) -> str:
+    """Format an OSError with its file name; that of a temporary becomes its final one.
+
+    >>> format_os_error(PermissionError(13, "Permission denied", "models/.bert.part-4711-21"))
+    'models/bert: Permission denied'
+    """
+    text = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror or str(error)
+    return re.sub(r"(^|/)\.([^/]+)\.part-[\d-]+", r"\1\2", text)
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Run one command; return 0, or 2 if tyro rejected the arguments."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"bertwright {version('bertwright')}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise ValueError(f'no verb "{name}"; {did_you_mean(name, COMMANDS)}')
+    command = COMMANDS[name]
+    try:
+        settings = read_settings(_load(command.settings), name, rest, command.example)
+    except SystemExit as exit_:  # tyro has printed its help (0), or an error (2)
+        return int(exit_.code or 0)
+    _load(command.function)(settings)
+    return 0
+
+
+def _load(name: str) -> Any:
+    """Import a class or function of `bertwright.commands`, named as module:name."""
+    module, _, attribute = name.partition(":")
+    with _exit_on_interrupt():
+        return getattr(importlib.import_module(f"bertwright.commands.{module}"), attribute)
+
+
+@contextmanager
+def _exit_on_interrupt() -> Iterator[None]:
+    """Exit at once on Ctrl-C: an exception during the import of a C extension can crash the interpreter."""
+
+    def leave(*_: object) -> None:
+        os.write(2, b"bertwright: interrupted\n")
+        os._exit(130)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def usage() -> str:
+    """Return the help of the program."""
+    return USAGE.format(verbs="\n".join(f"  {name:<15} {command.summary}" for name, command in COMMANDS.items()))

@@ -1,0 +1,245 @@
+"""Settings classes as options of the command line, parsed by tyro over the values of a TOML file.
+
+tyro gets copies of the settings classes that carry help texts and placeholders but no checks. The settings themselves
+are built from what it parsed, so that their errors look as any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import errno
+import inspect
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from bertwright.console import escape_control
+from bertwright.renamed import find_new_name
+from bertwright.settings import iter_fields, partial_from_table, read_toml
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
+CONFIG_HELP = (
+    f"Settings can also come from a TOML file (--config FILE.toml) or a recipe (--config NAME: "
+    f"{', '.join(RECIPE_NAMES)}); options beside it win."
+)
+MAX_INT = 2**63 - 1
+
+
+def read_settings(cls: type[Any], name: str, arguments: list[str], example: str) -> Any:
+    """Build the settings of a verb from arguments, over those of a TOML file or, with --resume, of a run.
+
+    Raises ValueError for wrong values, and SystemExit after tyro has printed the help or an error.
+    """
+    import tyro
+
+    check_arguments(cls, arguments)
+    config, rest = pop_option(arguments, "--config")
+    if "--resume" in rest and (run_folder := pop_option(rest, "--run")[0]):
+        if config:
+            raise ValueError("--resume uses the settings of the run; leave --config out")
+        from bertwright.training.run_directory import saved_settings
+
+        default = saved_settings(cls, Path(run_folder))
+    else:
+        table = read_toml(find_config(config)) if config else {}
+        default = partial_from_table(cls, table, config or "command line", tyro.MISSING)
+    with _printable_errors(rest):
+        parsed = tyro.cli(
+            _option_class(cls, default),
+            args=rest,
+            prog=f"bertwright {name}",
+            description=_fill(_flow(cls.__doc__), f"Example: {example}", CONFIG_HELP),
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+        )
+    return _build(cls, parsed)
+
+
+def check_arguments(cls: type[Any], arguments: list[str]) -> None:
+    """Raise ValueError for what tyro would accept: empty values, lists given twice; and for former names."""
+    for before, argument in pairwise(["", *arguments]):
+        flag = before if not argument else argument.removesuffix("=") if argument.endswith("=") else ""
+        if flag.startswith("--"):  # Path would take the empty text for the current folder
+            raise ValueError(f"{flag} has an empty value; is a variable of your script unset?")
+        if any("\ud800" <= character <= "\udfff" for character in argument):  # settings.toml could not contain it
+            raise ValueError(f"{argument!r}: not UTF-8; rename the file, or name its folder or a glob")
+    fields = {field: kind for _, field, kind in iter_fields(cls)}
+    names = [
+        argument[2:].partition("=")[0].replace("-", "_").removeprefix("no_")
+        for argument in arguments
+        if argument.startswith("--")
+    ]
+    for name in names:
+        if new := find_new_name(name, fields):
+            raise ValueError(f"{_flag(name)} is now called {_flag(new)}")
+        if names.count(name) > 1 and name in fields and _accepts_list(fields[name]):  # the last one would win
+            raise ValueError(f"{_flag(name)} is given twice; name all of its values after one")
+
+
+def find_config(name: str) -> Path:
+    """Return the TOML file that --config names: a path, or a recipe of the package, such as demo or tasks/glue.
+
+    A file takes precedence over a recipe, a directory does not. Raises FileNotFoundError, which lists the recipes.
+    """
+    path, recipe = Path(name), name.removesuffix(".toml")
+    if recipe in RECIPE_NAMES and (path.is_dir() or not path.exists()):
+        return RECIPES / f"{recipe}.toml"
+    if path.exists():
+        return path
+    raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; recipes are {', '.join(RECIPE_NAMES)}", name)
+
+
+def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """Split arguments into the value of a flag and the other arguments.
+
+    >>> pop_option(["--steps", "3", "--config", "a.toml"], "--config")
+    ('a.toml', ['--steps', '3'])
+    """
+    for index, argument in enumerate(arguments):
+        if argument.startswith(flag + "="):
+            return argument.removeprefix(flag + "="), arguments[:index] + arguments[index + 1 :]
+        if argument == flag:
+            if index + 1 == len(arguments):
+                raise ValueError(f"{flag} needs a value")
+            return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
+    return None, arguments
+
+
+def field_docs(cls: type[Any]) -> dict[str, str]:
+    """Return the text under each field of a class, by field."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: _flow(below.value.value)
+        for field, below in pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
+
+
+@contextmanager
+def _printable_errors(arguments: list[str]) -> Iterator[None]:
+    """Let tyro print without a standard output, and without control characters of the arguments."""
+    with redirect_stdout(StringIO()) if sys.stdout is None else nullcontext():
+        if all(escape_control(argument) == argument for argument in arguments):
+            yield
+            return
+        printed = StringIO()
+        try:
+            with redirect_stderr(printed):
+                yield
+        finally:
+            print("\n".join(map(escape_control, printed.getvalue().split("\n"))), end="", file=sys.stderr)
+
+
+def _option_class(cls: type[Any], default: Any) -> type[Any]:
+    """Return a dataclass with the fields of a settings class, their values in `default`, and texts for the help."""
+    docs, types, fields = field_docs(cls), get_type_hints(cls, include_extras=True), list[Any]()
+    for name in (field.name for field in dataclasses.fields(cls)):
+        kind, value = types[name], getattr(default, name)
+        if dataclasses.is_dataclass(kind):
+            fields.append((name, _option_class(cast(type[Any], kind), value)))
+        else:
+            fields.append((name, _describe_option(name, kind, value, docs.get(name)), dataclasses.field(default=value)))
+    return dataclasses.make_dataclass(cls.__name__, fields, kw_only=True, namespace={"__doc__": _flow(cls.__doc__)})
+
+
+def _describe_option(name: str, kind: Any, default: Any, doc: str | None) -> Any:
+    """Return a field's type with its help, its placeholder and its default in words.
+
+    A doc with brackets or "unset:" explains itself what an unset value means.
+    """
+    from tyro import MISSING
+    from tyro.conf import Positional, arg
+
+    plain, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    placeholder = _placeholder(plain)
+    if marks:  # a positional argument: its name says more than its type
+        placeholder = f"{name.upper().removesuffix('S')} ..." if _is_list(plain) else name.upper()
+        marks = list(get_args(Positional[Any])[1:])  # type: ignore[misc]  # of settings.Positional and of tyro's own
+    if plain == str | None:
+        marks.append(_optional_text())
+    is_explained = default is None and doc is not None and ("[" in doc or "unset:" in doc.lower())
+    hint = "(required)" if default is MISSING else "" if is_explained else _format_default
+    return Annotated[(plain, *marks, arg(help=doc, metavar=placeholder, help_behavior_hint=hint))]
+
+
+def _optional_text() -> Any:
+    """Return tyro's rule for `str | None`: "None" is a text, as a label or a column may have that name."""
+    from tyro.constructors import PrimitiveConstructorSpec
+
+    return PrimitiveConstructorSpec[str | None](
+        nargs=1,
+        metavar="STR",
+        instance_from_str=lambda values: values[0],
+        is_instance=lambda value: value is None or isinstance(value, str),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _build(cls: type[Any], parsed: Any) -> Any:
+    """Build settings from an instance of their option class."""
+    values = {}
+    for name, kind in get_type_hints(cls).items():
+        value = getattr(parsed, name)
+        if isinstance(value, int) and abs(value) > MAX_INT:
+            raise ValueError(f"{_flag(name)}: expected at most {MAX_INT:,}, got {value}")
+        values[name] = _build(cast(type[Any], kind), value) if dataclasses.is_dataclass(kind) else value
+    return cls(**values)
+
+
+def _placeholder(kind: Any) -> str | None:
+    """Return what the help prints for a value, or None if tyro's own is good: choices, a fixed number of values.
+
+    >>> _placeholder(int | None), _placeholder(tuple[str, ...]), _placeholder(Literal["a", "b"] | None)
+    ('INT', 'STR ...', '{a,b}')
+    >>> _placeholder(Literal["a", "b"]), _placeholder(tuple[float, float])
+    (None, None)
+    """
+    if kind == bool | None:  # a switch could not say "as it is"
+        return "{True,False}"
+    if _is_list(kind):
+        return (one := _placeholder(get_args(kind)[0])) and f"{one} ..."
+    if get_origin(kind) in (Union, UnionType):
+        one = get_args(kind)[0]
+        return f"{{{','.join(get_args(one))}}}" if get_origin(one) is Literal else _placeholder(one)
+    return kind.__name__.upper() if kind in (int, float, str, Path) else None
+
+
+def _accepts_list(kind: Any) -> bool:
+    return _is_list(kind) or any(map(_is_list, get_args(kind)))
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _format_default(default: str) -> str:
+    return f"(default: {'unset' if default == 'None' else default or 'none'})"
+
+
+def _flow(text: str | None) -> str:
+    """Return a text without the line breaks of its source; the terminal decides where lines end."""
+    return " ".join((text or "").split())
+
+
+def _fill(*paragraphs: str) -> str:
+    """Break paragraphs to the terminal's columns, aligned with tyro's boxes; tyro joins lines without an indent."""
+    lines = textwrap.TextWrapper(shutil.get_terminal_size().columns, "  ", "  ", break_on_hyphens=False)
+    return "\n".join(map(lines.fill, paragraphs))
