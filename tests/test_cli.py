@@ -96,18 +96,18 @@ def at(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("Tried to allocate 2 GiB")])
-def test_memory_that_is_full_is_told_in_a_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: object) -> None:
         raise error
 
     monkeypatch.setattr("bertwright.commands.info.info", fails)
     done = ran("info anything")
     assert done.code == 1
-    assert done.err.startswith("bertwright: error: out of memory; take less at a time (--micro-batch-size")
+    assert re.match("bertwright: error: out of memory; .*--micro-batch-size", done.err)
     assert done.err.count("\n") == 1
 
 
-def test_a_rank_whose_fellow_is_gone_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_another_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:31544"
 
     def fails(_: object) -> None:
@@ -120,9 +120,7 @@ def test_a_rank_whose_fellow_is_gone_says_so_in_a_line(monkeypatch: pytest.Monke
     monkeypatch.setenv("RANK", "1")
     done = ran("info anything")
     assert (done.code, done.out) == (1, "")
-    assert done.err == (
-        "bertwright, rank 1: error: another rank has ended; start all again, with --resume if the run has begun\n"
-    )
+    assert re.fullmatch("bertwright, rank 1: error: another rank has ended; .*--resume.*\n", done.err)
 
 
 def test_the_usage_names_every_verb() -> None:

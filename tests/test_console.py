@@ -28,8 +28,8 @@ from bertwright.console import (
 )
 
 
-def console(width: int = 40, terminal: bool = False) -> Console:
-    return Console(file=StringIO(), width=width, force_terminal=terminal)
+def console(columns: int = 40, terminal: bool = False) -> Console:
+    return Console(file=StringIO(), width=columns, force_terminal=terminal)
 
 
 def output(console: Console) -> str:

@@ -45,9 +45,9 @@ def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
         ),
         (
             lambda f: (f.parent / "state.json").write_text(""),
-            r"state.json: damaged .*; start anew in another folder",
+            r"state.json: damaged.*; start anew in another folder",
         ),
-        (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged .*; start anew"),
+        (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged.*; start anew"),
     ],
 )
 def test_damage_is_named_with_a_way_out(tmp_path: Path, damage: object, message: str) -> None:

@@ -240,6 +240,6 @@ def _flow(text: str | None) -> str:
 
 
 def _fill(*paragraphs: str) -> str:
-    """Break paragraphs to the terminal's columns, aligned with tyro's boxes; tyro joins lines without an indent."""
+    """Format paragraphs to the terminal's columns, aligned with tyro's boxes; tyro joins lines without an indent."""
     lines = textwrap.TextWrapper(shutil.get_terminal_size().columns, "  ", "  ", break_on_hyphens=False)
     return "\n".join(map(lines.fill, paragraphs))
