@@ -25,7 +25,13 @@ from rich.table import Table
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertwright.vocabulary.trainer import VocabularySettings, count_words, learn, vocabulary_stats, write_vocabulary
+from bertwright.vocabulary.trainer import (
+    VocabularySettings,
+    count_corpus_words,
+    learn,
+    vocabulary_stats,
+    write_vocabulary,
+)
 
 OURS = {
     "bertwright, likelihood": VocabularySettings(criterion="likelihood"),
@@ -82,7 +88,7 @@ def run_child(settings: Settings) -> None:
     start = time.perf_counter()
     if settings.child in OURS:
         ours = vocabulary_settings(settings.child, settings)
-        counts = count_words(documents, ours)
+        counts = count_corpus_words(documents, ours)
         counted = time.perf_counter() - start
         write_vocabulary(settings.folder, learn(counts, ours), ours)
     else:
@@ -132,7 +138,7 @@ def main(settings: Settings) -> None:
 
     documents = texts(settings)
     megabytes = sum(len(text.encode()) for text in documents) / 1e6
-    counts = count_words(documents, vocabulary_settings(TIMED[0], settings))
+    counts = count_corpus_words(documents, vocabulary_settings(TIMED[0], settings))
     del documents
     with tempfile.TemporaryDirectory() as index:
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in TIMED}

@@ -45,7 +45,6 @@ src/bertwright/pretraining/data.py
 src/bertwright/tasks/*
 src/bertwright/tokenstore/*
 src/bertwright/training/*
-src/bertwright/vocabulary/*
 docs/benchmarks.md
 docs/decisions/02-counter-dropout.md
 docs/decisions/03-native-kernels.md

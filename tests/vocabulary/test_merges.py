@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -120,3 +121,9 @@ def test_order_of_words_and_unknown_characters_change_nothing():
     expected = naive({"abc": 4, "bcd": 5, "abd": 6}, Criterion(True, 1), 9)
     assert make_trainer(words, alphabet, Criterion(True, 1)).advance(9) == expected
     assert make_trainer(dict(reversed(words.items())), alphabet, Criterion(True, 1)).advance(9) == expected
+
+
+@pytest.mark.parametrize("word", ["a\0b", "a\nb", "\n"])
+def test_word_with_nul_or_line_end_is_an_error(word: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(word))):
+        make_trainer({"ab": 9, word: 9}, frozenset("ab\0\n"), Criterion(True, 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -222,12 +223,12 @@ def test_tokens_that_files_beside_the_vocabulary_add(tmp_path, config, legacy, w
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"added_tokens_decoder": [1]}, r"tokenizer_config\.json: added_tokens_decoder is '\[1\]'; dict expected"),
-        ({"additional_special_tokens": "<x>"}, "additional_special_tokens is '<x>'; list expected"),
-        ({"extra_special_tokens": "<x>"}, "extra_special_tokens is '<x>'; list or dict expected"),
+        ({"added_tokens_decoder": [1]}, r"tokenizer_config\.json: added_tokens_decoder is '\[1\]'; expected dict"),
+        ({"additional_special_tokens": "<x>"}, "additional_special_tokens is '<x>'; expected list"),
+        ({"extra_special_tokens": "<x>"}, "extra_special_tokens is '<x>'; expected list or dict"),
     ],
 )
-def test_added_tokens_of_another_form_are_refused(tmp_path, small, config, message):
+def test_added_tokens_of_a_wrong_type_are_errors(tmp_path, small, config, message):
     small.save(tmp_path)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
@@ -244,13 +245,13 @@ UNUSUAL = [
 
 
 @pytest.mark.parametrize(("changes", "part", "text"), UNUSUAL)
-def test_other_words_than_berts_are_read_alike_or_refused(tmp_path, small, changes, part, text):
+def test_other_word_rules_give_the_ids_of_transformers_or_an_error(tmp_path, small, changes, part, text):
     small.save(tmp_path / "one")
     description = json.loads((tmp_path / "one" / "tokenizer.json").read_text())
     for name, change in changes.items():
         description[name] = change if "type" in change else description[name] | change
     (tmp_path / "one" / "tokenizer.json").write_text(json.dumps(description))
-    with pytest.raises(ValueError, match=rf"tokenizer.json: its {part} is not BERT's, but transformers puts BERT's"):
+    with pytest.raises(ValueError, match=rf"tokenizer.json: its {part} differs from BERT's"):
         Tokenizer.load(tmp_path / "one")
     config = json.loads((tmp_path / "one" / "tokenizer_config.json").read_text())
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -302,9 +303,9 @@ def test_tables(small):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "empty; a vocabulary has one token a line"),
+        (b"", "empty; a vocabulary has one token per line"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"no \[MASK\]; a BERT vocabulary has"),
-        (b"[PAD]\na\nb\na\n", r"vocab.txt, line 4: a stands in line 2 already"),
+        (b"[PAD]\na\nb\na\n", r"vocab.txt, line 4: a is also in line 2"),
         (b"[PAD]\n\nb\n", r"line 2: empty line"),
         (b"[PAD]\nb\n\xff\n", r"line 3: not UTF-8 \(byte 0xff\)"),
     ],
@@ -318,7 +319,7 @@ def test_bad_vocabulary_files(tmp_path, content, message):
 def test_case_is_never_guessed(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(TOKENS), encoding="utf-8")
-    with pytest.raises(ValueError, match="nothing says whether this vocabulary is lowercased; give lowercase=True"):
+    with pytest.raises(ValueError, match=r"no file states whether .* lowercased; give lowercase=True"):
         Tokenizer.load(path)
     assert Tokenizer.load(path, lowercase=True).lowercase
     assert not Tokenizer.load(tmp_path, lowercase=False).lowercase
@@ -348,9 +349,9 @@ def test_files_that_contradict_each_other(tmp_path):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (models.BPE({"a": 0}, []), "a BPE tokenizer; BERT's are WordPiece"),
+        (models.BPE({"a": 0}, []), "a BPE tokenizer; expected WordPiece"),
         (models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"), r"no \[PAD\] \[CLS\] \[SEP\] \[MASK\]"),
-        (models.WordPiece({t: 2 * n for n, t in enumerate(TOKENS)}, unk_token="[UNK]"), "id 1 is missing"),
+        (models.WordPiece({t: 2 * n for n, t in enumerate(TOKENS)}, unk_token="[UNK]"), "has id 34 among 33 tokens"),
     ],
 )
 def test_foreign_tokenizer_files(tmp_path, model, message):
@@ -369,16 +370,16 @@ def test_broken_tokenizer_files(tmp_path):
         with pytest.raises(ValueError, match=r"tokenizer.json: `tokenizers` cannot read it"):
             Tokenizer.load(tmp_path)
     path.write_text('{"normalizer": {"type": "BertNormalizer"}}')
-    with pytest.raises(ValueError, match="BertNormalizer does not say lowercase, handle_chinese_chars"):
+    with pytest.raises(ValueError, match="BertNormalizer lacks lowercase, handle_chinese_chars"):
         Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("[]", "an object .* expected, list found"),
-        ('{"do_lower_case": "yes"}', "do_lower_case is 'yes'; true or false"),
-        ('{"additional_special_tokens": [7]}', "7 stands for an added token; a text, or an object"),
+        ("[]", "expected an object .*, got list"),
+        ('{"do_lower_case": "yes"}', "do_lower_case is 'yes'; expected true or false"),
+        ('{"additional_special_tokens": [7]}', "an added token is 7; expected a text, or an object"),
         ('{"added_tokens_decoder": {"x": {"content": "a"}}}', "ids of added tokens are whole numbers, not x"),
     ],
 )
@@ -392,13 +393,13 @@ def test_broken_tokenizer_settings(tmp_path, config, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tokenizer_config.json", {"cls_token": "<s>"}, r"its cls_token is '<s>' .*; BERT's is \[CLS\]"),
-        ("special_tokens_map.json", {"unk_token": {"content": "a"}}, r"its unk_token is 'a' .*; BERT's is \[UNK\]"),
-        ("special_tokens_map.json", [], "special_tokens_map.json: an object expected, list found"),
+        ("tokenizer_config.json", {"cls_token": "<s>"}, r"its cls_token is '<s>' .*; expected \[CLS\]"),
+        ("special_tokens_map.json", {"unk_token": {"content": "a"}}, r"its unk_token is 'a' .*; expected \[UNK\]"),
+        ("special_tokens_map.json", [], "special_tokens_map.json: expected an object, got list"),
         ("added_tokens.json", {"<e>": 900}, f"<e> has id {BESIDE}, but 900 in added_tokens_decoder .* of one model"),
-        ("added_tokens.json", {"<e>": "7"}, r"added_tokens.json: the id of '<e>' is '7'; a whole number expected"),
+        ("added_tokens.json", {"<e>": "7"}, r"added_tokens.json: the id of '<e>' is '7'; expected a whole number"),
         ("added_tokens.json", {"<e>": BESIDE, "<f>": BESIDE}, "added_tokens.json: two of its tokens have the same id"),
-        ("special_tokens_map.json", {"sep_token": {"content": 7}}, "special_tokens_map.json: 7 stands for an added"),
+        ("special_tokens_map.json", {"sep_token": {"content": 7}}, "special_tokens_map.json: an added token is 7"),
         ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "made for BertJapaneseTokenizer"),
         (
             "config.json",
@@ -429,3 +430,18 @@ def test_misuse(small):
         small.encode_raw("text")
     with pytest.raises(ValueError, match="token 5 is token 0 again"):
         Tokenizer.from_tokens([*SPECIAL_TOKENS, "[PAD]"], lowercase=True)
+
+
+@pytest.mark.parametrize("number", [1000, 889_002_667, 4_294_967_295])
+def test_huge_id_in_tokenizer_json_is_an_error_before_memory_is_taken(
+    small: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    small.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    description = json.loads(path.read_text())
+    token = next(reversed(description["model"]["vocab"]))
+    description["model"]["vocab"][token] = number
+    path.write_text(json.dumps(description))
+    monkeypatch.setattr(Backend, "from_str", None)  # is not reached
+    with pytest.raises(ValueError, match=rf"tokenizer\.json: {re.escape(token)} has id {number} "):
+        Tokenizer.load(tmp_path)

@@ -17,7 +17,7 @@ from bertwright.vocabulary.trainer import (
     ASCII,
     VocabularySettings,
     alphabet,
-    count_words,
+    count_corpus_words,
     learn,
     token_counts,
     vocabulary_stats,
@@ -42,7 +42,7 @@ CASED = VocabularySettings(size=400, lowercase=False, min_frequency=2)
 
 @pytest.fixture(scope="module")
 def counts() -> WordCounts:
-    return count_words(corpus(), CASED)
+    return count_corpus_words(corpus(), CASED)
 
 
 @pytest.mark.parametrize("criterion", ["likelihood", "bpe"])
@@ -88,11 +88,11 @@ def test_the_result_is_a_function_of_the_counts(counts, monkeypatch):
 def test_uncased_and_accents():
     texts = ["Été ÉTÉ été Ete"] * 10
     plain = VocabularySettings(size=150, min_frequency=2)
-    tokens = learn(count_words(texts, plain), plain)
+    tokens = learn(count_corpus_words(texts, plain), plain)
     assert "ete" in tokens
     assert not [token for token in tokens[5:] if token != token.lower() or "é" in token]
     accented = VocabularySettings(size=150, strip_accents=False, min_frequency=2)
-    assert {"été", "ete", "é"} <= set(learn(count_words(texts, accented), accented))
+    assert {"été", "ete", "é"} <= set(learn(count_corpus_words(texts, accented), accented))
 
 
 def test_alphabet_covers_what_was_asked():
@@ -129,7 +129,7 @@ def test_figures_worked_by_hand():
     assert figures.character_coverage == pytest.approx((12 + 6 + 1) / (12 + 6 + 1 + 1))
     assert figures.fertility == pytest.approx((6 + 4 + 1 + 1) / 10)
     assert figures.unknown == pytest.approx((1 + 2) / 12)
-    assert figures.whole_word_mask == pytest.approx(7 / 10)
+    assert figures.whole_words == pytest.approx(7 / 10)
     assert figures.unused == 3  # b ##c xyz
     assert figures.pruned == pytest.approx(3 / 15)
     assert figures.longest == ("xyz", "ab")
@@ -140,7 +140,7 @@ def test_figures_worked_by_hand():
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=6), st.booleans())
 def test_any_text_can_be_learned_from_and_opened_everywhere(tmp_path_factory, texts, lowercase):
     chosen = VocabularySettings(lowercase=lowercase, strip_accents=False, min_frequency=1, character_coverage=1.0)
-    counts = count_words([*texts, "word"], chosen)
+    counts = count_corpus_words([*texts, "word"], chosen)
     folder = tmp_path_factory.mktemp("vocabulary")
     ours = write_vocabulary(folder, learn(counts, chosen), chosen)
     for text in texts:
@@ -153,26 +153,26 @@ def test_any_text_can_be_learned_from_and_opened_everywhere(tmp_path_factory, te
 def test_written_korean_is_the_same_in_transformers(tmp_path):
     chosen = VocabularySettings(size=300, strip_accents=False, min_frequency=2)
     texts = ["대한민국 국민은 BERT를 쓴다", "국민의 대한민국"] * 5
-    ours = write_vocabulary(tmp_path, learn(count_words(texts, chosen), chosen), chosen)
+    ours = write_vocabulary(tmp_path, learn(count_corpus_words(texts, chosen), chosen), chosen)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs(texts[0])["input_ids"] == ours.encode(texts[0]).ids.tolist()
     assert [ours.token(n) for n in ours.encode("대한민국").ids] == ["[CLS]", "대한민국", "[SEP]"]
 
 
-def test_text_that_stripping_would_mutilate_is_refused():
+def test_text_that_stripping_would_mutilate_is_an_error():
     texts = ["대한민국 국민은 글을 쓴다 and English"]
     chosen = VocabularySettings(size=300)
-    with pytest.raises(ValueError, match=r"67% of the text is Korean, .*set strip_accents=False to keep them"):
-        learn(count_words(texts, chosen), chosen)
+    with pytest.raises(ValueError, match=r"67% of the text is Korean, .*set strip_accents=False"):
+        learn(count_corpus_words(texts, chosen), chosen)
     knowingly = VocabularySettings(size=300, strip_accents=True)
-    assert "ᄀ" in learn(count_words(texts, knowingly), knowingly)
+    assert "ᄀ" in learn(count_corpus_words(texts, knowingly), knowingly)
     cased = VocabularySettings(size=300, lowercase=False)
-    assert "글" in learn(count_words(texts, cased), cased)
+    assert "글" in learn(count_corpus_words(texts, cased), cased)
 
 
 def test_misuse(counts):
     with pytest.raises(ValueError, match="no words to learn from"):
-        learn(count_words(["", " \n"], CASED), CASED)
+        learn(count_corpus_words(["", " \n"], CASED), CASED)
     with pytest.raises(ValueError, match=r"size is 50, but 5 special tokens and an alphabet of \d+ char.* take \d+"):
         learn(counts, VocabularySettings(size=50, lowercase=False))
     for wrong in ({"size": 0}, {"min_frequency": 0}, {"character_coverage": 1.5}, {"max_words": 0}):

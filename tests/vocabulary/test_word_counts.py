@@ -26,7 +26,7 @@ def counter(request):
     """Both chunk counters in turn; the native one where there is a compiler."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
-            patch.setattr(word_counts, "chunk_counter", word_counts.PythonChunkCounter)
+            patch.setattr(word_counts, "make_chunk_counter", word_counts.PythonChunkCounter)
         elif native.load_library("wordpiece") is None:
             pytest.skip("no C++ compiler")
         yield
@@ -55,7 +55,7 @@ def test_small_tables_change_nothing(counter, monkeypatch):
     texts = ["a b c d e f", "a. b! 漢字", "g h i a"]
     whole = count_words(texts, lowercase=True)
     monkeypatch.setattr(word_counts, "CHUNK_LIMIT", 2)
-    monkeypatch.setattr(word_counts, "NORMALIZE_AT_ONCE", 2)
+    monkeypatch.setattr(word_counts, "CHARACTERS_PER_CALL", 2)
     assert count_words(texts, lowercase=True) == whole
 
 
@@ -64,22 +64,22 @@ def test_long_chunks_are_cut_where_no_word_is(text, lowercase, strip):
     text = text.replace(" ", "")
     with pytest.MonkeyPatch.context() as patch:
         whole = count_words([text], lowercase=lowercase, strip_accents=strip)
-        patch.setattr(word_counts, "NORMALIZE_AT_ONCE", 3)
+        patch.setattr(word_counts, "CHARACTERS_PER_CALL", 3)
         assert count_words([text], lowercase=lowercase, strip_accents=strip) == whole
 
 
 def test_text_without_spaces_is_cut():
-    pieces = list(word_counts._pieces("漢字" * 200_000))
+    pieces = list(word_counts._split_chunk("漢字" * 200_000))
     assert "".join(pieces) == "漢字" * 200_000
-    assert max(map(len, pieces)) == word_counts.NORMALIZE_AT_ONCE
-    assert list(word_counts._pieces("a" * 300_000)) == ["a" * 300_000]
+    assert max(map(len, pieces)) == word_counts.CHARACTERS_PER_CALL
+    assert list(word_counts._split_chunk("a" * 300_000)) == ["a" * 300_000]
 
 
 def test_text_without_spaces_is_settled_by_its_bytes(counter, monkeypatch):
     texts = [f"{n}漢字，" * 200 + "\n" for n in range(60)]  # a chunk each, of more than a kilobyte, no two alike
     whole = count_words(texts, lowercase=True)
     held: list[int] = []
-    made = word_counts.chunk_counter
+    made = word_counts.make_chunk_counter
 
     def watched():
         chunks = made()
@@ -87,7 +87,7 @@ def test_text_without_spaces_is_settled_by_its_bytes(counter, monkeypatch):
         monkeypatch.setattr(chunks, "add", lambda text: (held.append(add(text)), held[-1])[1], raising=False)
         return chunks
 
-    monkeypatch.setattr(word_counts, "chunk_counter", watched)
+    monkeypatch.setattr(word_counts, "make_chunk_counter", watched)
     monkeypatch.setattr(word_counts, "CHUNK_LIMIT", 20_000)
     assert count_words(texts, lowercase=True) == whole
     assert len(held) == 60
@@ -97,8 +97,8 @@ def test_text_without_spaces_is_settled_by_its_bytes(counter, monkeypatch):
 
 
 def test_a_table_tells_its_bytes_and_gives_its_chunks_in_order(counter, monkeypatch):
-    monkeypatch.setattr(word_counts, "TAKE_AT_ONCE", 3)
-    chunks = word_counts.chunk_counter()
+    monkeypatch.setattr(word_counts, "CHUNKS_PER_READ", 3)
+    chunks = word_counts.make_chunk_counter()
     words = [f"w{number}" for number in range(10)]
     first = chunks.add(" ".join(words).encode())
     assert first > 20
@@ -133,9 +133,9 @@ def test_memory_is_bounded_while_counting(counter, monkeypatch):
     assert counts.pruned > 0
 
 
-def test_scripts_whose_accents_are_letters_are_noticed():
+def test_scripts_whose_letters_with_diacritics_are_noticed():
     counts = count_words(["한국 が हिन्दी ไทย café naïve Straße русский"], lowercase=True)
-    assert (counts.chunks, counts.accents_are_letters) == (8, 4)
+    assert (counts.chunks, counts.letters_with_diacritics) == (8, 4)
 
 
 def test_progress_counts_all_bytes(monkeypatch):

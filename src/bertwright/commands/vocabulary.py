@@ -16,7 +16,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.trainer import (
     VocabularyReport,
     VocabularySettings,
-    count_words,
+    count_corpus_words,
     learn,
     vocabulary_stats,
     write_vocabulary,
@@ -42,7 +42,9 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
     check_absent(settings.output)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
         with byte_progress(console, "counting words", _text_size(settings.corpus)) as advance:
-            counts = count_words((document.text for document in read(settings.corpus)), settings.vocabulary, advance)
+            counts = count_corpus_words(
+                (document.text for document in read(settings.corpus)), settings.vocabulary, advance
+            )
         with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
             tokens = learn(counts, settings.vocabulary, advance)
         tokenizer = write_vocabulary(folder, tokens, settings.vocabulary)
@@ -71,7 +73,7 @@ def _report_fields(report: VocabularyReport) -> dict[str, str]:
         "tokens": f"{report.tokens:,}",
         "characters with a token": f"{report.characters:,}, {report.character_coverage:.3%} of the text",
         "tokens per word (fertility)": f"{report.fertility:.3f}",
-        "words that are one token": f"{report.whole_word_mask:.1%}",
+        "words that are one token": f"{report.whole_words:.1%}",
         "words that are [UNK]": f"{report.unknown:.3%}",
         "tokens that the text never uses": f"{report.unused:,}",
     }

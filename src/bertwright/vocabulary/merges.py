@@ -1,25 +1,27 @@
-"""Learning pieces by merging: the best pair of adjacent symbols becomes a new symbol, until there are enough.
+"""Learning of tokens by merging: the best pair of adjacent symbols becomes a new symbol, until there are enough.
 
-A symbol is a piece in its written form ("un", "##able"). The score of a pair ab, by criterion:
+A symbol is a token as it is written ("un", "##able"). The score of a pair ab, by criterion:
 
-- "likelihood", WordPiece's: f(ab) / (f(a) · f(b)), how much more often a and b meet than chance would have it.
+- "likelihood", that of WordPiece: f(ab) / (f(a) · f(b)), how much more frequent the pair is than by chance.
 - "bpe": f(ab).
 
-The ratio alone is known to fail: it is greatest for pairs of rare symbols, so that names and misprints that occur a
-handful of times fill a vocabulary before "the" is made. So a pair must be frequent to be considered at all, and the
-floor falls: it begins at the most frequent pair and is halved whenever no pair above it is left, down to the minimum
-frequency. Among pairs of about the same frequency the likelihood decides. Measured on 100 English novels (30,000
-tokens, minimum frequency 5): 1.88 tokens a word and 10,318 tokens never used with a floor that stays at the minimum,
-1.02 and 2,235 with one that falls.
+The ratio alone fails: it is largest for pairs of rare symbols, so that names and misprints that occur a few times fill
+the vocabulary before "the" is learned. So only pairs above a frequency floor are considered, and the floor falls: it
+starts at the most frequent pair and is halved whenever no pair above it is left, down to the minimum frequency. Among
+pairs of about the same frequency the likelihood decides. Measured on 100 English novels (30,000 tokens, minimum
+frequency 5): 1.88 tokens per word and 10,318 unused tokens with a constant floor at the minimum, 1.02 and 2,235 with a
+falling one.
 
-Frequencies are exact after every merge, and ties go to the pair whose texts come first: the result is a function of
-the counts. `NativeMergeTrainer` (wordpiece.cpp) and `PythonMergeTrainer` give the same tokens in the same order.
+Frequencies are exact after every merge, and ties go to the pair that is first in alphabetical order: the result is a
+function of the counts. `NativeMergeTrainer` (wordpiece.cpp) and `PythonMergeTrainer` give the same tokens in the same
+order.
 """
 
 from __future__ import annotations
 
 import ctypes
 import heapq
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -30,34 +32,40 @@ from bertwright.kernels import native
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
 from bertwright.vocabulary.word_counts import code_points
 
+UNWRITABLE = re.compile("[\0\n]")  # ends a symbol in wordpiece.cpp
+
 
 class Criterion(NamedTuple):
-    """When a pair is merged."""
+    """The rule by which pairs are merged."""
 
     likelihood: bool  # else by frequency
     min_frequency: int
 
 
 class MergeTrainer(Protocol):
-    """Learns as many pieces as asked, and more when asked again."""
+    """A trainer that learns tokens step by step."""
 
     def advance(self, wanted: int) -> list[str]:
-        """The next pieces in the order of learning; fewer than `wanted` where no pair is left."""
+        """Learn and return the next tokens, in order; fewer than `wanted` if no pair is left."""
         ...
 
 
 def make_trainer(words: Mapping[str, int], alphabet: frozenset[str], criterion: Criterion) -> MergeTrainer:
-    """The native learner, or its twin where there is no compiler.
+    """Create the native trainer, or the one in Python if there is no native library.
 
-    Words with a character outside `alphabet` are [UNK] as a whole, whatever is learned: nothing is learned from them.
+    Words with a character outside `alphabet` are [UNK] as a whole, so nothing is learned from them. Raises ValueError
+    for a word with a NUL or a line end, which tokens cannot contain.
     """
+    for word in words:
+        if UNWRITABLE.search(word):
+            raise ValueError(f"word {word!r}: a NUL or a line end; split words at white space")
     known = {word: count for word, count in words.items() if alphabet.issuperset(word)}
     library = native.load_library("wordpiece")
     return PythonMergeTrainer(known, criterion) if library is None else NativeMergeTrainer(known, criterion, library)
 
 
 def initial_symbols(word: str) -> list[str]:
-    """A word as single characters.
+    """Split a word into characters.
 
     >>> initial_symbols("the")
     ['t', '##h', '##e']
@@ -69,24 +77,25 @@ Pair = tuple[str, str]
 
 
 class PythonMergeTrainer:
-    """The twin of `NativeMergeTrainer`. Its heap is lazy: an entry whose score has changed since is thrown away on top."""
+    """Reference implementation, with a lazy heap: an entry whose score has changed is dropped at the top."""
 
     def __init__(self, words: Mapping[str, int], criterion: Criterion) -> None:
         self._criterion = criterion
         self._words = [(initial_symbols(word), count) for word, count in words.items()]
         self._symbols: dict[str, int] = {}  # frequency of each
         self._pairs: dict[Pair, int] = {}  # frequency of each
-        self._where: dict[Pair, set[int]] = {}  # words in which it occurs, or once did
+        self._where: dict[Pair, set[int]] = {}  # words in which it occurs or has occurred
         self._of_symbol: dict[str, set[Pair]] = {}
         self._touched: set[Pair] = set()
         for number in range(len(self._words)):
-            self._tally(number, +1)
+            self._add_counts(number, +1)
         self._heap: list[tuple[float, Pair]] = []  # minus the score, pair
         falling = criterion.likelihood and self._pairs
         self._floor = max([criterion.min_frequency, *self._pairs.values()]) if falling else criterion.min_frequency
         self._fill_heap()
 
     def advance(self, wanted: int) -> list[str]:
+        """Learn and return the next tokens; see `MergeTrainer`."""
         learned: list[str] = []
         while len(learned) < wanted:
             best = self._pop()
@@ -119,8 +128,8 @@ class PythonMergeTrainer:
                 return pair
         return None
 
-    def _tally(self, number: int, sign: int) -> None:
-        """Count a word's symbols and pairs in (sign +1) or out (sign -1)."""
+    def _add_counts(self, number: int, sign: int) -> None:
+        """Add (sign +1) or subtract (sign -1) the symbols and pairs of a word."""
         symbols, count = self._words[number]
         for symbol in symbols:
             self._symbols[symbol] = self._symbols.get(symbol, 0) + sign * count
@@ -136,12 +145,12 @@ class PythonMergeTrainer:
         self._touched.clear()
         for number in self._where.pop(best):
             symbols, count = self._words[number]
-            rewritten = _rewritten(symbols, best, merged)
+            rewritten = _replace_pair(symbols, best, merged)
             if len(rewritten) < len(symbols):
-                self._tally(number, -1)
+                self._add_counts(number, -1)
                 self._words[number] = (rewritten, count)
-                self._tally(number, +1)
-        if self._criterion.likelihood:  # the frequency of a symbol is part of the score of all its pairs
+                self._add_counts(number, +1)
+        if self._criterion.likelihood:  # the score of a pair depends on the frequency of its symbols
             for symbol in (*best, merged):
                 self._touched |= self._of_symbol.get(symbol, set())
         for pair in self._touched:
@@ -149,21 +158,21 @@ class PythonMergeTrainer:
                 heapq.heappush(self._heap, (-self._score(pair), pair))
 
 
-def _rewritten(symbols: list[str], pair: Pair, merged: str) -> list[str]:
+def _replace_pair(symbols: list[str], pair: Pair, merged: str) -> list[str]:
     rewritten: list[str] = []
-    place = 0
-    while place < len(symbols):
-        if tuple(symbols[place : place + 2]) == pair:
+    position = 0
+    while position < len(symbols):
+        if tuple(symbols[position : position + 2]) == pair:
             rewritten.append(merged)
-            place += 2
+            position += 2
         else:
-            rewritten.append(symbols[place])
-            place += 1
+            rewritten.append(symbols[position])
+            position += 1
     return rewritten
 
 
 class NativeMergeTrainer:
-    """The learner in wordpiece.cpp."""
+    """The trainer in wordpiece.cpp."""
 
     def __init__(self, words: Mapping[str, int], criterion: Criterion, library: ctypes.CDLL) -> None:
         _declare(library)
@@ -189,6 +198,7 @@ class NativeMergeTrainer:
             self._library.learner_free(self._handle)
 
     def advance(self, wanted: int) -> list[str]:
+        """Learn and return the next tokens; see `MergeTrainer`."""
         before = self._library.learner_size(self._handle)
         learned = self._library.learner_advance(self._handle, wanted)
         return [self._library.learner_text(self._handle, before + n).decode() for n in range(learned)]

@@ -1,4 +1,4 @@
-"""Text to ids and back: through `tokenizers`, and through the faster `nanotoken` where ids alone are asked."""
+"""Tokenization: text to ids and back, by `tokenizers`, or by the faster `nanotoken` if only ids are needed."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from bertwright.vocabulary.tokenizer_io import (
     CONTINUATION,
     SPECIAL_TOKENS,
     bert_backend,
-    canonical_form,
+    canonical_description,
     read_backend,
     validate_backend,
     write_folder,
 )
 
-FALLBACK_BATCH = 1024  # texts a call of `tokenizers`, whose encodings are large and so should not all live at once
+FALLBACK_BATCH = 1024  # texts per call of `tokenizers`, whose encodings take much memory
 
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Ids of many texts, end to end: row `i` is `ids[offsets[i]:offsets[i + 1]]`."""
+    """Ids of many texts, end to end: text `i` has `ids[offsets[i]:offsets[i + 1]]`."""
 
-    ids: npt.NDArray[np.uint32]  # all rows' ids
-    offsets: npt.NDArray[np.int64]  # rows + 1
+    ids: npt.NDArray[np.uint32]  # of all texts
+    offsets: npt.NDArray[np.int64]  # number of texts + 1
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, row: int) -> npt.NDArray[np.uint32]:
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+    def __getitem__(self, number: int) -> npt.NDArray[np.uint32]:
+        if not 0 <= number < len(self):
+            raise IndexError(f"text {number} of {len(self)}")
+        return self.ids[self.offsets[number] : self.offsets[number + 1]]
 
     def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
-        return (self[row] for row in range(len(self)))
+        return (self[number] for number in range(len(self)))
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """A text as the model reads it, [CLS] text [SEP]: N tokens."""
+    """The tokens of a text with [CLS] and [SEP]: N of them."""
 
     ids: Ids  # N
-    offsets: Ids  # N 2  first character and one past the last; (0, 0) for the [CLS] and [SEP] that were added
+    offsets: Ids  # N 2  first character and one past the last; (0, 0) for the added [CLS] and [SEP]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,13 +63,13 @@ class Encoding:
 class Tokenizer:
     """A WordPiece tokenizer with the ids of `transformers`' `BertTokenizerFast` on the same files.
 
-    Special tokens written out in a text are read in two ways. `encode` and `encode_ids` are for what is typed
-    to a model: "[MASK]" is the mask, as in `transformers`. `encode_raw` is for raw corpora: "[SEP]" there is three ordinary
-    words, since a web page about BERT must not break the segments of a token store.
+    `encode` and `encode_ids` are for the input of a model: "[MASK]" in a text is the special token, as in
+    `transformers`. `encode_raw` is for corpora: "[SEP]" in a text is three ordinary words, since a web page about BERT
+    must not break the segments of a token store.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
-        """Take over a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
+        """Wrap a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
         self._tokens = validate_backend(backend, source)
         self._backend = backend
         self._ids = {token: number for number, token in enumerate(self._tokens)}
@@ -79,17 +79,17 @@ class Tokenizer:
     def load(cls, folder_or_vocab_file: Path | str, lowercase: bool | None = None) -> Self:
         """Open a Hugging Face folder (tokenizer.json, else vocab.txt with tokenizer_config.json), or one such file.
 
-        `lowercase` overrides what the files say. It must be given for a vocab.txt that stands alone: such a file does
-        not say it, and a wrong guess makes a model work badly without a word.
+        `lowercase` overrides the files. It is required for a vocab.txt without tokenizer_config.json: nothing else
+        states it, and a wrong guess silently makes a model worse.
 
-        Raises ValueError for what is not a whole BERT vocabulary, FileNotFoundError where there is none.
+        Raises ValueError unless the files hold a complete BERT vocabulary, FileNotFoundError if there are none.
         """
         path = Path(folder_or_vocab_file)
         return cls(read_backend(path, lowercase), str(path))
 
     @classmethod
     def from_tokens(cls, tokens: Sequence[str], *, lowercase: bool, strip_accents: bool | None = None) -> Self:
-        """A tokenizer over tokens in id order. `strip_accents` None follows `lowercase`, as in BERT.
+        """Create a tokenizer from tokens in id order. `strip_accents` None follows `lowercase`, as in BERT.
 
         >>> tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, "un", "##able"], lowercase=True)
         >>> tokenizer.encode("Unable").ids.tolist()
@@ -104,7 +104,7 @@ class Tokenizer:
         return cls(backend, "vocabulary")
 
     def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
-        return _from_json, (self._backend.to_str(),)  # so that it travels to worker processes
+        return _from_json, (self._backend.to_str(),)  # so that it can be sent to worker processes
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -113,6 +113,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
+        """Number of tokens."""
         return len(self._tokens)
 
     @property
@@ -122,37 +123,37 @@ class Tokenizer:
 
     @property
     def lowercase(self) -> bool:
-        """Is text lowercased? Asked of the normalizer itself, since files say it in several ways."""
+        """True if text is lowercased. The normalizer is tried out, since files state it in several ways."""
         return self._backend.normalizer is not None and self._backend.normalizer.normalize_str("A") == "a"
 
     @cached_property
     def digest(self) -> str:
-        """Digest of what decides ids (vocabulary, normalizer, words, added tokens), not of how it was stored."""
-        return digest_bytes(json.dumps(canonical_form(self._backend), sort_keys=True).encode())
+        """Digest of everything that decides ids: vocabulary, normalizer, word rules, added tokens; not of the files."""
+        return digest_bytes(json.dumps(canonical_description(self._backend), sort_keys=True).encode())
 
     def token(self, number: int) -> str:
-        """The token of an id; ValueError outside the vocabulary."""
+        """Look up the token of an id. Raises ValueError outside the vocabulary."""
         if not 0 <= number < len(self._tokens):
             raise ValueError(f"id {number} is outside the vocabulary of {len(self._tokens)} tokens")
         return self._tokens[number]
 
     def id(self, token: str) -> int | None:
-        """The id of a token; None where the vocabulary does not have it."""
+        """Look up the id of a token; None if the vocabulary lacks it."""
         return self._ids.get(token)
 
     def is_continuation(self) -> npt.NDArray[np.bool_]:
-        """For every id: does the piece go on inside a word (begin with ##)?"""
+        """Return for every id whether its token continues a word (starts with ##)."""
         return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self._tokens])
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
-        """Ids of raw texts: nothing added, nothing read as a special token. The fast path for corpora.
+        """Encode raw texts: no special token is added or recognized. The fast path for corpora.
 
-        Raises ValueError for a lone surrogate, which is no Unicode text.
+        Raises ValueError for a lone surrogate.
         """
         return flat_ids(self._raw, texts, add_special_tokens=False)
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
-        """The ids of `encode_batch` without offsets: many times as fast."""
+        """Encode texts like `encode_batch` without offsets: many times as fast."""
         return flat_ids(self._typed, texts, add_special_tokens=True)
 
     def encode(self, text: str) -> Encoding:
@@ -160,7 +161,7 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode texts, uncut, with [CLS], [SEP] and character offsets. Raises ValueError for a lone surrogate."""
+        """Encode texts, not truncated, with special tokens and offsets. Raises ValueError for a lone surrogate."""
         return [
             Encoding(
                 np.array([self.cls_id, *found.ids, self.sep_id], dtype=np.int64),
@@ -170,23 +171,23 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
-        """The text of ids: pieces joined to words, spaces before punctuation removed. ValueError for an unknown id."""
+        """Decode ids; spaces before punctuation are removed. Raises ValueError for an unknown id."""
         numbers = np.asarray(ids, dtype=np.int64).tolist()
         for number in numbers:
-            self.token(number)  # `tokenizers` would leave an unknown id out in silence
+            self.token(number)  # `tokenizers` would silently skip an unknown id
         return self._backend.decode(numbers, skip_special_tokens=skip_special)
 
     def save(self, folder: Path | str, max_length: int | None = None) -> None:
         """Write tokenizer.json, vocab.txt and tokenizer_config.json, from which `transformers` gives the same ids.
 
-        `max_length`, the model's number of positions, is where `transformers` will cut when asked to truncate.
+        `max_length`, the model's number of positions, is where `transformers` truncates on request.
         """
         write_folder(Path(folder), self._backend, self._tokens, max_length)
 
     @cached_property
     def _raw(self) -> FlatBackend:
         description = json.loads(self._backend.to_str())
-        # Tokens that the user added stay, markers such as [E1] too; BERT's own control tokens become plain text.
+        # Tokens that the user added stay, such as [E1]; BERT's own special tokens become plain text.
         added = description["added_tokens"]
         description["added_tokens"] = [token for token in added if token["content"] not in SPECIAL_TOKENS]
         description["post_processor"] = None
@@ -197,12 +198,12 @@ class Tokenizer:
         return flat_backend(self._backend.to_str())
 
 
-# How texts become flat ids: either library, behind one call.
+# Backends of `flat_ids`.
 FlatBackend = nanotoken.Tokenizer | tokenizers.Tokenizer
 
 
 def flat_backend(description: str) -> FlatBackend:
-    """The faster of the two libraries that can read this tokenizer.json."""
+    """Load a tokenizer.json with the faster of the two libraries that supports it."""
     try:
         return nanotoken.Tokenizer.from_json(description)
     except nanotoken.UnsupportedTokenizerError:  # an unusual normalizer or pre-tokenizer
@@ -210,10 +211,10 @@ def flat_backend(description: str) -> FlatBackend:
 
 
 def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool = False) -> Ragged:
-    """Ids of texts through either library."""
+    """Encode texts with either library."""
     if isinstance(backend, nanotoken.Tokenizer):
-        rows = _encode(backend.encode_batch, texts, add_special_tokens)
-        return Ragged(rows.ids, rows.offsets)
+        found = _encode(backend.encode_batch, texts, add_special_tokens)
+        return Ragged(found.ids, found.offsets)
     flat: list[npt.NDArray[np.uint32]] = [np.empty(0, dtype=np.uint32)]
     lengths = [0]
     for start in range(0, len(texts), FALLBACK_BATCH):
@@ -224,15 +225,15 @@ def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: boo
 
 
 def _encode(encode_batch: Callable[..., Any], texts: Sequence[str], add_special_tokens: bool) -> Any:
-    """Call either library; what one of them leaves unexplained (a lone surrogate, no text at all) is explained here."""
+    """Call either library and explain its errors for lone surrogates and values that are no texts."""
     if isinstance(texts, str):
-        raise TypeError("one str is given where a sequence of texts is expected")
+        raise TypeError("expected a sequence of texts, got one str")
     try:
         return encode_batch(list(texts), add_special_tokens=add_special_tokens)
     except (TypeError, UnicodeEncodeError):
         for number, text in enumerate(texts):
             if not isinstance(text, str):
-                raise ValueError(f"text {number}: a text expected, {str(text)[:60]!r} found") from None
+                raise ValueError(f"text {number}: expected a text, got {str(text)[:60]!r}") from None
             try:
                 text.encode()
             except UnicodeEncodeError as error:

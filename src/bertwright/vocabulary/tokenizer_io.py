@@ -1,6 +1,7 @@
-"""The files in which WordPiece tokenizers come, and what `transformers` makes of each beside the others.
+"""Files of WordPiece tokenizers, read with the ids that `transformers` gives for the same folder.
 
-tokenizer.json or vocab.txt; tokenizer_config.json; of older folders special_tokens_map.json and added_tokens.json.
+They are tokenizer.json or vocab.txt; tokenizer_config.json; in older folders special_tokens_map.json and
+added_tokens.json.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from bertwright.files import read_json, write_json, write_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order in which learned vocabularies begin
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-CONTINUATION = "##"  # marks a piece that goes on inside a word
-MAX_WORD_LENGTH = 100  # a longer word is [UNK]: BERT's own limit, which transformers sets whatever tokenizer.json says
+CONTINUATION = "##"  # marks a token that continues a word
+MAX_WORD_LENGTH = 100  # a longer word is [UNK]: BERT's limit, which transformers sets whatever tokenizer.json says
 
-# What transformers' BertTokenizer takes from tokenizer_config.json, the name of the same thing in tokenizer.json,
-# and what it assumes where tokenizer_config.json is silent.
+# Settings that transformers' BertTokenizer reads from tokenizer_config.json: name there, name in tokenizer.json, and
+# default if tokenizer_config.json lacks it.
 NORMALIZER_KEYS = (
     ("do_lower_case", "lowercase", True),
     ("strip_accents", "strip_accents", None),
     ("tokenize_chinese_chars", "handle_chinese_chars", True),
 )
-ADDED_KEYS = {  # settings that add tokens, and how they are written
+ADDED_KEYS = {  # settings that add tokens, and their types
     "added_tokens_decoder": (dict,),
     "extra_special_tokens": (list, dict),
     "additional_special_tokens": (list,),
     "model_specific_special_tokens": (dict,),
 }
-GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these take tokenizer.json as it is
-OTHER_CLASSES = ("BertJapaneseTokenizer",)  # these find words by means of other libraries
+GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # use tokenizer.json as it is
+OTHER_CLASSES = ("BertJapaneseTokenizer",)  # split words with other libraries
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def bert_backend(
     ids: dict[str, int], *, lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool = True
 ) -> tokenizers.Tokenizer:
-    """BERT's tokenizer over a vocabulary; the settings are those of `tokenizers.normalizers.BertNormalizer`."""
+    """Create BERT's tokenizer for a vocabulary; the settings are those of `tokenizers.normalizers.BertNormalizer`."""
     backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True, lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars
@@ -54,16 +55,16 @@ def bert_backend(
 
 
 def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
-    """Open a folder, a tokenizer.json or a vocab.txt; `lowercase`, where given, overrides what the files say."""
+    """Open a folder, a tokenizer.json or a vocab.txt; `lowercase` overrides the files unless it is None."""
     if path.is_dir():
         found = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
         if not found:
-            raise FileNotFoundError(f"{path}: neither tokenizer.json nor vocab.txt is there")
+            raise FileNotFoundError(f"{path}: no tokenizer.json and no vocab.txt there")
         path = found[0]
     elif not path.is_file():
         raise FileNotFoundError(f"{path}: no such file or folder")
     config_path = path.with_name("tokenizer_config.json")
-    config = _checked_config(config_path, read_json(config_path)) if config_path.is_file() else {}
+    config = _check_config(config_path, read_json(config_path)) if config_path.is_file() else {}
     config = _with_legacy(config_path, config)
     _check_names(path, config)
     if lowercase is not None:
@@ -72,7 +73,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for number, token in _added_tokens(config_path, config):
         if number is not None or token.content not in known:
-            backend.add_tokens([token])  # which takes over its flags where the token is there already
+            backend.add_tokens([token])  # replaces the flags of a known token
         if number is not None and number != (own := backend.token_to_id(token.content)):
             raise ValueError(
                 f"{path}: {token.content} has id {own}, but {number} in added_tokens_decoder of tokenizer_config.json "
@@ -84,7 +85,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
 def _read_vocab_txt(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     if "do_lower_case" not in config:
         raise ValueError(
-            f"{path}: nothing says whether this vocabulary is lowercased; "
+            f"{path}: no file states whether this vocabulary is lowercased; "
             "give lowercase=True for an uncased one, lowercase=False for a cased one, or write "
             '{"do_lower_case": true} or false into tokenizer_config.json beside it'
         )
@@ -92,14 +93,13 @@ def _read_vocab_txt(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
     return bert_backend(read_vocab(path), **normalizer)
 
 
-def _checked_config(path: Path, config: Any) -> dict[str, Any]:
-    """What tokenizer_config.json holds, if it is an object whose normalizer settings are true, false or, where that
-    means something, null."""
+def _check_config(path: Path, config: Any) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json. Raises ValueError unless it is an object with valid types."""
     if not isinstance(config, dict):
-        raise ValueError(f"{path}: an object with the tokenizer's settings expected, {type(config).__name__} found")
+        raise ValueError(f"{path}: expected an object with the tokenizer's settings, got {type(config).__name__}")
     for key, _, default in NORMALIZER_KEYS:
         if type(config.get(key, default)) not in (bool, type(default)):
-            raise ValueError(f"{path}: {key} is {config[key]!r}; true or false expected")
+            raise ValueError(f"{path}: {key} is {config[key]!r}; expected true or false")
     _check_added(path, config)
     return config
 
@@ -108,23 +108,23 @@ def _check_added(path: Path, config: Mapping[str, Any]) -> None:
     for key, kinds in ADDED_KEYS.items():
         if config.get(key) is not None and not isinstance(config[key], kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)
-            raise ValueError(f"{path}: {key} is {str(config[key])[:60]!r}; {expected} expected")
+            raise ValueError(f"{path}: {key} is {str(config[key])[:60]!r}; expected {expected}")
 
 
 def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Settings with what older folders say in files of their own, which an added_tokens_decoder makes void."""
+    """Add the settings that older folders hold in separate files; an added_tokens_decoder overrides these."""
     if "added_tokens_decoder" in config:
         return config
     map_path, added_path = path.with_name("special_tokens_map.json"), path.with_name("added_tokens.json")
     named, added = _object_or_none(map_path), _object_or_none(added_path)
     _check_added(map_path, named)
-    _ = _special_tokens(map_path, named)  # refuses what is no token, with the name of this file
+    _ = _special_tokens(map_path, named)  # raises an error with the name of this file
     for token, number in added.items():
         if type(number) is not int:
-            raise ValueError(f"{added_path}: the id of {token!r} is {number!r}; a whole number expected")
+            raise ValueError(f"{added_path}: the id of {token!r} is {number!r}; expected a whole number")
     if len({*added.values()}) < len(added):
         raise ValueError(f"{added_path}: two of its tokens have the same id")
-    # To transformers 5 a token of added_tokens.json that the map calls additional is an ordinary one.
+    # transformers 5 treats tokens of added_tokens.json that the map calls additional as ordinary ones.
     known = config | {name: value for name, value in named.items() if name != "additional_special_tokens"}
     specials = {*SPECIAL_TOKENS, *(token.content for token in _special_tokens(path, known))}
     config |= named
@@ -136,31 +136,33 @@ def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object_or_none(path: Path) -> dict[str, Any]:
-    """What a JSON file holds; nothing where there is none. Raises ValueError unless it is an object."""
+    """Read a JSON object; an empty one if the file is absent. Raises ValueError for other JSON values."""
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: an object expected, {type(found).__name__} found")
+        raise ValueError(f"{path}: expected an object, got {type(found).__name__}")
     return found
 
 
 def _check_names(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse what would give other ids: special tokens with other names, words that other libraries find."""
+    """Raise ValueError for special tokens with other names and for word rules of other libraries."""
     for name, expected in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
         given = config.get(name)
         content = given.get("content") if isinstance(given, dict) else given
         if content not in (None, expected):
             raise ValueError(
                 f"{path}: its {name} is {content!r} (tokenizer_config.json or special_tokens_map.json beside "
-                f"it); BERT's is {expected}"
+                f"it); expected {expected}, as in BERT"
             )
     if config.get("tokenizer_class") in OTHER_CLASSES:
-        raise ValueError(f"{path}: made for {config['tokenizer_class']}, which is no WordPiece of plain text")
+        raise ValueError(
+            f"{path}: made for {config['tokenizer_class']}, which is not supported; expected WordPiece of plain text"
+        )
 
 
 def _added_tokens(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[int | None, AddedToken]]:
-    """Tokens beside the vocabulary, in the order in which transformers adds them: first those whose ids are said.
+    """Yield the added tokens in the order in which transformers adds them: first those with ids.
 
-    Raises ValueError, naming `path`, for what is no token.
+    Raises ValueError with `path` for values that are no tokens.
     """
     numbered = {
         number: _added_token(path, value) for number, value in (config.get("added_tokens_decoder") or {}).items()
@@ -174,7 +176,7 @@ def _added_tokens(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[int |
 
 
 def _special_tokens(path: Path, config: Mapping[str, Any]) -> list[AddedToken]:
-    """Special tokens that are named beside BERT's own."""
+    """Collect the special tokens besides BERT's own."""
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     named = [value for name, value in config.items() if name.endswith("_token") and isinstance(value, str | dict)]
     named += extra.values() if isinstance(extra, dict) else extra
@@ -190,82 +192,95 @@ def _added_token(path: Path, value: Any, special: bool = False) -> AddedToken:
     if special:
         flags = {"normalized": False} | flags | {"special": True}
     if not isinstance(value, str) or not value or not all(isinstance(flag, bool) for flag in flags.values()):
-        raise ValueError(
-            f"{path}: {value!r} stands for an added token; a text, or an object with its content, expected"
-        )
+        raise ValueError(f"{path}: an added token is {value!r}; expected a text, or an object with its content")
     return AddedToken(value, **flags)
 
 
 def read_vocab(path: Path) -> dict[str, int]:
-    """Read a vocab.txt, one token a line in id order; ValueError names the line of what is wrong."""
+    """Read a vocab.txt, one token per line in id order. Raises ValueError with the line of an error."""
     data = path.read_bytes()
     if data.startswith(codecs.BOM_UTF8):
-        raise ValueError(f"{path}: begins with a byte order mark, which would be part of the first token; remove it")
+        raise ValueError(f"{path}: starts with a byte order mark, which would belong to the first token; remove it")
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        place = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {place}: not UTF-8 (byte {data[error.start]:#04x})") from None
+        number = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {number}: not UTF-8 (byte {data[error.start]:#04x})") from None
     if lines[-1] == "":
         lines.pop()
     if not lines:
-        raise ValueError(f"{path}: empty; a vocabulary has one token a line, {' '.join(SPECIAL_TOKENS)} among them")
+        raise ValueError(f"{path}: empty; a vocabulary has one token per line, {' '.join(SPECIAL_TOKENS)} among them")
     ids: dict[str, int] = {}
     for number, line in enumerate(lines):
         token = line.rstrip()
         if not token:
             raise ValueError(f"{path}, line {number + 1}: empty line; ids count lines, so every line is a token")
         if token in ids:
-            raise ValueError(f"{path}, line {number + 1}: {token} stands in line {ids[token] + 1} already")
+            raise ValueError(f"{path}, line {number + 1}: {token} is also in line {ids[token] + 1}")
         ids[token] = number
     return ids
 
 
 def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     description = read_json(path)
+    _check_ids(path, description)
     normalizer = description.get("normalizer") if isinstance(description, dict) else None
-    # Whether transformers takes no more than the vocabulary from the file, and builds BERT's own tokenizer around it.
+    # If so, transformers takes only the vocabulary from the file and builds BERT's own tokenizer around it.
     rebuilt = config.get("tokenizer_class") not in GENERIC_CLASSES and (
         "tokenizer_class" in config or path.with_name("config.json").is_file()
     )
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         normalizer.setdefault("strip_accents", None)
         if absent := [name for _, name, _ in NORMALIZER_KEYS if name not in normalizer]:
-            raise ValueError(f"{path}: its BertNormalizer does not say {', '.join(absent)}")
-        _settle_normalizer(path, normalizer, config, rebuilt)
+            raise ValueError(f"{path}: its BertNormalizer lacks {', '.join(absent)}")
+        _update_normalizer(path, normalizer, config, rebuilt)
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(description))
-    except Exception as error:  # `tokenizers` raises nothing more exact
+    except Exception as error:  # `tokenizers` raises nothing more specific
         raise ValueError(f"{path}: `tokenizers` cannot read it ({error})") from None
     if not isinstance(backend.model, models.WordPiece):
-        raise ValueError(f"{path}: a {type(backend.model).__name__} tokenizer; BERT's are WordPiece")
+        raise ValueError(f"{path}: a {type(backend.model).__name__} tokenizer; expected WordPiece, as in BERT")
     if backend.model.continuing_subword_prefix != CONTINUATION:
         found = backend.model.continuing_subword_prefix
-        raise ValueError(f"{path}: pieces inside a word begin with {found!r}; BERT's begin with {CONTINUATION!r}")
-    if rebuilt and (part := _non_bert_component(backend)):
+        raise ValueError(f"{path}: tokens inside a word start with {found!r}; expected {CONTINUATION!r}, as in BERT")
+    if rebuilt and (component := _non_bert_component(backend)):
         raise ValueError(
-            f"{path}: its {part} is not BERT's, but transformers puts BERT's in its place here; if it is right, write "
+            f"{path}: its {component} differs from BERT's, which transformers uses instead; if it is right, write "
             f'"tokenizer_class": "{GENERIC_CLASSES[0]}" into tokenizer_config.json'
         )
     return backend
 
 
+def _check_ids(path: Path, description: Any) -> None:
+    """Raise ValueError for an id above the number of tokens; `tokenizers` takes memory per id, not per token."""
+    model = description.get("model") if isinstance(description, dict) else None
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, dict):
+        return  # reported by `tokenizers`
+    added = description.get("added_tokens")
+    added = [token for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    ids = [*vocab.items(), *((token.get("content"), token.get("id")) for token in added)]
+    for token, number in ids:
+        if isinstance(number, int) and number >= len(ids):
+            raise ValueError(f"{path}: {token} has id {number} among {len(ids)} tokens; ids count from 0 in steps of 1")
+
+
 def _non_bert_component(backend: tokenizers.Tokenizer) -> str | None:
-    """The first part of a tokenizer that is not as in BERT's, whose normalizer's settings may be any."""
+    """Find the first component of a tokenizer that differs from BERT's with the same normalizer settings."""
     description = json.loads(backend.to_str())
     model, normalizer = description["model"], description["normalizer"] or {}
     settings: dict[str, Any] = {name: normalizer.get(name, default) for _, name, default in NORMALIZER_KEYS}
     berts = json.loads(bert_backend({}, **settings).to_str())
-    parts = {part: description[part] == berts[part] for part in ("normalizer", "pre_tokenizer")}
-    parts |= {part: model[part] == berts["model"][part] for part in ("unk_token", "max_input_chars_per_word")}
-    return next((part for part, same in parts.items() if not same), None)
+    equal = {name: description[name] == berts[name] for name in ("normalizer", "pre_tokenizer")}
+    equal |= {name: model[name] == berts["model"][name] for name in ("unk_token", "max_input_chars_per_word")}
+    return next((name for name, same in equal.items() if not same), None)
 
 
-def _settle_normalizer(path: Path, normalizer: dict[str, Any], config: Mapping[str, Any], rebuilt: bool) -> None:
-    """Take over what tokenizer_config.json says, as transformers does; refuse files that mean different text.
+def _update_normalizer(path: Path, normalizer: dict[str, Any], config: Mapping[str, Any], rebuilt: bool) -> None:
+    """Apply the settings of tokenizer_config.json, as transformers does. Raises ValueError for a contradiction.
 
-    transformers fills in its defaults where tokenizer_config.json is silent, even against tokenizer.json. Nobody
-    wants that, and to part from it in silence would give other ids than transformers: so it is an error.
+    transformers fills in its defaults for settings that tokenizer_config.json lacks, even against tokenizer.json. To
+    ignore these defaults would silently give other ids than transformers: so a difference is an error.
     """
     stated = {name: config[key] for key, name, _ in NORMALIZER_KEYS if key in config}
     assumed = {name: config.get(key, default) for key, name, default in NORMALIZER_KEYS}
@@ -280,13 +295,13 @@ def _settle_normalizer(path: Path, normalizer: dict[str, Any], config: Mapping[s
 
 
 def _effective(normalizer: Mapping[str, Any]) -> dict[str, Any]:
-    """A BertNormalizer's settings with strip_accents settled: None follows lowercase."""
+    """Return the settings of a BertNormalizer with strip_accents resolved: None follows lowercase."""
     strip = normalizer["strip_accents"]
     return dict(normalizer) | {"strip_accents": normalizer["lowercase"] if strip is None else strip}
 
 
-def canonical_form(backend: tokenizers.Tokenizer) -> dict[str, Any]:
-    """The parts of a tokenizer that decide ids, in one canonical form however they were stored."""
+def canonical_description(backend: tokenizers.Tokenizer) -> dict[str, Any]:
+    """Return the components that decide ids, the same however they were stored."""
     description = json.loads(backend.to_str())
     normalizer = description["normalizer"]
     if normalizer is not None and normalizer["type"] == "BertNormalizer":
@@ -301,7 +316,7 @@ def canonical_form(backend: tokenizers.Tokenizer) -> dict[str, Any]:
 
 def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
     """Check a tokenizer, add what BERT's have beyond the vocabulary, and return its tokens in id order."""
-    backend.no_truncation()  # some folders carry one model's limits, which are the caller's business
+    backend.no_truncation()  # the limits of some model, which the caller decides
     backend.no_padding()
     ids = backend.get_vocab()
     missing = [token for token in SPECIAL_TOKENS if token not in ids]
@@ -311,7 +326,7 @@ def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
     for number, token in enumerate(tokens):
         if ids[token] != number:
             raise ValueError(
-                f"{source}: {token} has id {ids[token]}, id {number} is missing; ids count from 0 in steps"
+                f"{source}: {token} has id {ids[token]}, but id {number} is missing; ids count from 0 in steps of 1"
             )
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     backend.add_special_tokens([token for token in SPECIAL_TOKENS if token not in known])
@@ -323,7 +338,9 @@ def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
         )
     empty = backend.encode("", "")
     if (empty.tokens, empty.type_ids) != (["[CLS]", "[SEP]", "[SEP]"], [0, 0, 1]):
-        raise ValueError(f"{source}: joins a pair as {' '.join(empty.tokens)}; BERT's is [CLS] A [SEP] B [SEP]")
+        raise ValueError(
+            f"{source}: joins a pair as {' '.join(empty.tokens)}; expected [CLS] A [SEP] B [SEP], as in BERT"
+        )
     return tokens
 
 
@@ -336,7 +353,7 @@ def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: list[str],
     else:
         config["tokenizer_class"] = "BertTokenizer"
         config |= {key: description["normalizer"][name] for key, name, _ in NORMALIZER_KEYS}
-    # BertTokenizer takes the vocabulary from tokenizer.json, and tokens beyond it from here.
+    # BertTokenizer takes the vocabulary from tokenizer.json, and added tokens from here.
     config["added_tokens_decoder"] = {
         str(token["id"]): {key: value for key, value in token.items() if key != "id"}
         for token in description["added_tokens"]

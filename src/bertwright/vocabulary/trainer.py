@@ -1,4 +1,4 @@
-"""WordPiece vocabularies: from texts to counted words, from these to tokens, and how good the tokens are."""
+"""Training of WordPiece vocabularies: from word counts to tokens, and their statistics."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from bertwright.settings import check_minimum
 from bertwright.vocabulary import word_counts
 from bertwright.vocabulary.merges import Criterion, make_trainer
 from bertwright.vocabulary.tokenizer import Tokenizer, flat_backend, flat_ids
@@ -19,63 +20,63 @@ from bertwright.vocabulary.tokenizer_io import CONTINUATION, MAX_WORD_LENGTH, SP
 from bertwright.vocabulary.word_counts import WordCounts, WordRules
 
 ASCII = [chr(code) for code in range(0x21, 0x7F)]
-PROGRESS_EVERY = 1000  # tokens between two reports of progress
-MAX_DIACRITIC_SHARE = 0.01  # of a text's chunks, above which stripping accents is refused where it was not asked for
+PROGRESS_EVERY = 1000  # tokens between two calls of `progress`
+MAX_DIACRITIC_SHARE = 0.01  # of a text's chunks; above it, accents are not stripped by default
 
 
 @dataclass(frozen=True)
 class VocabularySettings:
-    """What a vocabulary is learned with."""
+    """Settings by which a vocabulary is learned."""
 
     size: int = 30_000
     """Tokens in all, special tokens and single characters included (paper, section 3: a 30,000 token vocabulary).
-    A corpus too small for that many gives fewer."""
+    A small corpus may give fewer."""
 
     lowercase: bool = True
     """Lowercase all text (an uncased model), as the paper does for all tasks but named entities (section 5.3)."""
 
     strip_accents: bool | None = None
-    """Remove accents (é becomes e). Unset, it follows `lowercase` as in BERT. Never for Korean, Japanese, Indic or Thai
-    text, where it takes letters apart: such text is refused until this is set."""
+    """Remove accents (é becomes e). Unset, it follows `lowercase` as in BERT. Korean, Japanese, Indic and Thai letters
+    would be taken apart: for such text the setting is required."""
 
     criterion: Literal["likelihood", "bpe"] = "likelihood"
-    """Which pair of pieces is joined next. "likelihood": f(ab) / (f(a) f(b)), as WordPiece does (Schuster and Nakajima
+    """Which pair of tokens is merged next. "likelihood": f(ab) / (f(a) f(b)), as WordPiece does (Schuster and Nakajima
     2012), among pairs above a falling frequency floor. "bpe": the most frequent pair."""
 
     min_frequency: int = 5
-    """A pair of pieces that meets more rarely is never joined: a model cannot learn what a token means from fewer."""
+    """Minimum frequency of a pair to be merged: a model cannot learn what a token means from fewer occurrences."""
 
     character_coverage: float = 0.9999
-    """Share of the text's characters that get a token of their own, beginning with the most frequent; printable ASCII
+    """Share of the text's characters that get a token of their own, starting with the most frequent; printable ASCII
     always does. A word with any other character is [UNK]: at 0.9999 about one word in 3,000."""
 
     max_characters: int = 6_000
-    """At most so many characters besides ASCII, whatever `character_coverage` asks. English needs about 100, Korean
+    """Maximum of characters besides ASCII, whatever `character_coverage` requires. English needs about 100, Korean
     2,700, Chinese 6,000; most take two tokens, one at the start of a word and one inside."""
 
     drop_unused: bool = True
-    """Drop learned pieces that cutting up the corpus never uses (the tokenizer takes the longest match, so many steps
-    on the way to a long piece are never seen), and learn others in their place."""
+    """Replace learned tokens that never occur in the tokenized corpus by others. The tokenizer takes the longest match,
+    so that
+    intermediate tokens may never occur."""
 
     max_words: int = 2_000_000
-    """Distinct words held at most; learning from so many takes 1.6 GB. Above, the rarest are dropped, and reported."""
+    """Maximum of distinct words in memory; the default takes 1.6 GB. The rarest beyond it are dropped, and reported."""
 
     def __post_init__(self) -> None:
-        for name in ("size", "min_frequency", "max_characters", "max_words"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_minimum(self, 1, "size", "min_frequency", "max_characters", "max_words")
         if not 0 < self.character_coverage <= 1:
-            raise ValueError(f"character_coverage is {self.character_coverage}; it is a share, above 0 and at most 1")
+            raise ValueError(f"character_coverage is {self.character_coverage}; expected a share above 0 and up to 1")
 
     @property
     def strips_accents(self) -> bool:
+        """`strip_accents` with its default resolved."""
         return self.lowercase if self.strip_accents is None else self.strip_accents
 
 
-def count_words(
+def count_corpus_words(
     texts: Iterable[str], settings: VocabularySettings, progress: Callable[[int], None] | None = None
 ) -> WordCounts:
-    """Count the words of texts; `progress` is told the UTF-8 bytes done since it was last told."""
+    """Count the words of texts with the settings of a vocabulary; see `word_counts.count_words`."""
     return word_counts.count_words(
         texts,
         lowercase=settings.lowercase,
@@ -86,60 +87,62 @@ def count_words(
 
 
 def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[int], None] | None = None) -> list[str]:
-    """Learn a vocabulary: special tokens, then single characters, then pieces in the order in which they were learned.
+    """Learn a vocabulary: special tokens, single characters, then longer tokens in the order of learning.
 
-    `progress` is told the pieces learned since it was last told. There are fewer than `size` tokens where no pair of
-    pieces is left that meets `min_frequency` times.
+    `progress` receives the number of tokens learned since its last call. The result has fewer than `size` tokens if no
+    pair is left with `min_frequency` occurrences.
 
-    Raises ValueError for no words, for a size without room for the alphabet, and for text that stripping accents
-    would mutilate.
+    Raises ValueError for no words, for a size below that of the alphabet, and for text that stripping accents would
+    mutilate.
     """
     if not counts.words:
         raise ValueError(
             f"no words to learn from: {counts.too_long:,} longer than {MAX_WORD_LENGTH} characters, {counts.pruned:,} "
-            "dropped to hold to max_words; whatever else the corpus has is white space"
+            "dropped because of max_words; the rest of the corpus is white space"
         )
-    _refuse_mutilation(counts, settings)
+    _check_diacritics(counts, settings)
     characters = alphabet(counts, settings)
     start = [*SPECIAL_TOKENS, *_character_tokens(characters, settings)]
-    room = settings.size - len(start)
-    if room < 0:
+    max_learned = settings.size - len(start)
+    if max_learned < 0:
         raise ValueError(
             f"size is {settings.size}, but {len(SPECIAL_TOKENS)} special tokens and an alphabet of {len(characters)} "
             f"characters, most of them both at the start of a word and inside, take {len(start)}; raise size, or "
             "lower character_coverage or max_characters"
         )
     criterion = Criterion(settings.criterion == "likelihood", settings.min_frequency)
-    pieces = make_trainer(counts.words, frozenset(characters), criterion)
+    trainer = make_trainer(counts.words, frozenset(characters), criterion)
     learned: list[str] = []
-    kept: list[str] = []
+    used: list[str] = []
     more = [""]
-    while more and len(kept) < room:
-        more = pieces.advance(min(PROGRESS_EVERY, room - len(kept)))
+    while more and len(used) < max_learned:
+        more = trainer.advance(min(PROGRESS_EVERY, max_learned - len(used)))
         learned += more
-        kept += more
+        used += more
         if progress is not None:
             progress(len(more))
-        if settings.drop_unused and (not more or len(kept) == room):
-            # All that was ever learned is looked at: a piece unused so far may serve where another one went.
-            used = token_counts([*start, *learned], counts)[len(start) :]
-            kept = [piece for piece, count in zip(learned, used, strict=True) if count]
-    return [*start, *kept[:room]]
+        if settings.drop_unused and (not more or len(used) == max_learned):
+            # Tokens that were dropped before are counted again: they may replace others that are dropped now.
+            frequencies = token_counts([*start, *learned], counts)[len(start) :]
+            used = [token for token, count in zip(learned, frequencies, strict=True) if count]
+    return [*start, *used[:max_learned]]
 
 
-def _refuse_mutilation(counts: WordCounts, settings: VocabularySettings) -> None:
-    share = counts.accents_are_letters / max(counts.chunks, 1)
+def _check_diacritics(counts: WordCounts, settings: VocabularySettings) -> None:
+    share = counts.letters_with_diacritics / max(counts.chunks, 1)
     if settings.strip_accents is None and settings.strips_accents and share > MAX_DIACRITIC_SHARE:
         raise ValueError(
             f"{share:.0%} of the text is Korean, Japanese, Indic or Thai; lowercase=True strips accents as well, which "
-            "takes such letters apart (한 becomes three jamo, が becomes か); set strip_accents=False to keep them, or "
-            "lowercase=False, or strip_accents=True to do it all the same"
+            "takes such letters apart (한 becomes three jamo, が becomes か); set strip_accents=False to preserve them, or "
+            "lowercase=False, or strip_accents=True to strip them anyway"
         )
 
 
 def alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
-    """The characters that get tokens: printable ASCII, then others by frequency, both as far as normalization leaves
-    them, up to the coverage or number set."""
+    """Choose the characters that get tokens: printable ASCII, then others by frequency up to the limits set.
+
+    Characters that normalization changes are excluded.
+    """
     rules = WordRules(settings.lowercase, settings.strip_accents)
     frequency = counts.characters()
     ascii_left = [c for c in ASCII if list(rules.words([c])) == [[c]]]
@@ -154,55 +157,55 @@ def alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
 
 
 def _character_tokens(characters: Sequence[str], settings: VocabularySettings) -> list[str]:
-    """Every character at the start of a word, and inside one unless it is always a word of its own."""
+    """Return the tokens of characters: each at the start of a word and, unless it is always a word, inside one."""
     rules = WordRules(settings.lowercase, settings.strip_accents)
     return [*characters, *(CONTINUATION + c for c in characters if not rules.stands_alone(c))]
 
 
 def token_counts(tokens: Sequence[str], counts: WordCounts) -> npt.NDArray[np.int64]:
-    """How often each token occurs when the counted words are cut up, longest match first."""
-    ids, word_of = _cut(tokens, counts)
+    """Count the occurrences of each token in the counted words, by longest match."""
+    ids, word_of = _tokenize_words(tokens, counts)
     occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
     used = np.zeros(len(tokens), dtype=np.int64)
     np.add.at(used, ids, occurrences[word_of])
     return used
 
 
-def _cut(tokens: Sequence[str], counts: WordCounts) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Ids of all counted words, end to end, and the number of the word that each id is from."""
+def _tokenize_words(tokens: Sequence[str], counts: WordCounts) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Tokenize all counted words; returns their ids, end to end, and the word number of each id."""
     ids = {token: number for number, token in enumerate(tokens)}
     backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # words are normalized, and words, already
-    rows = flat_ids(flat_backend(backend.to_str()), list(counts.words))
-    return rows.ids, np.repeat(np.arange(len(rows)), np.diff(rows.offsets))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # words are normalized and split already
+    encoded = flat_ids(flat_backend(backend.to_str()), list(counts.words))
+    return encoded.ids, np.repeat(np.arange(len(encoded)), np.diff(encoded.offsets))
 
 
 class VocabularyReport(NamedTuple):
-    """How a vocabulary fits the words that it was learned from."""
+    """Statistics of a vocabulary on the words that it was learned from."""
 
     tokens: int
-    characters: int  # that have a token of their own
+    characters: int  # with a token of their own
     character_coverage: float  # their share of the text
     fertility: float  # tokens per word
     unknown: float  # share of words that are [UNK]
-    whole_word_mask: float  # share of words that are one token, not [UNK]
-    unused: int  # tokens, special ones aside, that never occur in the text
-    pruned: float  # share of words left out of counting to bound memory
+    whole_words: float  # share of words that are one token, not [UNK]
+    unused: int  # tokens besides the special ones that never occur in the text
+    pruned: float  # share of words dropped while counting to bound memory
     longest: tuple[str, ...]
-    last: tuple[str, ...]  # learned last: the rarest. Are these still words?
+    last: tuple[str, ...]  # learned last: the rarest
 
 
 def vocabulary_stats(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> VocabularyReport:
-    """Figures of a vocabulary on counted words."""
-    ids, word_of = _cut(tokens, counts)
+    """Compute statistics of a vocabulary on counted words."""
+    ids, word_of = _tokenize_words(tokens, counts)
     occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
     lengths = np.bincount(word_of, minlength=len(occurrences))
     unknown = np.zeros(len(occurrences), dtype=bool)
     unknown[word_of[ids == tokens.index("[UNK]")]] = True
     words = occurrences.sum()
-    used = np.bincount(ids, minlength=len(tokens)).tolist()  # by how many different words
+    used = np.bincount(ids, minlength=len(tokens)).tolist()  # by how many distinct words
     known = {token.removeprefix(CONTINUATION) for token in tokens}
-    pieces = [token for token in tokens if token not in SPECIAL_TOKENS]
+    regular = [token for token in tokens if token not in SPECIAL_TOKENS]
     frequency = counts.characters()
     covered = sum(count for character, count in frequency.items() if character in known)
     return VocabularyReport(
@@ -211,10 +214,10 @@ def vocabulary_stats(tokens: Sequence[str], counts: WordCounts, examples: int = 
         character_coverage=covered / frequency.total(),
         fertility=float((lengths * occurrences).sum() / words),
         unknown=float((occurrences[unknown].sum() + counts.too_long) / (words + counts.too_long)),
-        whole_word_mask=float(occurrences[(lengths == 1) & ~unknown].sum() / words),
+        whole_words=float(occurrences[(lengths == 1) & ~unknown].sum() / words),
         unused=sum(not count for token, count in zip(tokens, used, strict=True) if token not in SPECIAL_TOKENS),
         pruned=counts.pruned / counts.total,
-        longest=tuple(sorted(pieces, key=lambda piece: (-len(piece.removeprefix(CONTINUATION)), piece))[:examples]),
+        longest=tuple(sorted(regular, key=lambda token: (-len(token.removeprefix(CONTINUATION)), token))[:examples]),
         last=tuple(tokens[-examples:]),
     )
 
