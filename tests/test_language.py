@@ -28,8 +28,6 @@ NOT_CONVERTED = """
 src/bertwright/estimators.py
 src/bertwright/commands/fill_mask.py
 src/bertwright/commands/evaluate.py
-src/bertwright/commands/glue_submission.py
-src/bertwright/commands/output_paths.py
 src/bertwright/commands/predict.py
 src/bertwright/commands/finetune/*
 src/bertwright/commands/grid/*
@@ -56,6 +54,7 @@ docs/glossary.md
 tests/commands/test_convert.py
 tests/commands/test_embed.py
 tests/commands/test_fill_mask.py
+tests/commands/test_glue_submission.py
 tests/commands/test_info.py
 tests/commands/test_prepare.py
 tests/commands/test_survey_command.py

@@ -130,7 +130,7 @@ def test_a_place_for_scores_is_tried_before_the_work(
 ) -> None:
     monkeypatch.setattr(evaluating, "load", lambda *_: pytest.fail("began before the place was tried"))
     (tmp_path / "s.json").touch()
-    for place, message in ((Path("/sys/s.json"), "denied|Read-only"), (tmp_path / "s.json", "is there already")):
+    for place, message in ((Path("/sys/s.json"), "denied|Read-only"), (tmp_path / "s.json", "already exists")):
         with pytest.raises((OSError, ValueError), match=message):
             evaluate(EvaluateSettings("model", ("a.tsv",), place, device=CPU), console)
 

@@ -1,7 +1,7 @@
-"""What gluebenchmark.com takes: a zip with the answers to GLUE's test files, checked before it is written.
+"""`bertwright glue-submission`: answer GLUE's test files, as a zip for gluebenchmark.com.
 
-The test files are read as GLUE publishes them: without labels, an index in front, and a header in each, also where the
-training file has none.
+The test files are read as GLUE publishes them: without labels, with an index column and a header, even if the training
+file has none.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from bertwright.training.loop import DivergedError
 
 @dataclass(frozen=True)
 class SubmissionFile:
-    """One file of a submission: NAME.tsv."""
+    """A file of a submission: NAME.tsv."""
 
     name: str
     task: str
-    """Whose model answers."""
+    """Its task; one model may answer several files."""
     files: tuple[str, ...]
-    """Where its questions may lie in GLUE's folder; the first that is there is read."""
+    """Its questions, as paths in GLUE's folder; the first that exists is read."""
     rows: int
-    """How many questions GLUE asks."""
+    """Number of questions."""
     texts: tuple[str, ...]
-    """The columns with the text, or with the pair."""
+    """Column of the text, or columns of the pair."""
     labels: tuple[str, ...]
-    """The words GLUE knows for an answer; empty: a number from 0 to 5."""
-    usual: str
-    """The most frequent answer of the training set; for numbers, the middle."""
+    """The answers that GLUE accepts; empty: numbers from 0 to 5."""
+    majority_answer: str
+    """The most frequent label of the training set; for numbers, the middle."""
     index: str = "index"
-    """The column that numbers the questions from 0."""
+    """Column with the number of the question, from 0."""
     names: tuple[str, ...] = ()
-    """What the hub's copy of the task calls the labels, where it has words of its own; in the same order."""
+    """The same labels in the hub's copy of the task, if they differ."""
 
 
 YES_NO = ("0", "1")
@@ -63,12 +63,12 @@ PAIR = ("sentence1", "sentence2")
 STRINGS, QUESTIONS = ("#1 String", "#2 String"), ("question1", "question2")
 MATCHED, MISMATCHED = ("MNLI/test_matched.tsv",), ("MNLI/test_mismatched.tsv",)
 DIAGNOSTIC = ("diagnostic/diagnostic.tsv", "diagnostic/AX.tsv", "AX/AX.tsv", "AX.tsv")
-SHEETS = (
+SUBMISSION_FILES = (
     SubmissionFile(
         "CoLA", "cola", ("CoLA/test.tsv",), 1_063, ("sentence",), YES_NO, "1", names=("unacceptable", "acceptable")
     ),
     SubmissionFile(
-        "SST-2", "sst2", ("SST-2/test.tsv",), 1_821, ("sentence",), YES_NO, "1", names=("negative", "pos_label")
+        "SST-2", "sst2", ("SST-2/test.tsv",), 1_821, ("sentence",), YES_NO, "1", names=("negative", "positive")
     ),
     SubmissionFile(
         "MRPC", "mrpc", ("MRPC/test.tsv",), 1_725, STRINGS, YES_NO, "1", names=("not_equivalent", "equivalent")
@@ -88,130 +88,127 @@ SHEETS = (
 
 @dataclass(frozen=True)
 class SubmissionSettings:
-    """Answer GLUE's test files with fine-tuned models, and pack the answers as gluebenchmark.com takes them."""
+    """Answer GLUE's test files with fine-tuned models, as a zip for gluebenchmark.com."""
 
     models: Positional[tuple[str, ...]]
-    """TASK=MODEL for each task: cola=runs/cola sst2=runs/sst2 mrpc=… stsb=… qqp=… mnli=… qnli=… rte=… wnli=…; a model
-    is a folder of a fine-tuned model, its run folder, or a hub name. mnli answers both MNLI files and the diagnostic
-    one (AX)."""
+    """TASK=MODEL per task: cola=runs/cola sst2=runs/sst2 mrpc=… stsb=… qqp=… mnli=… qnli=… rte=… wnli=…; a model is the
+    folder of a fine-tuned model, its run folder, or a hub name. mnli answers both MNLI files and the diagnostic file
+    (AX)."""
     data: Path
-    """GLUE's folder, with CoLA/test.tsv, MNLI/test_matched.tsv, diagnostic/diagnostic.tsv and so on as published."""
+    """GLUE's folder as published, with CoLA/test.tsv, MNLI/test_matched.tsv, diagnostic/diagnostic.tsv and so on."""
     output: Path
-    """The .zip to be made."""
+    """New .zip file."""
     fill_missing: bool = False
-    """Give the tasks without a model the most frequent answer of their training set: GLUE takes whole submissions only
-    (of WNLI, where nothing is learned, the paper submits just that: B.1)."""
+    """Answer tasks without a model by the most frequent label of their training set: GLUE accepts complete submissions
+    only (for WNLI the paper submits exactly that: B.1)."""
     ignore_row_count: bool = False
-    """Take test files that have not as many rows as GLUE's."""
+    """Accept test files with another number of rows than GLUE's."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
         if not self.models:
             raise ValueError("no model given; for example: cola=runs/cola mnli=runs/mnli")
         if self.output.suffix != ".zip":
-            raise ValueError(f"{self.output}: a submission is a .zip; name it so")
-        tasks = {sheet.task for sheet in SHEETS}
+            raise ValueError(f"{self.output}: expected a .zip, got {self.output.suffix or 'no suffix'}")
+        tasks = {file.task for file in SUBMISSION_FILES}
         for pair in self.models:
             name, equals, model = pair.partition("=")
             if not (equals and model):
-                raise ValueError(f"{pair!r}: TASK=MODEL expected, such as cola=runs/cola")
+                raise ValueError(f"{pair!r}: expected TASK=MODEL, such as cola=runs/cola")
             if name not in tasks:
                 raise ValueError(f'no task "{name}" in GLUE; {did_you_mean(name, tasks)}')
         if len(self.by_task) < len(self.models):
-            raise ValueError("a task is named twice; give each one model")
+            raise ValueError("a task is given twice; give each one model")
 
     @property
     def by_task(self) -> dict[str, str]:
-        """Each task's model."""
+        """Models by task."""
         return {name: model for name, _, model in (pair.partition("=") for pair in self.models)}
 
 
-class SheetQuestions(NamedTuple):
-    """What a sheet answers, found and checked."""
+class Questions(NamedTuple):
+    """The questions of one file of a submission, found and checked."""
 
-    sheet: SubmissionFile
+    file: SubmissionFile
     path: Path
     task: AnyTask
-    """The model's own, made to read that file."""
+    """The model's task, adapted to read that file."""
     rows: int
-    """How many there are."""
 
 
 def submission(settings: SubmissionSettings, console: Console | None = None) -> Path:
-    """Write the zip, whole or not at all, and show what was answered; returns its path.
+    """Write the zip atomically and print a summary of the answers; return its path.
 
-    Models, labels, files, indices and numbers of rows are checked before the first prediction, and so is the zip's
-    place. Raises ValueError for what GLUE would not take, and when the zip is there already.
+    Models, labels, files, indices and row counts are checked before the first prediction. Raises ValueError for
+    anything that GLUE would not accept, and if the zip exists.
     """
     console = console or make_console()
     check_absent(settings.output)
-    asked = [found for name, model in settings.by_task.items() for found in _questions(settings, name, model)]
+    questions = [found for name, model in settings.by_task.items() for found in _find_questions(settings, name, model)]
     for name, model in settings.by_task.items():
-        if other := _trained_like(model_folder(model), name):
-            notice(
-                console, f"{name}={model}: trained on columns as {other} has them, not {name}; is it the right model?"
-            )
+        if other := _find_other_task(model_folder(model), name):
+            notice(console, f"{name}={model}: trained on the columns of {other}, not of {name}; is it the right model?")
     answers: dict[str, list[str]] = {}
-    with new_file(settings.output) as part, execution_context(settings.device) as place:
+    with new_file(settings.output) as temporary, execution_context(settings.device) as context:
         for name, model in settings.by_task.items():
-            answers |= _answered(model, [one for one in asked if one.sheet.task == name], place, console)
-        missing = [sheet for sheet in SHEETS if sheet.name not in answers]
+            answers |= _answer(model, [one for one in questions if one.file.task == name], context, console)
+        missing = [file for file in SUBMISSION_FILES if file.name not in answers]
         if settings.fill_missing:
-            answers |= {sheet.name: [sheet.usual] * sheet.rows for sheet in missing}
-        answers = {sheet.name: answers[sheet.name] for sheet in SHEETS if sheet.name in answers}
-        write_zip(part, answers)
-    _show(settings, answers, [sheet.name for sheet in missing], console)
+            answers |= {file.name: [file.majority_answer] * file.rows for file in missing}
+        answers = {file.name: answers[file.name] for file in SUBMISSION_FILES if file.name in answers}
+        write_zip(temporary, answers)
+    _print_summary(settings, answers, [file.name for file in missing], console)
     return settings.output
 
 
 def write_zip(path: Path, answers: Mapping[str, Sequence[str]]) -> None:
-    """Write NAME.tsv for each sheet; equal answers make equal files."""
+    """Write NAME.tsv per file of the submission; equal answers give equal bytes."""
     with zipfile.ZipFile(path, "w") as archive:
-        for name, given in answers.items():
-            lines = ["index\tprediction", *(f"{number}\t{answer}" for number, answer in enumerate(given))]
-            entry = zipfile.ZipInfo(f"{name}.tsv")  # of 1980, whatever the day
-            entry.external_attr = 0o644 << 16  # else unzip makes a file that nobody may read
+        for name, predictions in answers.items():
+            lines = ["index\tprediction", *(f"{number}\t{answer}" for number, answer in enumerate(predictions))]
+            entry = zipfile.ZipInfo(f"{name}.tsv")  # always of 1980
+            entry.external_attr = 0o644 << 16  # without it unzip makes a file that nobody may read
             archive.writestr(entry, "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
 
 
-def _questions(settings: SubmissionSettings, name: str, model: str) -> list[SheetQuestions]:
-    """What a model is asked, found and checked. Raises ValueError where model or file is not GLUE's."""
+def _find_questions(settings: SubmissionSettings, name: str, model: str) -> list[Questions]:
+    """Return the questions for a model. Raises ValueError if the model or a file does not fit GLUE."""
     folder = model_folder(model)
     found = []
-    for sheet in (sheet for sheet in SHEETS if sheet.task == name):
-        task = _fitting(sheet, folder)
-        path = next((settings.data / file for file in sheet.files if (settings.data / file).is_file()), None)
+    for file in (file for file in SUBMISSION_FILES if file.task == name):
+        task = _read_matching_task(file, folder)
+        path = next((settings.data / name for name in file.files if (settings.data / name).is_file()), None)
         if path is None:
-            raise ValueError(f"{settings.data}: no {sheet.files[0]}; name the folder with GLUE's files as published")
-        rows = _checked_rows(sheet, path, settings.ignore_row_count)
-        first, *second = sheet.texts
-        reading = replace(task, text=first, text_pair=second[0] if second else None, header=True, quotes=False)
-        found.append(SheetQuestions(sheet, path, reading, rows))
+            raise ValueError(f"{settings.data}: no {file.files[0]}; name the folder with GLUE's files as published")
+        rows = _check_rows(file, path, settings.ignore_row_count)
+        first, *second = file.texts
+        adapted = replace(task, text=first, text_pair=second[0] if second else None, header=True, quotes=False)
+        found.append(Questions(file, path, adapted, rows))
     return found
 
 
-def _fitting(sheet: SubmissionFile, folder: Path) -> Classification | Regression:
-    """A model's task. Raises ValueError where it gives other answers than GLUE knows, or reads not as many texts."""
+def _read_matching_task(file: SubmissionFile, folder: Path) -> Classification | Regression:
+    """Read a model's task. Raises ValueError if its labels or its number of texts are not those of the file."""
     task = read_task(folder)
-    kind = Classification if sheet.labels else Regression
+    kind = Classification if file.labels else Regression
     labels = task.label_names if task else ()
-    known = {*labels} in ({*sheet.labels}, {*(sheet.names or sheet.labels)})
+    known = {*labels} in ({*file.labels}, {*(file.names or file.labels)})
     if not isinstance(task, Classification | Regression) or type(task) is not kind or not known:
-        expected = f"the labels {listed(sheet.labels)}" if sheet.labels else "a number"
+        expected = f"the labels {listed(file.labels)}" if file.labels else "a number"
         found = f"its task is {task.kind}" if task else "it was not fine-tuned on a task"
         having = f" with {listed(labels)}" if labels else ""
-        raise ValueError(f"{folder}: {sheet.task} asks for {expected}; {found}{having}")
-    told = (folder / TASK_FILE).is_file()  # a folder of transformers does not say how many texts it reads
-    if told and (task.text_pair is None) != (len(sheet.texts) == 1):
+        raise ValueError(f"{folder}: {file.task} expects {expected}; {found}{having}")
+    # A folder of transformers does not say how many texts it reads.
+    if (folder / TASK_FILE).is_file() and (task.text_pair is None) != (len(file.texts) == 1):
         read = "single texts" if task.text_pair is None else "pairs of texts"
-        raise ValueError(f"{folder}: fine-tuned on {read}, which {sheet.task} is not; fine-tune it on {sheet.task}")
+        raise ValueError(f"{folder}: fine-tuned on {read}, which {file.task} is not; fine-tune it on {file.task}")
     return task
 
 
-def _trained_like(folder: Path, name: str) -> str | None:
-    """Another task of GLUE whose columns and labels a model's training data had, where they were not this one's.
+def _find_other_task(folder: Path, name: str) -> str | None:
+    """Return another task of GLUE whose columns and labels the model was trained on, if they are not this one's.
 
-    Several tasks have the same labels, so that two models in each other's place would answer without a word.
+    Several tasks have the same labels, so exchanged models would answer without an error.
     """
 
     def columns(task: Any) -> tuple[str, str | None, str]:
@@ -220,79 +217,84 @@ def _trained_like(folder: Path, name: str) -> str | None:
     found = read_task(folder) if (folder / TASK_FILE).is_file() else None
     if found is None or columns(found) == columns(PRESETS[name].task):
         return None
-    alike = (sheet.task for sheet in SHEETS if {*sheet.labels} == {*found.label_names})
-    return next((other for other in alike if columns(PRESETS[other].task) == columns(found)), None)
+    tasks = (file.task for file in SUBMISSION_FILES if {*file.labels} == {*found.label_names})
+    return next((other for other in tasks if columns(PRESETS[other].task) == columns(found)), None)
 
 
-def _checked_rows(sheet: SubmissionFile, path: Path, ignore_row_count: bool) -> int:
-    """How many questions there are. Raises ValueError unless they are numbered from 0 on, and as many as GLUE asks."""
+def _check_rows(file: SubmissionFile, path: Path, ignore_row_count: bool) -> int:
+    """Return the number of questions. Raises ValueError unless they are numbered from 0 and as many as GLUE has."""
     rows = 0
-    columns = TableSchema((sheet.index, *sheet.texts), quotes=False, hint="is this GLUE's own file?")
-    for place, (index, *_) in read_rows(str(path), columns):
+    columns = TableSchema((file.index, *file.texts), quotes=False, hint="is this GLUE's own file?")
+    for location, (index, *_) in read_rows(str(path), columns):
         if index != str(rows):
-            raise ValueError(f"{place}: {sheet.index} {rows} expected, {index!r} found; is this GLUE's own file?")
+            raise ValueError(f"{location}: expected {file.index} {rows}, got {index!r}; is this GLUE's own file?")
         rows += 1
-    if rows != sheet.rows and not ignore_row_count:
+    if rows != file.rows and not ignore_row_count:
         raise ValueError(
-            f"{path}: {rows:,} rows, {sheet.rows:,} expected; is this GLUE's own file? --ignore-row-count takes it as it is"
+            f"{path}: expected {file.rows:,} rows, got {rows:,}; is this GLUE's own file? Pass --ignore-row-count to "
+            "use it as it is"
         )
     return rows
 
 
-def _answered(
-    model: str, asked: Sequence[SheetQuestions], place: ExecutionContext, console: Console
+def _answer(
+    model: str, questions: Sequence[Questions], context: ExecutionContext, console: Console
 ) -> dict[str, list[str]]:
-    """One model's answers, sheet by sheet, as GLUE writes them."""
-    bert = load(model, place.device, place.dtype)
+    """Return one model's answers in GLUE's words, by file."""
+    bert = load(model, context.device, context.dtype)
     assert isinstance(bert.model, EncoderForTask)
     answers: dict[str, list[str]] = {}
-    for sheet, path, task, rows in asked:
-        given = answers[sheet.name] = []
+    for file, path, task, rows in questions:
+        predictions = answers[file.name] = []
         truncated = 0
-        with item_progress(console, sheet.name, rows) as advance:
+        with item_progress(console, file.name, rows) as advance:
             try:
                 for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labelled=False)):
-                    given += [_written(one, sheet) for one in chunk.predictions]
+                    predictions += [_format_answer(one, file) for one in chunk.predictions]
                     truncated += chunk.truncated
                     advance(len(chunk.examples))
-            except DivergedError as error:  # numbers that are not finite: say whose
+            except DivergedError as error:  # numbers that are not finite: add the model's name
                 raise ValueError(f"{model}: {error}") from None
         if truncated:
             share = f"{truncated:,} of {rows:,} examples"
-            notice(console, f"{sheet.name}: {share} lose tokens; {model} reads {task.max_length} of each")
+            notice(console, f"{file.name}: {share} lose tokens; {model} reads {task.max_length} of each")
     return answers
 
 
-def _written(prediction: Any, sheet: SubmissionFile) -> str:
-    """A prediction in GLUE's words; a number within the scale of STS-B.
+def _format_answer(prediction: Any, file: SubmissionFile) -> str:
+    """Return a prediction in GLUE's words; a number within the scale of STS-B.
 
-    >>> [_written(number, SHEETS[3]) for number in (5.2, -0.0004, 3.14159)]
+    >>> [_format_answer(number, SUBMISSION_FILES[3]) for number in (5.2, -0.0004, 3.14159)]
     ['5.000', '0.000', '3.142']
     """
     if isinstance(prediction, float):
         return f"{min(max(prediction, 0.0), 5.0):.3f}"
-    words = dict(zip(sheet.names, sheet.labels, strict=False))
+    words = dict(zip(file.names, file.labels, strict=False))
     label: str = prediction.label
     return words.get(label, label)
 
 
-def _show(settings: SubmissionSettings, answers: Mapping[str, list[str]], missing: list[str], console: Console) -> None:
-    heading(console, f"{settings.output}: {len(answers)} of {len(SHEETS)} files")
+def _print_summary(
+    settings: SubmissionSettings, answers: Mapping[str, list[str]], missing: list[str], console: Console
+) -> None:
+    heading(console, f"{settings.output}: {len(answers)} of {len(SUBMISSION_FILES)} files")
     table = make_table("file", "rows", "answers")
-    for name, given in answers.items():
-        table.add_row(f"{name}.tsv", f"{len(given):,}", _told(given))
+    for name, predictions in answers.items():
+        table.add_row(f"{name}.tsv", f"{len(predictions):,}", _summarize(predictions))
     console.print(table)
     if missing and settings.fill_missing:
-        notice(console, f"no model, so the most frequent answer throughout: {', '.join(missing)}")
+        notice(console, f"no model, so the most frequent label throughout: {', '.join(missing)}")
     elif missing:
-        notice(console, f"missing: {', '.join(missing)}; GLUE takes all files only: give models, or --fill-missing")
+        notice(
+            console, f"missing: {', '.join(missing)}; GLUE accepts complete submissions: add models or --fill-missing"
+        )
     say(console, "upload it    https://gluebenchmark.com/submit")
 
 
-def _told(answers: Sequence[str]) -> str:
-    """What a sheet says, in short: a model that says the same of everything shows.
+def _summarize(answers: Sequence[str]) -> str:
+    """Return the shares of the answers, or the range of numbers: a model that always answers the same shows.
 
-    >>> _told(["1", "0", "1", "1"]), _told(["0.500", "4.500"])
+    >>> _summarize(["1", "0", "1", "1"]), _summarize(["0.500", "4.500"])
     ('1 75%, 0 25%', '0.50 to 4.50, mean 2.50')
     """
     if "." in answers[0]:

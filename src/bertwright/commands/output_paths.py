@@ -1,4 +1,4 @@
-"""What a name on the command line stands for, and where a result may go."""
+"""Names on the command line: where a vocabulary is, and where a result is written."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from bertwright.io.decoding import STDIN
 
 
 def vocabulary_folder(name: str) -> Path:
-    """A vocabulary's folder or file as it is; a run, or a name on the hub, stands for its model's."""
+    """Return a vocabulary's folder; a run and a name on the hub mean those of their model."""
     return Path(name) if Path(name).exists() and not is_run(Path(name)) else model_folder(name)
 
 
 def check_absent(path: Path) -> None:
-    """Raise ValueError where a result would take the place of something; before the work, not after it."""
+    """Raise ValueError if a result would replace something; called before the work, not after it."""
     if os.path.lexists(path):
-        raise ValueError(f"{path}: is there already; name another, or delete it")
+        raise ValueError(f"{path}: already exists; choose another path, or delete it")
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A path to write to that becomes `path`, whole or not at all; what cannot be written shows before the work.
+    """Yield a temporary path, which becomes `path` when the block ends.
 
-    Raises OSError for that, and ValueError where something is there already, or for the sign of standard output.
+    Raises OSError before the work if the file cannot be written, and ValueError if the path exists or is "-". If
+    another process has written the path in the meantime, the result is saved under another name, which the ValueError
+    states.
     """
     if path == Path(STDIN):
-        raise ValueError(f"{STDIN}: a file is written here, not standard output; name it")
+        raise ValueError(f"{STDIN}: expected the name of a file; this result is not written to standard output")
     check_absent(path)
-    with atomic_file(path) as part:
-        part.touch()
-        yield part
-        if os.path.lexists(path):  # somebody was quicker; what either has made stays
-            kept = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
-            part.rename(kept)
-            raise ValueError(f"{path}: was written by another process meanwhile; the result of this one is {kept}")
+    with atomic_file(path) as temporary:
+        temporary.touch()
+        yield temporary
+        if os.path.lexists(path):
+            other = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
+            temporary.rename(other)
+            raise ValueError(f"{path}: written by another process in the meantime; this result is in {other}")
