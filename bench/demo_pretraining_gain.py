@@ -57,7 +57,7 @@ def main() -> None:
                 )
                 finetune(settings, Console(quiet=True))
                 found[name].append(read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"])
-    counts = Counter(example.label for example in read_examples(task.make(), task, "dev"))
+    counts = Counter(example.label for example in read_examples(task.build_task(), task, "dev"))
     print(describe_machine(chosen.threads))
     print("\n| start | dev accuracy |\n|---|---:|")
     print(f"| most frequent label | {100 * max(counts.values()) / counts.total():.1f} |")

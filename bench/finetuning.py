@@ -130,7 +130,8 @@ def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.models.encoder import BertEncoder
     from bertwright.models.heads import EncoderForTask
     from bertwright.seeding import TaskStream, derive_key
-    from bertwright.tasks.task import TaskBatch, collate
+    from bertwright.tasks.collation import collate
+    from bertwright.tasks.task import TaskBatch
     from bertwright.training.loop import LossOutput, train_steps
     from bertwright.training.optimizer import AdamW
 

@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
 from bertwright.interop.huggingface import start_task_model
-from bertwright.tasks.collation import step_items
-from bertwright.tasks.task import Encoded, collate
+from bertwright.tasks.collation import collate, step_items
+from bertwright.tasks.task import Encoded
 from bertwright.tasks.task_io import TaskModel, save_task_folder
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -49,8 +49,8 @@ def items_of(encoded: Encoded) -> list[Item]:
 
 def theirs(settings: FinetuneSettings, folder: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Train with `transformers`; return the loss of each step and the final weights. `folder` gets the initial ones."""
-    read = read_examples(settings.task.make(), settings.task, "train")
-    task, tokenizer = settings.task.make().with_labels_of(read), Tokenizer.load(minilm())
+    read = read_examples(settings.task.build_task(), settings.task, "train")
+    task, tokenizer = settings.task.build_task().with_labels_of(read), Tokenizer.load(minilm())
     first = start_task_model(minilm(), task.head, settings.seed, dropout=0.0).model
     save_task_folder(folder, TaskModel(first, task), tokenizer)
     model = transformers.BertForTokenClassification.from_pretrained(folder).train()
@@ -73,7 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(chosen.task, "ours", 0, 1.0, 1e-4, MINILM, chosen.examples, 40, chosen.dtype)
         settings = settings_of(run, WORKS[chosen.task], chosen.data, Path(folder), chosen.threads)
-        read = read_examples(settings.task.make(), settings.task, "train")
+        read = read_examples(settings.task.build_task(), settings.task, "train")
         epochs = (chosen.steps - 0.5) * settings.batch_size / len(read)
         settings = replace(settings, dropout=0.0, epochs=epochs, log_every=1)
         ours(settings)

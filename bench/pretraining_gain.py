@@ -68,7 +68,7 @@ def unread(run: Run, data: Path) -> dict[str, float]:
     """Score the most frequent answer on the split that the table shows."""
     settings = settings_of(run._replace(examples=None, dev_examples=None), WORKS[run.task], data, Path(), 1)
     split = "test" if settings.task.test else "dev"
-    task = settings.task.make()
+    task = settings.task.build_task()
     train, examples = (read_examples(task, settings.task, name) for name in ("train", split))
     task = task.with_labels_of(train)
     if isinstance(task, Tagging):

@@ -129,10 +129,10 @@ def make_jobs(store: Path, model: Path, data: Path, folder: Path) -> dict[str, J
         "conll2003": Job(
             "finetune", ("--task", "conll2003", *conll, *tuning)
         ),
-        "stsb": Job(
+        "rte": Job(
             "finetune",
             (
-                "--task", "stsb", *files(glue / "STS-B/train.tsv", glue / "STS-B/dev.tsv"), *tuning,
+                "--task", "rte", *files(glue / "RTE/train.tsv", glue / "RTE/dev.tsv"), *tuning,
                 "--layer-decay", "0.9", "--freeze", "1",
             ),
         ),

@@ -28,10 +28,11 @@ from torch import Tensor
 from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
 from bertwright.commands.output_paths import model_folder
 from bertwright.metrics.exact_match import best_threshold, scores
-from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.presets import AnyTask
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.training import schedules
 from bertwright.training.optimizer import OptimizerSettings
@@ -405,7 +406,7 @@ def steps(
 def finetune(settings: FinetuneSettings) -> dict[str, Scores]:
     """Fine-tune and score dev and test, by the protocol of `bertwright finetune`: best epoch on dev."""
     assert settings.model is not None
-    task = settings.task.make()
+    task = settings.task.build_task()
     read = {split: read_examples(task, settings.task, split) for split in ("train", "dev", "test")}
     peer, dtype = PEERS[type(task)](settings.model, task, read["train"]), settings.device.dtype
     if isinstance(task, QuestionAnswering):  # for training: the others have no answer at the given offset

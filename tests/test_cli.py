@@ -26,10 +26,9 @@ import torch
 
 import bertwright
 from bertwright.cli.main import COMMANDS, run
-from bertwright.cli.options import field_docs
 from bertwright.console import CONTROL
 from bertwright.renamed import RENAMED
-from bertwright.settings import iter_fields, read_toml
+from bertwright.settings import field_docs, iter_fields, read_toml
 
 PAIRS = [(first, second) for first in ("baker", "cook", "smith") for second in ("king", "queen", "monk")]
 TEXT = "\n\n".join(

@@ -26,12 +26,11 @@ import pytest
 import torch
 from rich.console import Console
 from sklearn.base import BaseEstimator, clone
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks, get_tags
 
 import bertwright
@@ -241,7 +240,7 @@ def test_pairs_may_be_tuples_arrays_and_frames(bert: str) -> None:
     as_lists = [["the film is", text] for text in TEST.texts]
     for form in (as_lists, np.array(as_lists), [np.array(pair) for pair in as_lists]):
         assert (classifier.predict_proba(form) == expected).all()
-    with pytest.raises(ValueError, match="a pair of texts expected by this task, one text found"):
+    with pytest.raises(ValueError, match="expected a pair of texts, got one text"):
         classifier.predict(TEST.texts)
 
 
@@ -326,10 +325,12 @@ def test_a_grid_over_a_pipeline(bert: str) -> None:
     assert search.predict([text.upper() for text in TEST.texts]).tolist() == search.predict(TEST.texts).tolist()
 
 
-def test_targets_far_from_one_are_learned_through_a_scaler(bert: str) -> None:
+def test_labels_of_any_magnitude_are_learned(bert: str) -> None:
     prices = np.where(TRAIN.good, 21_000.0, 20_000.0)
-    scaled = TransformedTargetRegressor(BertRegressor(bert, **QUICK), transformer=StandardScaler())
-    assert scaled.fit(TRAIN.texts, prices).score(TEST.texts, np.where(TEST.good, 21_000.0, 20_000.0)) > 0.8
+    assert (
+        BertRegressor(bert, **QUICK).fit(TRAIN.texts, prices).score(TEST.texts, np.where(TEST.good, 21_000.0, 20_000.0))
+        > 0.8
+    )
 
 
 # --- travelling
@@ -596,10 +597,10 @@ def test_a_regressor_refuses(bert: str, y: Any, message: str) -> None:
         ([["film", ""]], [["O", "O"]], r"X\[0\] is \['film', ''\] \(list\)"),
         ([["film"], ["is"]], [["O"], [3]], r"y\[1\] is \[3\] \(list\): a list of tags"),
         ([["film", "a\udfff"]], [["O", "O"]], r"^X\[0\]: \\udfff is half a surrogate pair"),
-        ([["film"], ["is", "dull"]], [["O"], ["O"]], r"^X\[1\]: 2 words, but 1 tags; each word needs one"),
+        ([["film"], ["is", "dull"]], [["O"], ["O"]], r"^X\[1\]: 2 words, but 1 tags"),
         ([["film"], ["is"]], [["O"]], "inconsistent numbers of samples"),
         ([["film"], ["is"]], [["O"], ["O"]], "all words have the tag 'O'"),
-        ([["film"], ["is", "dull"]], [["B-X"], ["O", "Y"]], r"^X\[1\]: tag 'Y' of 'dull': tags of iob2 are O"),
+        ([["film"], ["is", "dull"]], [["B-X"], ["O", "Y"]], r"^X\[1\]: tag 'Y' of 'dull': expected a tag of iob2 O"),
     ],
 )
 def test_a_tagger_refuses(bert: str, X: Any, y: Any, message: str) -> None:
@@ -634,7 +635,7 @@ def test_prediction_refuses_what_fit_would(classifier: BertClassifier, tagger: B
         classifier.predict("bright")
     with pytest.raises(ValueError, match="X is empty"):
         classifier.predict([])
-    with pytest.raises(ValueError, match="one text expected by this task, a pair found"):
+    with pytest.raises(ValueError, match="expected one text, got a pair"):
         classifier.predict([("a", "b")])
     with pytest.raises(ValueError, match=r"X\[0\] is 'the film' \(str\): a list of words"):
         tagger.predict(["the film"])

@@ -16,7 +16,7 @@ PLAN = """
 files seeding renamed settings
 console
 io.sources io.decoding io.tables
-metrics.scores metrics.span_f1 metrics.exact_match metrics.seed_summary
+metrics.scores metrics.tag_schemes metrics.span_f1 metrics.exact_match metrics.seed_summary
 batching.batch batching.permutation
 kernels.cpu kernels.compile kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16
 kernels.fused_ops kernels.attention
@@ -32,8 +32,9 @@ training.settings training.optimizer training.schedules training.context trainin
 training.checkpoint training.metrics_log training.run_directory
 interop.crc32c interop.tf_checkpoint interop.model_files interop.weight_names interop.weights interop.head_config
 interop.architectures interop.huggingface interop.google
-tasks.task tasks.splits tasks.collation tasks.prediction tasks.classification tasks.multiple_choice tasks.conll tasks.tagging
-tasks.squad tasks.question_answering tasks.task_io tasks.presets
+tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
+tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answering tasks.presentation tasks.task_io
+tasks.presets
 inference.fill_mask inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare
 commands.fill_mask commands.embed commands.convert commands.info commands.pretrain.settings commands.pretrain.setup commands.pretrain.run

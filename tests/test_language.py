@@ -37,10 +37,8 @@ src/bertwright/inference/*
 src/bertwright/interop/*
 src/bertwright/io/tables.py
 src/bertwright/kernels/**/*
-src/bertwright/metrics/*
 src/bertwright/models/*
 src/bertwright/pretraining/data.py
-src/bertwright/tasks/*
 src/bertwright/tokenstore/*
 src/bertwright/training/*
 docs/benchmarks.md

@@ -119,7 +119,7 @@ def test_every_recipe_is_a_valid_pretraining_setting(path: Path) -> None:
 def test_every_task_recipe_is_a_valid_fine_tuning_setting(path: Path) -> None:
     table = {"run": "r", "model": "m"} | read_toml(path)
     settings = from_table(FinetuneSettings, {"task": {"task": "mrpc"}} | table, str(path))
-    assert settings.task.make().max_length <= 512
+    assert settings.task.build_task().max_length <= 512
     assert settings.optimizer.bias_correction  # from the defaults for fine-tuning, which are not those of pre-training
 
 

@@ -234,7 +234,7 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
 class BertRegressor(RegressorMixin, BertEstimator):  # type: ignore[misc]
     """Which number belongs to a text, or to a pair of texts? Both are given as to `BertClassifier`.
 
-    Numbers are learned as they are: what is far from the order of 1 needs a `TransformedTargetRegressor` around this.
+    Numbers may have any magnitude: training scales them.
     """
 
     kind = "regression"

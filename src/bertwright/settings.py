@@ -6,12 +6,16 @@ of its table.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+import inspect
+import textwrap
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -125,6 +129,32 @@ def iter_fields(cls: type[Any], *tables: str) -> Iterator[tuple[tuple[str, ...],
         yield tables, name, field_type
         if dataclasses.is_dataclass(field_type):
             yield from iter_fields(typing.cast(type[Any], field_type), *tables, name)
+
+
+def field_docs(cls: type[Any]) -> dict[str, str]:
+    """Return the text under each field of a dataclass and its bases, on one line.
+
+    A class with a method `field_docs` of its own composes them itself.
+    """
+    if "field_docs" in vars(cls):
+        composed: dict[str, str] = cls.field_docs()
+        return composed
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in pairwise(tree.body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+                and isinstance(below.value.value, str)
+            ):
+                found[field.target.id] = " ".join(below.value.value.split())
+    return found
 
 
 def check_not_str(record: Any, *names: str) -> None:

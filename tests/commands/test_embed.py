@@ -31,7 +31,7 @@ def read_output(console: Console) -> str:
 def test_vectors_in_the_file_equal_those_of_the_model(
     tmp_path: Path, one_layer_folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 3)  # so that ten texts are vectors in four blocks
+    monkeypatch.setattr(prediction, "MAX_CHUNK_EXAMPLES", 3)  # so that ten texts are vectors in four blocks
     texts = [f"The bear sees the {noun} ." for noun in "deer fish wolf crow hare duck seal lynx mole bear".split()]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     settings = EmbedSettings(

@@ -20,10 +20,12 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks import prediction
-from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
+from bertwright.tasks.presentation import truncation_warnings
 from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_io import AnyTask
 from bertwright.training.context import DeviceSettings
@@ -62,7 +64,7 @@ def questions(path: Path, *rows: tuple[str, str, list[dict[str, object]]]) -> st
 def test_files_are_answered_in_order_chunk_by_chunk(
     suffix: str, tmp_path: Path, vocabulary_folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 3)
+    monkeypatch.setattr(prediction, "MAX_CHUNK_EXAMPLES", 3)
     bert, model = small(vocabulary_folder, Classification(labels=("bad", "good")), tmp_path / "model")
     texts = [f"the {word} in the forest" for word in "bear deer fish wolf crow hare duck".split()]
     paths = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
@@ -204,7 +206,7 @@ def test_what_is_wrong_with_the_last_file_shows_before_the_first_prediction(
     console: Console,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 1)
+    monkeypatch.setattr(prediction, "MAX_CHUNK_EXAMPLES", 1)
     monkeypatch.setattr(prediction, "predict_logits", lambda *_: pytest.fail("began before all files were read"))
     _, model = small(vocabulary_folder, task, tmp_path / "model")
     first, second = (tmp_path / name for name in names.split())
@@ -230,13 +232,11 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
 
 
 def test_the_model_s_positions_are_no_setting_to_be_raised() -> None:
-    (sentence,) = prediction.truncation_warnings(QuestionAnswering(max_query_length=8), 2_000, 1_000, 512)
+    (sentence,) = truncation_warnings(QuestionAnswering(max_query_length=8), 2_000, 1_000, 512)
     assert sentence == (
-        "1,000 of 2,000 examples (50.0%) lose tokens: max_query_length is 8; raise max_query_length to keep them whole"
+        "1,000 of 2,000 examples (50.0%) lose tokens: max_query_length = 8; raise max_query_length to keep them whole"
     )
-    assert prediction.truncation_warnings(CLASSES, 2, 1, CLASSES.max_length)[0].endswith(
-        "128; the model has no more positions"
-    )
+    assert truncation_warnings(CLASSES, 2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
 
 
 def test_a_tsv_is_read_again_as_it_was_written(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:

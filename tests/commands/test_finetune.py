@@ -313,7 +313,7 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> 
 def test_examples_may_be_given_in_place_of_files(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "files", epochs=0.2)
     run_finetune(settings)
-    task = settings.task.make()
+    task = settings.task.build_task()
     examples = {part: list(task.read(*settings.task.files(part))) for part in ("train", "dev", "test")}
     given = replace(settings, run=tmp_path / "given", task=TaskSettings("classification"))
     finetune(given, Console(quiet=True), examples)
@@ -575,9 +575,9 @@ def test_answers_without_a_place_are_all_in_the_report(tmp_path: Path, make_tuni
     task = TaskSettings("question-answering", train=(train,), dev=(train,), overrides=TaskOptions(max_query_length=4))
     printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=1.0))
     told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
-    assert "1 questions whose answer does not stand where the file says, but once elsewhere: moved there (" in told
+    assert "1 questions whose answer is not at the given start, but occurs once elsewhere: moved there (" in told
     assert "7 questions whose answer is not where the file says" in told
-    assert "not learned from; report.json names all (" in told
+    assert "not trained on; report.json lists all (" in told
     assert "and 2 more)" in told
     assert read_json(tmp_path / "run" / "report.json")["answers"] == {
         "moved": [f"{train}, line 1"],

@@ -18,7 +18,6 @@ import pytest
 from harness import read_weight_file, run_and_capture, same_weights
 from rich.console import Console
 
-from bertwright.cli.options import field_docs
 from bertwright.commands.finetune.run import Run, finetune
 from bertwright.commands.finetune.setup import FinetuneSettings
 from bertwright.commands.grid import run as grids
@@ -35,7 +34,7 @@ from bertwright.commands.grid.settings import (
 )
 from bertwright.files import read_json, remove_folder
 from bertwright.interop.model_files import model_folder
-from bertwright.settings import from_table, read_toml
+from bertwright.settings import field_docs, from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.context import DeviceSettings
 from bertwright.training.loop import DivergedError

@@ -315,7 +315,7 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
         ("a.txt.bz2", b"plain text", r"a\.txt\.bz2: not valid \.bz2 data"),
         ("a.txt.zst", b"plain text", r"a\.txt\.zst: not valid \.zst data"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not valid JSON"),
-        ("a.jsonl", b'{"text": "a"}\n\n["text"]\n', r"a\.jsonl, line 3: a JSON object expected, list found"),
+        ("a.jsonl", b'{"text": "a"}\n\n["text"]\n', r"a\.jsonl, line 3: expected a JSON object, got list"),
         (
             "a.jsonl",
             b'{"body": "a", "id": 1}',

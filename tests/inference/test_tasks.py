@@ -23,10 +23,11 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.tasks import prediction
-from bertwright.tasks.classification import Classification, Regression, TextExample
+from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.conll import TagExample, with_document_context
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_io import AnyTask, TaskModel, write_task_folder
@@ -195,8 +196,8 @@ def numbers(prediction: object) -> list[float]:
 )
 def test_each_is_answered_as_if_alone_in_order_whatever_the_batch(name, texts, at_once, characters, budget):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prediction, "EXAMPLES_AT_ONCE", at_once)
-        patch.setattr(prediction, "CHARACTERS_AT_ONCE", characters)
+        patch.setattr(prediction, "MAX_CHUNK_EXAMPLES", at_once)
+        patch.setattr(prediction, "MAX_CHUNK_CHARACTERS", characters)
         patch.setitem(prediction.BATCH_TOKENS, "cpu", budget)
         together = CALLS[name](texts)
     assert len(together) == len(texts)
@@ -207,8 +208,8 @@ def test_each_is_answered_as_if_alone_in_order_whatever_the_batch(name, texts, a
 
 
 def test_a_chunk_ends_by_the_count_of_examples_or_of_characters(monkeypatch):
-    monkeypatch.setattr(prediction, "EXAMPLES_AT_ONCE", 3)
-    monkeypatch.setattr(prediction, "CHARACTERS_AT_ONCE", 10)
+    monkeypatch.setattr(prediction, "MAX_CHUNK_EXAMPLES", 3)
+    monkeypatch.setattr(prediction, "MAX_CHUNK_CHARACTERS", 10)
     pairs = [("aaaa", None), ("bbb", "bbb"), ("c", None), ("d" * 30, None), *[("", None)] * 3, ("e" * 10, None)]
     examples = [TextExample(*pair, None, "") for pair in pairs]
     cut = list(prediction.chunks(iter(examples)))
@@ -379,8 +380,8 @@ FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
         ),
         (lambda: CLASSIFIER.classify(["a", 5]), "text 1: a text or a pair of texts .* expected, '5' found"),
         (lambda: CLASSIFIER.classify(("a", "b", "c")), "text 0: a text or a pair of texts"),
-        (lambda: CLASSIFIER.classify(["a", ("a", "b")]), "text 1: one text expected by this task, a pair found"),
-        (lambda: PAIRS.classify(["a"]), "text 0: a pair of texts expected by this task, one text found"),
+        (lambda: CLASSIFIER.classify(["a", ("a", "b")]), "text 1: expected one text, got a pair"),
+        (lambda: PAIRS.classify(["a"]), "text 0: expected a pair of texts, got one text"),
         (lambda: CHOOSER.choose("a", "bc"), "this choice: two endings or more are needed, in a list; 'bc' given"),
         (lambda: CHOOSER.choose("a", ["b"]), "two endings or more are needed"),
         (lambda: CHOOSER.choose(None, ["b", "c"]), "prompt: one NoneType; a list, an array or a column is expected"),

@@ -378,7 +378,7 @@ def test_json_array_is_read_as_rows_with_their_lines(tmp_path: Path) -> None:
         ('[\n{"label": 1},\n]', r"a\.json, line 3: not valid JSON"),
         ('[{"label": 1}', r"a\.json, line 1: .*the end"),
         ('[{"label": 1}]\n[]', r"a\.json, line 2: .*one array"),
-        ("[1]", r"a\.json, line 1: a JSON object expected, int"),
+        ("[1]", r"a\.json, line 1: expected a JSON object, got int"),
         ('[{"label": 1, "label": 2}]', r"a\.json, line 1: .*'label' comes twice"),
         ("[ ]", r"a\.json: no rows"),
     ],

@@ -71,18 +71,18 @@ def test_scores_are_those_of_the_official_formula(answer: str, right: list[str])
 
 
 def test_means_with_and_without_questions_that_have_no_answer() -> None:
-    assert scores(["cat", "red dog"], [["cat"], ["dog"]]) == {
+    assert scores([["cat"], ["dog"]], ["cat", "red dog"]) == {
         "exact_match": 0.5,
         "f1": pytest.approx((1 + 2 / 3) / 2),
     }
-    assert scores(["cat", "", "cat"], [["cat"], [], []]) == {
+    assert scores([["cat"], [], []], ["cat", "", "cat"]) == {
         "exact_match": pytest.approx(2 / 3),
         "f1": pytest.approx(2 / 3),
         "has_answer_exact_match": 1.0,
         "has_answer_f1": 1.0,
         "no_answer_accuracy": 0.5,
     }
-    assert scores([""], [[]]) == {"exact_match": 1.0, "f1": 1.0, "no_answer_accuracy": 1.0}
+    assert scores([[]], [""]) == {"exact_match": 1.0, "f1": 1.0, "no_answer_accuracy": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_published_systems_have_their_published_scores(
         question for article in data["data"] for paragraph in article["paragraphs"] for question in paragraph["qas"]
     ]
     found = scores(  # a question that the system left out is wrong
-        [predictions.get(question["id"], "") for question in questions],
         [[answer["text"] for answer in question["answers"]] for question in questions],
+        [predictions.get(question["id"], "") for question in questions],
     )
     assert (round(100 * found["exact_match"], 2), round(100 * found["f1"], 2)) == (exact_match, f1)
 
 
 def f1_at(threshold: float, margins: list[float], answers: list[str], right: list[list[str]]) -> float:
     chosen = [answer if margin > threshold else "" for margin, answer in zip(margins, answers, strict=True)]
-    return scores(chosen, right)["f1"]
+    return scores(right, chosen)["f1"]
 
 
 QUESTIONS = st.lists(
@@ -130,7 +130,7 @@ QUESTIONS = st.lists(
 @given(QUESTIONS)
 def test_no_threshold_is_better_than_the_best(questions: list[tuple[float, str, list[str]]]) -> None:
     margins, answers, right = (list(column) for column in zip(*questions, strict=True))
-    best = best_threshold(np.array(margins), answers, right)
+    best = best_threshold(right, answers, np.array(margins))
     assert best.f1 == pytest.approx(f1_at(best.value, margins, answers, right))
     assert best.f1 >= max(f1_at(t, margins, answers, right) for t in [-9.0, *margins]) - 1e-12
     assert all(f1_at(t, margins, answers, right) < best.f1 - 1e-12 for t in margins if t > best.value)
@@ -149,20 +149,20 @@ def test_the_best_threshold_is_that_of_the_official_search() -> None:
         current += gain
         if current > best:
             best, official = current, odds[number]
-    found = best_threshold(margins, answers, right)
+    found = best_threshold(right, answers, margins)
     assert found.f1 == pytest.approx(best / 200)
     assert (margins > found.value).tolist() == [odds[number] <= official for number in range(200)]
 
 
 def test_the_threshold_reaches_both_ends() -> None:
-    all_right = best_threshold(np.array([1.0, -3.0]), ["cat", "dog"], [["cat"], ["dog"]])
+    all_right = best_threshold([["cat"], ["dog"]], ["cat", "dog"], np.array([1.0, -3.0]))
     assert all_right.value < -3
     assert all_right.f1 == 1
-    assert best_threshold(np.array([1.0, -3.0]), ["cat", "dog"], [[], []]) == (1.0, 1.0)
+    assert best_threshold([[], []], ["cat", "dog"], np.array([1.0, -3.0])) == (1.0, 1.0)
 
 
 def test_no_questions_are_an_error() -> None:
     with pytest.raises(ValueError, match="no questions to score"):
         scores([], [])
     with pytest.raises(ValueError, match="no questions to choose a threshold on"):
-        best_threshold(np.empty(0), [], [])
+        best_threshold([], [], np.empty(0))

@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bertwright.metrics.span_f1 import (
-    SpanScore,
-    accuracy,
-    detect,
-    find_invalid_tag,
-    span_scores,
-    spans,
-    to_canonical_scheme,
-)
+from bertwright.metrics.span_f1 import SpanScore, accuracy, span_scores
+from bertwright.metrics.tag_schemes import detect_scheme, find_invalid_tag, find_spans, to_canonical_scheme
 
 IOB = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-A-B"]
 BIOES = [*IOB, "E-PER", "S-PER", "E-LOC", "S-LOC"]
@@ -46,7 +39,7 @@ def naive(tags: list[str]) -> set[tuple[str, int, int]]:
 
 @given(tags=SEQUENCES)
 def test_spans_are_those_of_seqeval_and_of_a_naive_matcher(tags):
-    found = [tuple(span) for span in spans(tags)]
+    found = [tuple(span) for span in find_spans(tags)]
     assert found == get_entities(list(tags))
     assert len(set(found)) == len(found)
     assert set(found) == naive(tags)
@@ -55,8 +48,8 @@ def test_spans_are_those_of_seqeval_and_of_a_naive_matcher(tags):
 @given(tags=st.lists(st.sampled_from([*"OBIES"]), max_size=10))
 def test_bare_prefixes_are_spans_of_one_kind(tags):
     named = [tag if tag == "O" else f"{tag}-_" for tag in tags]
-    assert spans(tags) == spans(named)
-    assert [tuple(span) for span in spans(tags)] == get_entities(tags)
+    assert find_spans(tags) == find_spans(named)
+    assert [tuple(span) for span in find_spans(tags)] == get_entities(tags)
     bare = to_canonical_scheme(tags, "iob1")
     assert [tag if tag == "O" else f"{tag}-_" for tag in bare] == [*to_canonical_scheme(named, "iob1")]
     assert to_canonical_scheme(["L" if tag == "E" else "U" if tag == "S" else tag for tag in tags], "bioes") == tuple(
@@ -75,13 +68,13 @@ def test_tags_that_spell_nothing_are_outside_for_every_score():
 
 
 def test_ill_formed_predictions_are_read_as_conlleval_reads_them():
-    assert [tuple(span) for span in spans(["I-PER", "O", "B-PER", "I-LOC", "I-LOC", "B-LOC"])] == [
+    assert [tuple(span) for span in find_spans(["I-PER", "O", "B-PER", "I-LOC", "I-LOC", "B-LOC"])] == [
         ("PER", 0, 0),
         ("PER", 2, 2),
         ("LOC", 3, 4),
         ("LOC", 5, 5),
     ]
-    assert [tuple(span) for span in spans(["E-PER", "I-PER", "E-PER", "B-LOC", "O"])] == [
+    assert [tuple(span) for span in find_spans(["E-PER", "I-PER", "E-PER", "B-LOC", "O"])] == [
         ("PER", 0, 0),
         ("PER", 1, 2),
         ("LOC", 3, 3),
@@ -91,9 +84,9 @@ def test_ill_formed_predictions_are_read_as_conlleval_reads_them():
 @given(tags=IOB_SEQUENCES)
 def test_iob1_and_iob2_spell_the_same_spans(tags):
     iob2 = to_canonical_scheme(tags, "iob1")
-    assert spans(iob2) == spans(tags)
+    assert find_spans(iob2) == find_spans(tags)
     assert find_invalid_tag(iob2, "iob2") is None
-    starts = {span.first for span in spans(tags)}
+    starts = {span.first for span in find_spans(tags)}
     assert [tag[0] == "B" for tag in iob2] == [place in starts for place in range(len(tags))]
 
 
@@ -126,24 +119,24 @@ def test_bilou_is_bioes_with_other_letters():
     ],
 )
 def test_schemes_are_found_out(sequences, scheme):
-    assert detect(sequences) == scheme
+    assert detect_scheme(sequences) == scheme
 
 
 @pytest.mark.parametrize(
-    ("tags", "scheme", "place", "reason"),
+    ("tags", "scheme", "index", "reason"),
     [
-        (["B-PER", "PER"], "iob2", 1, "tags of iob2 are O, B-…, I-…; scheme none takes tags as plain classes"),
-        (["O", "X-PER"], "iob1", 1, "tags of iob1 are O, B-…, I-…; scheme none takes tags as plain classes"),
-        (["B-", "O"], "bioes", 0, "tags of bioes are O, B-…, I-…, E-…, S-…, L-…, U-…"),
-        (["E-PER"], "iob2", 0, "tags of iob2"),
-        (["O", "I-PER"], "iob2", 1, "in iob2 a span begins with B-; iob1"),
-        (["B-LOC", "I-PER"], "iob2", 1, "in iob2 a span begins with B-"),
+        (["B-PER", "PER"], "iob2", 1, "expected a tag of iob2: O, B-…, I-…"),
+        (["O", "X-PER"], "iob1", 1, "expected a tag of iob1: O, B-…, I-…"),
+        (["B-", "O"], "bioes", 0, "expected a tag of bioes: O, B-…, I-…, E-…, S-…, L-…, U-…"),
+        (["E-PER"], "iob2", 0, "expected a tag of iob2"),
+        (["O", "I-PER"], "iob2", 1, "a span of iob2 begins with B-; in --scheme iob1"),
+        (["B-LOC", "I-PER"], "iob2", 1, "a span of iob2 begins with B-"),
     ],
 )
-def test_a_tag_that_does_not_fit_is_named(tags, scheme, place, reason):
+def test_invalid_tag_is_found(tags, scheme, index, reason):
     fault = find_invalid_tag(tags, scheme)
     assert fault is not None
-    assert fault.place == place
+    assert fault.word_index == index
     assert fault.reason.startswith(reason)
     assert find_invalid_tag(tags, "none") is None
 

@@ -26,13 +26,15 @@ from bertwright.interop.huggingface import (
 )
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask, HeadSpec
-from bertwright.tasks.classification import Classification, Regression, TextExample
+from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import Encoded, TaskBatch, collate
+from bertwright.tasks.task import Encoded, TaskBatch
 from bertwright.tasks.task_io import AnyTask
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 

@@ -16,18 +16,13 @@ from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from bertwright.models.heads import HeadSpec
-from bertwright.tasks.classification import (
-    Classification,
-    LabelPrediction,
-    Regression,
-    SegmentTokens,
-    TextExample,
-    empty_texts,
-    encode_segments,
-    truncate_longest_first,
-)
+from bertwright.tasks.classification import Classification, LabelPrediction, TextExample, count_empty_texts
+from bertwright.tasks.collation import collate
+from bertwright.tasks.presentation import to_record
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import TASK_FILE, Encoded, collate, from_fields, write_task
+from bertwright.tasks.regression import Regression
+from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, write_task
+from bertwright.tasks.truncation import SegmentTokens, encode_segments, truncate_longest_first
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -106,7 +101,7 @@ def test_labels_of_the_hub_are_names(tmp_path: Path) -> None:
     assert [example.label for example in examples] == ["pos", "neg"]
     assert task.label_names == ("neg", "pos")
     assert [example.label for example in Regression(label="score").read(str(path))] == [1.0, 5.0]
-    with pytest.raises(ValueError, match=r"a\.parquet, row 1: a finite number expected in 'label', 'pos' found"):
+    with pytest.raises(ValueError, match=r"a\.parquet, row 1: expected a finite number in 'label', got 'pos'"):
         list(Regression().read(str(path)))
 
     polars.DataFrame({"text": ["a"], "label": [-1]}).write_parquet(path, metadata=kept)  # as GLUE's test files are
@@ -119,7 +114,7 @@ def test_empty_texts_are_texts_and_can_be_counted(tmp_path: Path) -> None:
     examples = list(
         Classification(text_pair="other").read(written(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
     )
-    assert empty_texts(examples) == 2
+    assert count_empty_texts(examples) == 2
     assert sequences(Classification().encode(texts(""), TOKENIZER, labelled=False)) == [([CLS, SEP], [0, 0])]
 
 
@@ -138,12 +133,12 @@ def test_halves_of_rows_that_qqp_is_known_to_have_are_left_out_and_told_of(tmp_p
     examples = list(task.read(path))
     assert [example[:3] for example in examples] == [("Who?", "Whose?", "1"), ("When?", "How?", "0")]
     assert [example.location for example in examples] == [f"{path}, line 2", f"{path}, line 5"]
-    assert task.left_out(path) == [
+    assert task.warnings((), [path]) == [
         f"4 rows lack columns, as is known of the published file: left out; the first is {path}, line 3"
     ]
     one = written(tmp_path, content.partition('"\t')[0] + "8\t15\t16\tWhen?\tHow?\t0\n", "dev.tsv")
-    assert task.left_out(one)[0].startswith("1 row lacks columns, ")
-    assert task.left_out(written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n", "clean.tsv")) == []
+    assert task.warnings((), [one])[0].startswith("1 row lacks columns, ")
+    assert task.warnings((), [written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n", "clean.tsv")]) == []
     assert task.with_labels_of(examples).labels == ("0", "1")
 
 
@@ -154,7 +149,7 @@ def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
     for task, labelled in ((own, True), (qqp, False)):  # of predictions there must be one for each row
         with pytest.raises(ValueError, match=r"own\.tsv, line 3: 6 columns expected \(id, .*\), 4 found"):
             list(task.read(path, labelled))
-    assert own.left_out(path) == []
+    assert own.warnings((), [path]) == []
 
     many = written(tmp_path, HEADER + BROKEN[0] * 11 + "5\t9\n", "own.tsv")
     with pytest.raises(
@@ -263,8 +258,8 @@ def test_pairs_are_cut_one_and_all_by_the_same_rule(lengths: list[tuple[int, int
 
 
 def test_items_of_several_sequences_repeat_their_first_segment() -> None:
-    sides = [SegmentTokens.of(["a", "b"], TOKENIZER).repeated(2), SegmentTokens.of(["c", "d", "c d", ""], TOKENIZER)]
-    found = encode_segments(sides, np.array([1, 0]), TOKENIZER, 5, width=2)
+    sides = [SegmentTokens.of(["a", "b"], TOKENIZER).repeat(2), SegmentTokens.of(["c", "d", "c d", ""], TOKENIZER)]
+    found = encode_segments(sides, np.array([1, 0]), TOKENIZER, 5, sequences_per_item=2)
     assert [ids for ids, _ in sequences(found)] == [
         [CLS, A, SEP, C, SEP],
         [CLS, A, SEP, D, SEP],
@@ -331,10 +326,10 @@ def test_predictions_are_probabilities_by_label() -> None:
     assert first.label == "yes"
     assert first.probabilities == {"no": pytest.approx(0.25), "yes": pytest.approx(0.75)}
     assert second == LabelPrediction("no", {"no": 1.0, "yes": 0.0})
-    assert YES_NO.record(examples[1], second) == {"label": "no", "probability": 1.0, "p(no)": 1.0, "p(yes)": 0.0}
+    assert to_record(YES_NO, examples[1], second) == {"label": "no", "probability": 1.0, "p(no)": 1.0, "p(yes)": 0.0}
     numbers = Regression().decode(examples, found, np.array([[0.5], [-2.0]], dtype=np.float32))
     assert numbers == [0.5, -2.0]
-    assert Regression().record(examples[0], numbers[0]) == {"score": 0.5}
+    assert to_record(Regression(), examples[0], numbers[0]) == {"score": 0.5}
 
 
 def test_scores_of_two_labels_and_of_more() -> None:
@@ -370,12 +365,12 @@ def test_scores_of_numbers() -> None:
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "1e39", "high", "1,5", "true"])
 def test_targets_that_are_no_finite_numbers(tmp_path: Path, value: str) -> None:
     path = written(tmp_path, f"text\tlabel\na\t1\nb\t{value}\n")
-    with pytest.raises(ValueError, match=rf"a\.tsv, line 3: a finite number expected in 'label', '{value}' found"):
+    with pytest.raises(ValueError, match=rf"a\.tsv, line 3: expected a finite number in 'label', got '{value}'"):
         list(Regression().read(path))
 
 
 def test_numbers_given_in_python_are_checked_too() -> None:
-    with pytest.raises(ValueError, match=r"a\.tsv, line 3: a finite number expected, nan found"):
+    with pytest.raises(ValueError, match=r"a\.tsv, line 3: expected a finite number, got nan"):
         Regression().encode(texts("a", "b", labels=[1.0, math.nan]), TOKENIZER)
 
 
@@ -394,7 +389,7 @@ def test_bad_rows(tmp_path: Path, content: str, message: str) -> None:
 
 def test_a_label_that_training_did_not_have(tmp_path: Path) -> None:
     examples = list(Classification().read(written(tmp_path, "text,label\r\na,yes\r\nb,Yes\r\n", "dev.csv")))
-    message = r"dev\.csv, line 3: the label 'Yes' is not one of the training data: 'no', 'yes'"
+    message = r"dev\.csv, line 3: label 'Yes' is not one of the training data: 'no', 'yes'"
     with pytest.raises(ValueError, match=message):
         YES_NO.encode(examples, TOKENIZER)
     with pytest.raises(ValueError, match=message):
@@ -406,9 +401,9 @@ def test_a_label_that_training_did_not_have(tmp_path: Path) -> None:
 
 
 def test_one_class_only_and_no_label_at_all() -> None:
-    with pytest.raises(ValueError, match=r"line 2: from there on all examples \(2\) have the same in 'label': 'yes'"):
+    with pytest.raises(ValueError, match=r"line 2: from there on all examples \(2\) have the same 'label': 'yes'"):
         Classification().with_labels_of(texts("a", "b", labels=["yes", "yes"]))
-    with pytest.raises(ValueError, match=r"all examples \(2\) have the same in 'label': 2\.5"):
+    with pytest.raises(ValueError, match=r"all examples \(2\) have the same 'label': 2\.5"):
         Regression().with_labels_of(texts("a", "b", labels=[2.5, 2.5]))
     with pytest.raises(ValueError, match="no examples"):
         Classification().with_labels_of([])
@@ -417,9 +412,9 @@ def test_one_class_only_and_no_label_at_all() -> None:
 
 
 def test_texts_where_pairs_are_expected_and_the_reverse() -> None:
-    with pytest.raises(ValueError, match="line 2: a pair of texts expected by this task, one text found"):
+    with pytest.raises(ValueError, match="line 2: expected a pair of texts, got one text"):
         Classification(text_pair="other").encode(texts("a"), TOKENIZER, labelled=False)
-    with pytest.raises(ValueError, match="one text expected by this task, a pair found"):
+    with pytest.raises(ValueError, match="expected one text, got a pair"):
         Classification().encode([TextExample("a", "b", None, "text 0")], TOKENIZER, labelled=False)
 
 
@@ -432,8 +427,8 @@ def test_texts_where_pairs_are_expected_and_the_reverse() -> None:
         (Regression, {"text_pair": "other", "max_length": 4}, "max_length = 4: at least 5"),
         (Classification, {"metric": "macro-f1"}, "metric = 'macro-f1': did you mean \"macro_f1\""),
         (Regression, {"metric": "mse"}, "metric = 'mse': known: pearson, spearman"),
-        (Classification, {"labels": ("a",)}, "two or more are needed"),
-        (Classification, {"labels": ("a", "a")}, "two or more are needed, all different"),
+        (Classification, {"labels": ("a",)}, "at least two are needed"),
+        (Classification, {"labels": ("a", "a")}, "at least two are needed, all different"),
         (Classification, {"labels": ("a", "b"), "pos_label": "c"}, "pos_label = 'c' is none of the labels: 'a', 'b'"),
         (Classification, {"labels": ("a", "b", "c"), "metric": "f1"}, "'f1' is for two labels, not for 3"),
     ],

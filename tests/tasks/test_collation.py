@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask, HeadSpec
-from bertwright.tasks.collation import micro_batches, step_items
+from bertwright.tasks.collation import collate, micro_batches, step_items
 from bertwright.tasks.prediction import predict_logits
-from bertwright.tasks.task import Encoded, collate
+from bertwright.tasks.task import Encoded
 
 CONFIG = BertConfig(20, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=16)
 
@@ -65,13 +65,13 @@ def test_a_step_does_not_depend_on_micro_batches_or_ranks() -> None:
     def gradient(tokens: int, world_size: int) -> dict[str, torch.Tensor]:
         model.zero_grad()
         for rank in range(world_size):
-            for batch in micro_batches(data, 3, 6, seed=0, tokens=tokens, part=(rank, world_size)):
+            for batch in micro_batches(data, 3, 6, seed=0, max_tokens=tokens, shard=(rank, world_size)):
                 logits = model(batch.batch, batch.positions)
                 (torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / batch.num_labels).backward()
         return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
     whole = gradient(1_000, 1)
-    assert len(micro_batches(data, 3, 6, seed=0, tokens=1)) == 6
+    assert len(micro_batches(data, 3, 6, seed=0, max_tokens=1)) == 6
     for tokens, world_size in ((1, 1), (12, 1), (12, 2), (1_000, 5)):
         for name, expected in gradient(tokens, world_size).items():
             torch.testing.assert_close(expected, whole[name], rtol=1e-4, atol=1e-6)

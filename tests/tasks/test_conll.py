@@ -15,8 +15,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertwright.metrics.span_f1 import detect, spans
-from bertwright.tasks.conll import TagExample, column_text, read_sentences, with_document_context
+from bertwright.metrics.tag_schemes import detect_scheme, find_spans
+from bertwright.tasks.conll import TagExample, read_sentences, to_conll, with_document_context
+from bertwright.tasks.tagging import Tagging
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -92,7 +93,7 @@ def test_json_lines_by_hand(tmp_path):
     assert len({one.document for one in found}) == 2  # no line is another's context
     for tag in ("", " ", " O"):
         bad = write(tmp_path, json.dumps({"words": ["a", "b"], "tags": ["O", tag]}) + "\n", "c.jsonl")
-        with pytest.raises(ValueError, match=re.escape(f"line 1: number 2 in 'tags' is {tag!r}: a tag expected")):
+        with pytest.raises(ValueError, match=re.escape("line 1: number 2 in 'tags': expected a tag") + f".*{tag!r}"):
             read(bad)
     renamed = write(tmp_path, '{"tokens": ["a"], "ner": ["X"]}\n', "b.jsonl")
     assert shown(read(renamed, "tokens", "ner")) == [(0, "a", "X")]
@@ -147,29 +148,29 @@ def test_the_parts_of_a_data_set_are_named_by_a_glob(tmp_path, monkeypatch):
     [
         (NAMED, ("token", "ner_tags"), ": no column 'token'; did you mean \"tokens\"? (choose them with --words"),
         (NAMED, (None, None), ": no column 'words'; found are tokens, ner_tags (choose them with --words and --tags)"),
-        (NAMED | {"ner_tags": [[1, 2], [0, 3]]}, (), ", row 2: 3 words, but 2 tags; each word needs one"),
+        (NAMED | {"ner_tags": [[1, 2], [0, 3]]}, (), ", row 2: 3 words, but 2 tags"),
         (NAMED | {"ner_tags": [[1, 2], [0, 4, 0]]}, (), ", row 2: 4 in 'ner_tags', but the file has names for 0 to 3"),
         (NAMED | {"ner_tags": [[-1, -1], [0, 3, 0]]}, (), ", row 1: no label (-1) in 'ner_tags'; take files that have"),
         (
             NAMED | {"ner_tags": [[1, 2], [0, None, 0]]},
             (),
-            ", row 2: a list of strings expected in 'ner_tags', found \"['O', None, 'O']\"; number 2 of them is",
+            ", row 2: expected a list of strings in 'ner_tags', got \"['O', None, 'O']\"; number 2 is",
         ),
-        (NAMED | {"ner_tags": [[1, 2], None]}, (), ", row 2: no value (null) in 'ner_tags'; fill it in"),
+        (NAMED | {"ner_tags": [[1, 2], None]}, (), ", row 2: no value (null) in 'ner_tags'"),
         (
             NAMED | {"tokens": [["a", None], ["b", "c", "d"]]},
             (),
-            ", row 1: a list of strings expected in 'tokens', found \"['a', None]\"; number 2 of them is missing",
+            ", row 1: expected a list of strings in 'tokens', got \"['a', None]\"; number 2 is missing",
         ),
         (
             NAMED | {"tokens": [[1.5, 2.5], [3.5] * 3]},
             (),
-            ", row 1: a list of strings expected in 'tokens', found '[1.5,",
+            ", row 1: expected a list of strings in 'tokens', got '[1.5,",
         ),
         (
             NAMED | {"tokens": ["Angela Merkel", "in Paris."]},
             (),
-            ", row 1: a list of strings expected in 'tokens', found",
+            ", row 1: expected a list of strings in 'tokens', got",
         ),
         (NAMED | {"pos_tags": [[0, 0], [1, 1, 1]]}, ("tokens", "pos_tags"), "the file has no names for these numbers"),
     ],
@@ -215,9 +216,9 @@ def test_white_space_that_no_column_ends_with_stays_in_the_word(tmp_path):
     [
         ("", "no sentence in it; a broken download or export?"),
         ("\n \n-DOCSTART- O\n", "no sentence in it"),
-        ("a O\n\nb\n", "line 3: column 1 and column -1 expected, 1 column found: 'b'; choose them with --words and"),
-        ("a\t\n", "line 1: nothing ('') in column -1; fill it in"),
-        ("\tO\n", "line 1: nothing ('') in column 1"),
+        ("a O\n\nb\n", "line 3: expected column 1 and column -1, got 1 column: 'b'; choose them with --words and"),
+        ("a\t\n", "line 1: no value ('') in column -1"),
+        ("\tO\n", "line 1: no value ('') in column 1"),
         ("a O\n\xff".encode("latin-1"), "byte 4: ff is not UTF-8 text; mend the file, it must be UTF-8 throughout"),
         ("a O\n\0 O", "byte 4: a NUL byte"),
         (gzip.compress(b"a O\n", mtime=0), "not text but gzip data"),
@@ -232,20 +233,20 @@ def test_bad_columns_are_refused_with_their_place(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("a.txt", "a b\n", ("1", "3"), "line 1: column 1 and column 3 expected, 2 columns found"),
-        ("a.txt", "a b\n", ("1", "-2"), "line 1: column 1 and column -2 expected, 2 columns found"),
+        ("a.txt", "a b\n", ("1", "3"), "line 1: expected column 1 and column 3, got 2 columns"),
+        ("a.txt", "a b\n", ("1", "-2"), "line 1: expected column 1 and column -2, got 2 columns"),
         ("a.txt", "a b\n", ("0", "2"), "no column '0'; name a number from 1, or from the last, -1"),
         ("a.txt", "a b\n", ("form", "upos"), "no column 'form'; name a number"),
         ("a.conllu", TREEBANK, ("from", None), "no column 'from'; name one of id, form, lemma"),
-        ("a.conllu", TREEBANK, (None, "misc"), "line 4: nothing ('_') in column misc"),
-        ("a.conllu", "1 a b\n", (None, None), "line 1: column form and column upos expected, 1 column found"),
-        ("a.jsonl", '{"words": ["a"], "tags": []}\n', (None, None), "line 1: 1 words, but 0 tags; each word needs one"),
-        ("a.jsonl", '{"words": "ab", "tags": []}\n', (None, None), "a list of strings expected in 'words', found 'ab'"),
+        ("a.conllu", TREEBANK, (None, "misc"), "line 4: no value ('_') in column misc"),
+        ("a.conllu", "1 a b\n", (None, None), "line 1: expected column form and column upos, got 1 column"),
+        ("a.jsonl", '{"words": ["a"], "tags": []}\n', (None, None), "line 1: 1 words, but 0 tags"),
+        ("a.jsonl", '{"words": "ab", "tags": []}\n', (None, None), "expected a list of strings in 'words', got 'ab'"),
         (
             "a.jsonl",
             '{"words": ["a"], "tags": [3]}\n',
             (None, None),
-            "a list of strings expected in 'tags', found '[3]",
+            "expected a list of strings in 'tags', got '[3]",
         ),
         ("a.jsonl", '{"words": ["a"]}\n', (None, None), "no column 'tags'; found are words (choose them with --words"),
         ("a.jsonl", '{"words": ["\\ud800"], "tags": ["O"]}\n', (None, None), "half a surrogate pair"),
@@ -300,7 +301,9 @@ def test_neighbours_are_found_in_a_stream_without_holding_it():
     assert second.before == (("0", "."),)
 
 
-WORDS = st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp", "Zs"]), min_size=1), min_size=1)
+WORDS = st.lists(
+    st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp", "Zs"]), min_size=1) | st.just(" "), min_size=1
+)
 
 
 @settings(max_examples=60)
@@ -309,16 +312,16 @@ def test_what_is_written_is_read_again(tmp_path_factory, words, data):
     tags = data.draw(st.lists(st.sampled_from(["O", "B-X"]), min_size=len(words), max_size=len(words)))
     if any(word.startswith(("-DOCSTART-", "\ufeff")) for word in words):  # refused, as the next test has it
         return
-    path = write(tmp_path_factory.mktemp("round"), column_text(words, tags) * 2)
+    path = write(tmp_path_factory.mktemp("round"), to_conll(words, tags) * 2)
     assert shown(read(path)) == [(0, " ".join(words), " ".join(tags))] * 2
 
 
 @pytest.mark.parametrize(
-    "word", ["", " ", "a\tb", "a\nb", "-DOCSTART-", "#begin document", "# newdoc", "\ufeff", "\ufeffa"]
+    "word", ["", "\r", " \r", "a\tb", "a\nb", "-DOCSTART-", "#begin document", "# newdoc", "\ufeff", "\ufeffa"]
 )
 def test_a_word_that_columns_cannot_hold_is_not_written(word):
-    with pytest.raises(ValueError, match="cannot stand in a column file"):
-        column_text([word], ["O"])
+    with pytest.raises(ValueError, match="cannot be written to a column file"):
+        to_conll([word], ["O"])
 
 
 TEXTS = st.text() | st.lists(
@@ -376,9 +379,9 @@ def test_real_files_have_their_published_numbers(name, sentences, words, documen
     found = read(str(path))
     assert (len(found), sum(len(one.words) for one in found), found[-1].document) == (sentences, words, documents)
     tags = [one.tags or () for one in found]
-    assert detect(tags) == scheme
+    assert detect_scheme(tags) == scheme
     if entities is not None:
-        assert sum(len(spans(sequence)) for sequence in tags) == entities
+        assert sum(len(find_spans(sequence)) for sequence in tags) == entities
 
 
 def test_without_tags_a_json_line_may_hold_running_text(tmp_path: Path) -> None:
@@ -391,3 +394,34 @@ def test_without_tags_a_json_line_may_hold_running_text(tmp_path: Path) -> None:
     assert second.words == ("two", "words")
     with pytest.raises(ValueError, match="line 1"):
         list(read_sentences(str(path), "text", None, labelled=True))
+
+
+def test_a_space_between_tabs_is_a_word(tmp_path: Path) -> None:
+    path = write(tmp_path, "a\tB-X\n \tO\nb\tO\n\t\nc\tO\n")
+    first, second = read_sentences(str(path), None, None, labelled=True)
+    assert (first.words, first.tags, second.words) == (("a", " ", "b"), ("B-X", "O", "O"), ("c",))
+    (note,) = Tagging(labels=("O", "B-X"), scheme="iob2").warnings([first, second])
+    assert note.startswith("1 words are blanks")
+    with pytest.raises(ValueError, match=r"line 1: no value \(''\) in column 2"):
+        list(read_sentences(str(write(tmp_path, "a\t \tO\n")), "1", "2", labelled=True))
+
+
+def test_comment_prefix_marks_comments(tmp_path: Path) -> None:
+    content = "## tokens, delimiter : \\t\n\n## id-1\t<a:OG> b\na\tB-OG\nb\tO\n\n## id-2\tc\nc\tO\n"
+    path = write(tmp_path, content)
+    found = list(read_sentences(str(path), None, None, labelled=True, comment_prefix="##"))
+    assert [(one.words, one.tags, one.location) for one in found] == [
+        (("a", "b"), ("B-OG", "O"), f"{path}, line 4"),
+        (("c",), ("O",), f"{path}, line 8"),
+    ]
+    with pytest.raises(ValueError, match=r"comment_prefix is empty"):
+        Tagging(comment_prefix="")
+
+
+def test_errors_at_a_line_that_looks_like_a_comment_name_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"line 1: expected 2 columns.*--comment-prefix '##'"):
+        list(read_sentences(str(write(tmp_path, "## a b c d\te\tf\na\tO\nb\tO\n")), None, None, labelled=True))
+    sentences = read_sentences(str(write(tmp_path, "## id-1\t<a:OG> b\na\tB-OG\nb\tO\n")), None, None, labelled=True)
+    with pytest.raises(ValueError, match=r"line 1: tag '<a:OG> b' of '## id-1': .*--comment-prefix '##'") as caught:
+        Tagging().with_labels_of(list(sentences))
+    assert "scheme none" not in str(caught.value)

@@ -15,8 +15,10 @@ import torch
 from transformers import BertTokenizerFast
 
 from bertwright.models.heads import HeadSpec
+from bertwright.tasks.collation import collate
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
-from bertwright.tasks.task import TASK_FILE, collate, from_fields, write_task
+from bertwright.tasks.presentation import to_record
+from bertwright.tasks.task import TASK_FILE, from_fields, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -69,7 +71,9 @@ def test_labels_of_the_hub_are_numbers(tmp_path: Path, names: list[str]) -> None
     expected = ("The b 0.", "The b 1.", "The b 2.", "The b 3.")
     assert list(task.read(str(path))) == [ChoiceExample("A.", expected, 2, f"{path}, row 1")]
     polars.DataFrame(table | {"label": [-1]}).write_parquet(path)
-    with pytest.raises(ValueError, match=r"row 1: the right ending's number expected in 'label', 0 to 3, '-1' found"):
+    with pytest.raises(
+        ValueError, match=r"row 1: expected the number of the right ending in 'label', 0 to 3, got '-1'"
+    ):
         list(task.read(str(path)))
 
 
@@ -78,7 +82,7 @@ def test_labels_may_count_from_one(tmp_path: Path) -> None:
     path = written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\t1\na\tb\tc\t2\n", "a.tsv")
     examples = list(task.read(path))
     assert [example.label for example in examples] == [0, 1]
-    record = task.record(examples[0], ChoicePrediction(1, (0.25, 0.75)))
+    record = to_record(task, examples[0], ChoicePrediction(1, (0.25, 0.75)))
     assert record == {"choice": 2, "probability": 0.75, "p(1)": 0.25, "p(2)": 0.75}
 
 
@@ -86,15 +90,15 @@ def test_labels_may_be_letters(tmp_path: Path) -> None:
     path = written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\tB\na\tb\tc\tA\n", "a.tsv")
     for first in (0, 1):
         assert [one.label for one in MultipleChoice(endings=("x", "y"), first_label=first).read(path)] == [1, 0]
-    with pytest.raises(ValueError, match="0 to 1, 'C' found"):
+    with pytest.raises(ValueError, match="0 to 1, got 'C'"):
         list(MultipleChoice(endings=("x", "y")).read(written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\tC\n", "b.tsv")))
 
 
 def test_endings_of_which_none_is_ever_the_first_are_remarked_on() -> None:
     task = MultipleChoice(endings=("x", "y", "z"))
     counted = [ChoiceExample("a", ("b", "c", "d"), 1 + place % 2, "row") for place in range(30)]
-    assert "counted from 1? (--first-label 1)" in task.notes(counted)[0]
-    assert task.notes([*counted, ChoiceExample("a", ("b", "c", "d"), 0, "row")]) == []
+    assert "counted from 1, set --first-label 1" in task.warnings(counted)[0]
+    assert task.warnings([*counted, ChoiceExample("a", ("b", "c", "d"), 0, "row")]) == []
 
 
 # --- encoding, loss, decoding, score
@@ -169,19 +173,19 @@ def test_codah_is_encoded_as_in_transformers(max_length: int) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([(["b", "c"], 0), (["b", "c", "d"], 0)], r"line 2: 2 endings expected, as in the examples before, 3 found"),
-        ([(["b"], 0)], r"line 1: two endings or more expected, 1 found"),
+        ([(["b", "c"], 0), (["b", "c", "d"], 0)], r"line 2: expected 2 endings, as in .*, got 3"),
+        ([(["b"], 0)], r"line 1: expected at least two endings, got 1"),
         (
             [(["b", "c"], 2)],
-            r"line 1: .* in 'label', 0 to 1, '2' found; are they counted from 1\? Set first_label to 1",
+            r"line 1: .* in 'label', 0 to 1, got '2'; if endings are counted from 1, set first_label = 1",
         ),
-        ([(["b", "c"], -1)], r"line 1: the right ending's number expected in 'label', 0 to 1, '-1' found$"),
-        ([(["b", "c"], 0.5)], r"'0\.5' found"),
-        ([(["b", "c"], "b")], r"0 to 1, 'b' found$"),
-        ([(["b", "c"], "nan")], r"0 to 1, 'nan' found$"),
+        ([(["b", "c"], -1)], r"line 1: expected the number of the right ending in 'label', 0 to 1, got '-1'$"),
+        ([(["b", "c"], 0.5)], r"got '0\.5'"),
+        ([(["b", "c"], "b")], r"0 to 1, got 'b'$"),
+        ([(["b", "c"], "nan")], r"0 to 1, got 'nan'$"),
         ([(["b", "c"], None)], r"line 1: no value \(null\) in 'label'"),
-        ([("b", 0)], r"line 1: a list of strings expected in 'endings'; endings in columns of their own"),
-        ([(["b", None], 0)], r"line 1: a list of strings expected in 'endings'"),
+        ([("b", 0)], r"line 1: expected a list of strings in 'endings'"),
+        ([(["b", None], 0)], r"line 1: expected a list of strings in 'endings'"),
     ],
 )
 def test_bad_rows(tmp_path: Path, rows: list[tuple[Any, Any]], message: str) -> None:
@@ -195,11 +199,8 @@ def test_files_with_other_numbers_of_endings_are_named(tmp_path: Path) -> None:
     three = written(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}), "three.jsonl")
     examples = [example for path in (two, three) for example in IN_LIST.read(path)]
     assert [len(example.endings) for example in examples] == [2, 3]
-    message = (
-        f"{three}, line 1: 2 endings expected, as in the examples before, 3 found; {two}, line 1 set the number: "
-        "examples with another one need a file of their own, and each file is predicted by itself"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    message = f"{three}, line 1: expected 2 endings, as in {two}, line 1, got 3"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         IN_LIST.encode(examples, TOKENIZER)
 
 
@@ -212,7 +213,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 
 
 def test_examples_given_in_python_are_checked_too() -> None:
-    with pytest.raises(ValueError, match="2 endings expected, as in the examples before, 3 found"):
+    with pytest.raises(ValueError, match=r"expected 2 endings, as in .*, got 3"):
         IN_LIST.encode([question("a", "b", "c"), question("a", "b", "c", "d")], TOKENIZER, labelled=False)
     with pytest.raises(ValueError, match="line 1: the label is not known"):
         IN_LIST.encode([question("a", "b", "c")], TOKENIZER)
@@ -228,7 +229,7 @@ def test_examples_given_in_python_are_checked_too() -> None:
         ({"endings": ()}, "endings is empty"),
         ({"endings": ("prompt", "b")}, "'prompt' is named twice"),
         ({"start": "label"}, "'label' is named twice"),
-        ({"first_label": 2}, "first_label = 2: endings are counted from 0 or from 1"),
+        ({"first_label": 2}, "first_label = 2: expected 0 or 1"),
         ({"max_length": 4}, "max_length = 4: at least 5"),
         ({"metric": "f1"}, "metric = 'f1': known: accuracy"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from bertwright.commands.embed import EmbedSettings
 from bertwright.commands.evaluate import EvaluateSettings
 from bertwright.commands.fill_mask import FillMaskSettings
 from bertwright.commands.predict import PredictSettings
+from bertwright.settings import field_docs
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
+from bertwright.tasks.task_io import TASK_TYPES
 
 
 def table(*rows: str) -> str:
@@ -176,7 +179,7 @@ def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -
     published = TaskSettings(name, data=tmp_path)
     found = [[Path(path).name for path in published.files(part)] for part in ("train", "dev", "test")]
     assert found == [[file] for file in files] + [[]] * (3 - len(files))
-    task = published.make()
+    task = published.build_task()
     first, *_ = task.read(*published.files("train"))
     assert {key: getattr(first, key) for key in example} == example
     assert {key: getattr(task, key) for key in settings} == settings
@@ -198,3 +201,17 @@ def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -
 def test_one_text_is_not_taken_for_its_letters(made: Callable[[], Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: expected a tuple of strings"):
         made()
+
+
+def test_options_are_those_of_the_task_classes() -> None:
+    names = {one.name for one in fields(TaskOptions)}
+    assert {"text", "text_pair", "endings", "comment_prefix", "doc_stride", "metric"} <= names
+    assert not names & {"labels", "threshold", "mean", "scale", "max_short_rows"}
+    docs = field_docs(TaskOptions)
+    assert set(docs) == names
+    assert "Classification, regression, multiple-choice: Longest sequence" in docs["max_length"]
+    assert docs["max_length"].endswith("[384].")
+    assert docs["doc_stride"].startswith("Question-answering: ")
+    assert "[ending0 ending1 ending2 ending3]" in docs["endings"]
+    with pytest.raises(ValueError, match=r"--doc-stride: not an option of tagging"):
+        TaskOptions(doc_stride=3).apply_to(TASK_TYPES["tagging"]())

@@ -19,7 +19,9 @@ from transformers import BertTokenizerFast
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
+from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks
+from bertwright.tasks.presentation import report_fields, to_record
 from bertwright.tasks.question_answering import (
     Answer,
     Candidate,
@@ -28,7 +30,7 @@ from bertwright.tasks.question_answering import (
     max_context_window,
 )
 from bertwright.tasks.squad import GoldAnswer, QaExample
-from bertwright.tasks.task import TASK_FILE, collate, from_fields, write_task
+from bertwright.tasks.task import TASK_FILE, from_fields, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -116,7 +118,7 @@ def test_an_answer_takes_the_tokens_that_share_a_character_with_it() -> None:
     }
     for answer, (first, last) in cases.items():
         encoded = task.encode([asked("abc d e", answer=answer)], TOKENIZER)
-        assert (encoded.labels - encoded.context_at[:, None]).tolist() == [[first, last]], answer
+        assert (encoded.labels - encoded.context_start[:, None]).tolist() == [[first, last]], answer
 
 
 def test_what_cannot_be_learned_is_left_out_and_named() -> None:
@@ -125,13 +127,13 @@ def test_what_cannot_be_learned_is_left_out_and_named() -> None:
     encoded = SMALL.encode(examples, TOKENIZER)
     assert encoded.example_ids.tolist() == [0, 2]
     assert encoded.labels.tolist() == [[5, 5], [0, 0]]
-    (note,) = SMALL.notes(examples)
+    (note,) = SMALL.warnings(examples)
     assert note.endswith("(own.jsonl, line 2)")
-    assert SMALL.reported(examples) == {"answers": {"moved": (), "left_out": ("own.jsonl, line 2",)}}
+    assert report_fields(SMALL, examples) == {"answers": {"moved": (), "left_out": ("own.jsonl, line 2",)}}
     assert SMALL.encode(examples, TOKENIZER, labelled=False).example_ids.tolist() == [0, 1, 2]  # but it is answered
     assert SMALL.encode(examples, TOKENIZER, labelled=False).labels.shape == (0, 2)
     assert SMALL.with_labels_of(examples) == SMALL
-    with pytest.raises(ValueError, match=r"none of 1 questions has an answer .* the first is own\.jsonl, line 2"):
+    with pytest.raises(ValueError, match=r"own\.jsonl, line 2: none of 1 questions has an answer"):
         SMALL.with_labels_of([lost])
 
 
@@ -139,7 +141,7 @@ def test_what_is_scored_needs_answers_but_no_place_for_them() -> None:
     SMALL.check(
         [asked("c d", answers=(GoldAnswer("x", None),)), asked("e f", is_impossible=True), asked("c d", answer="d")]
     )
-    with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: its answers are not known"):
+    with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: the answers are not known"):
         SMALL.check([asked("c d", answer="d"), asked("e f", location="own.jsonl, line 3")])
 
 
@@ -167,8 +169,8 @@ def test_every_token_of_a_context_is_in_a_window(task: QuestionAnswering, exampl
         own = np.flatnonzero(encoded.example_ids == number)
         for window in own:
             place = encoded.first[window] - encoded.first[own[0]]
-            begin = encoded.starts[window] + encoded.context_at[window]
-            content = encoded.content[window]
+            begin = encoded.starts[window] + encoded.context_start[window]
+            content = encoded.context_lengths[window]
             assert encoded.input_ids[begin : begin + content].tolist() == tokens[place : place + content]
             covered[place : place + content] = True
         assert covered.all()
@@ -370,7 +372,7 @@ def test_a_token_counts_where_most_is_around_it() -> None:
 def test_an_answer_is_cut_from_the_text_as_it_stands() -> None:
     example = asked("  C,  É-d  (JA)!")
     encoded = SMALL.encode([example], TOKENIZER, labelled=False)
-    begin = int(encoded.starts[0] + encoded.context_at[0])
+    begin = int(encoded.starts[0] + encoded.context_start[0])
     outputs = np.zeros((len(encoded.positions), 2), np.float32)
     outputs[begin + 2, 0] = outputs[begin + 4, 1] = 5  # c , e - d ( j ##a ) !
     (answer,) = SMALL.decode([example], encoded, outputs)
@@ -446,7 +448,7 @@ def test_records() -> None:
     examples = [asked("c d", id="x"), asked("", id="y")]
     encoded = SMALL.encode(examples, TOKENIZER, labelled=False)
     answers = SMALL.decode(examples, encoded, drawn(encoded))
-    records = [SMALL.record(example, answer) for example, answer in zip(examples, answers, strict=True)]
+    records = [to_record(SMALL, example, answer) for example, answer in zip(examples, answers, strict=True)]
     assert json.loads(json.dumps(records)) == records
     names = ["id", "answer", "start", "end", "probability", "score", "null_score", "candidates"]
     assert [list(record) for record in records] == [names, names]
@@ -457,7 +459,7 @@ def test_records() -> None:
 def test_a_question_without_answer_needs_the_setting(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"question": "?", "context": "c", "answers": []}\n', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"own\.jsonl, line 1: it has no answer; .* --allow-no-answer"):
+    with pytest.raises(ValueError, match=r"own\.jsonl, line 1: the question has no answer; .* --allow-no-answer"):
         list(QuestionAnswering().read(str(path)))
     (example,) = QuestionAnswering(allow_no_answer=True).read(str(path))
     assert example.is_impossible
@@ -476,13 +478,13 @@ def test_a_task_comes_back_from_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"doc_stride": 0}, "doc_stride is 0; at least 1"),
-        ({"max_answer_length": 0}, "max_answer_length is 0"),
-        ({"n_best_size": -1}, "n_best_size is -1"),
-        ({"max_query_length": 0}, "max_query_length is 0"),
-        ({"max_length": 67}, "max_length is 67: max_query_length 64 .* at least 68 is needed"),
+        ({"doc_stride": 0}, "doc_stride = 0: at least 1"),
+        ({"max_answer_length": 0}, "max_answer_length = 0"),
+        ({"n_best_size": -1}, "n_best_size = -1"),
+        ({"max_query_length": 0}, "max_query_length = 0"),
+        ({"max_length": 67}, "max_length = 67: .* max_query_length = 64 .* at least 68"),
         ({"metric": "accuracy"}, "metric = 'accuracy': known: exact_match, f1"),
-        ({"threshold": float("nan")}, "threshold is nan; a finite number"),
+        ({"threshold": float("nan")}, "threshold = nan: a finite number"),
     ],
 )
 def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:

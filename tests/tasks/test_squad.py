@@ -12,7 +12,7 @@ from typing import Any
 import polars
 import pytest
 
-from bertwright.tasks.squad import GoldAnswer, QaExample, placement, read_questions
+from bertwright.tasks.squad import GoldAnswer, QaExample, align_answers, read_questions
 
 SQUAD = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "squad"
 
@@ -118,7 +118,7 @@ def test_answers_that_do_not_stand_where_the_file_says(tmp_path: Path, text: str
     (example,) = read_questions(write(tmp_path, tree(question(answers=[{"text": text, "answer_start": start}]))))
     assert example.answers == (gold,)  # an answer without a place still counts when answers are scored
     assert example.learnable == (gold.start is not None)
-    assert placement([example]) == (
+    assert align_answers([example]) == (
         (example.location,) if gold.moved else (),
         () if example.learnable else (example.location,),
     )
@@ -128,24 +128,24 @@ def test_the_first_answer_with_a_place_is_learned(tmp_path: Path) -> None:
     answers = [{"text": "lives", "answer_start": 0}, {"text": "Rome", "answer_start": 13}]
     (example,) = read_questions(write(tmp_path, tree(question(answers=answers))))
     assert example.target == GoldAnswer("Rome", 13)
-    assert placement([example]) == ((), ())
+    assert align_answers([example]) == ((), ())
 
 
 def test_notes_count_and_name() -> None:
     def example(number: int, gold: GoldAnswer) -> QaExample:
         return QaExample(str(number), "?", "", (gold,), location=f"question {number}")
 
-    assert placement([example(1, GoldAnswer("x", 3))]).notes() == []
-    found = placement(
+    assert align_answers([example(1, GoldAnswer("x", 3))]).warnings() == []
+    found = align_answers(
         [example(0, GoldAnswer("x", 1, moved=True)), *(example(n, GoldAnswer("x", None)) for n in range(1, 8))]
     )
-    moved, left_out = found.notes()
-    assert moved.startswith("1 questions whose answer does not stand where the file says, but once elsewhere")
+    moved, left_out = found.warnings()
+    assert moved.startswith("1 questions whose answer is not at the given start, but occurs once elsewhere")
     assert moved.endswith("(question 0)")
     assert left_out.startswith("7 questions")
     assert left_out.endswith("(question 1; question 2; question 3; question 4; question 5; and 2 more)")
     assert found.left_out[-1] == "question 7"  # the report has all
-    assert "not learned from; report.json names all (" in left_out
+    assert "not trained on; see report.json (" in left_out
     assert "report.json" not in moved
 
 
@@ -158,28 +158,28 @@ DEEP = "[" * 100_000
         ('{"data": [\n}', ", line 2: not valid JSON (Expecting value at character 1)"),
         ("", ": not valid JSON (Expecting value at character 1)"),
         (DEEP, ": not readable as JSON"),
-        ([], ": a JSON object expected, [] found"),
+        ([], ": expected a JSON object, got []"),
         ({"version": "2.0"}, ': "data" is missing; found are version'),
-        ({"data": {}}, ': "data" should be a list, and is {}'),
+        ({"data": {}}, ': "data": expected a list, got {}'),
         ({"data": []}, ": no questions"),
-        ({"data": ["x"]}, ', article 1: a JSON object expected, "x" found'),
+        ({"data": ["x"]}, ', article 1: expected a JSON object, got "x"'),
         ({"data": [{"title": "A\nB"}]}, ', article 1 (A B): "paragraphs" is missing; found are title'),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, ', article 1, paragraph 1: "context" is missing; found are qas'),
-        (tree(context=3), ', article 1 (People), paragraph 1: "context" should be a text, and is 3'),
+        (tree(context=3), ', article 1 (People), paragraph 1: "context": expected a text, got 3'),
         (tree({}), ', article 1 (People), paragraph 1, question 1: "id" is missing; found are none'),
-        (tree(question(id=True)), 'question 1: "id" should be a text or a whole number, and is true'),
+        (tree(question(id=True)), 'question 1: "id": expected a text or a whole number, got true'),
         (tree(question(question=NO_ID)), ', question q1: "question" is missing; found are id, answers'),
-        (tree(question(question=["Where?"])), ', question q1: "question" should be a text, and is ["Where?"]'),
+        (tree(question(question=["Where?"])), ', question q1: "question": expected a text, got ["Where?"]'),
         (tree(question(question=" ")), ", question q1: the question is empty"),
         (tree(question(), context="\n"), ", question q1: the context is empty"),
         (tree(question(answers=NO_ID)), ', question q1: "answers" is missing; found are id, question'),
-        (tree(question(answers="Oslo")), ', question q1: "answers" should be a list, and is "Oslo"'),
-        (tree(question(answers=["Oslo"])), ', question q1, answers: a JSON object expected, "Oslo" found'),
+        (tree(question(answers="Oslo")), ', question q1: "answers": expected a list, got "Oslo"'),
+        (tree(question(answers=["Oslo"])), ', question q1, answers: expected a JSON object, got "Oslo"'),
         (tree(question(answers=[{"answer_start": 3}])), ', question q1, answers: "text" is missing'),
         (tree(question(answers=[{"text": "", "answer_start": 3}])), ", question q1: an answer is empty"),
-        (tree(question(answers=[{"text": "a", "answer_start": "3"}])), '"answer_start" should be a whole number'),
+        (tree(question(answers=[{"text": "a", "answer_start": "3"}])), '"answer_start": expected a whole number'),
         (tree(question(answers={"text": ["a"], "answer_start": []})), '1 in "text" but 0 in "answer_start"'),
-        (tree(question(is_impossible=1)), ', question q1: "is_impossible" should be true or false, and is 1'),
+        (tree(question(is_impossible=1)), ', question q1: "is_impossible": expected true or false, got 1'),
         (tree(question(is_impossible=True)), ', question q1: "is_impossible" is true and there are 1 answers'),
         (tree(question(answers=[], is_impossible=False)), '"is_impossible" is false and there are 0 answers'),
         (tree(question(), question()), ', question q1: the id "q1" is that of an earlier question'),
@@ -199,7 +199,7 @@ def test_what_is_refused_has_its_place(tmp_path: Path, content: Any, message: st
     [
         (["{}"], ', line 1: "context" is missing; found are none'),
         ([json.dumps(line()), "{"], ", line 2: not valid JSON"),
-        (["[1]"], ", line 1: a JSON object expected, [1] found"),
+        (["[1]"], ", line 1: expected a JSON object, got [1]"),
         ([json.dumps(line(id="2")), json.dumps(line())], ', line 2: the id "2" is that of an earlier question'),
         (["", " "], ": no questions"),
     ],
@@ -211,7 +211,7 @@ def test_json_lines_that_are_refused(tmp_path: Path, lines: list[str], message: 
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"own\.csv: questions are read from \.json \(SQuAD\), \.jsonl or \.parquet"):
+    with pytest.raises(ValueError, match=r"own\.csv: expected \.json \(SQuAD\), \.jsonl or \.parquet"):
         list(read_questions(str(tmp_path / "own.csv")))
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
         list(read_questions(str(tmp_path / "none.json")))
@@ -237,5 +237,5 @@ def test_the_real_files(name: str, questions: int, impossible: int) -> None:
     found = list(read_questions(str(path)))
     assert len(found) == questions
     assert sum(example.is_impossible for example in found) == impossible
-    assert placement(found) == ((), ())
+    assert align_answers(found) == ((), ())
     assert len({id(example.context) for example in found}) == len({example.context for example in found})

@@ -18,14 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.batching.batch import pack
-from bertwright.metrics.span_f1 import to_canonical_scheme
+from bertwright.metrics.tag_schemes import to_canonical_scheme
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
+from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample, with_document_context
 from bertwright.tasks.prediction import predict_chunks, predict_logits
+from bertwright.tasks.presentation import to_record
 from bertwright.tasks.tagging import Entity, Tagging, TagPrediction
-from bertwright.tasks.task import collate, from_fields, write_task
+from bertwright.tasks.task import from_fields, write_task
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -261,7 +263,7 @@ def test_plain_classes_have_no_entities():
 
 def test_a_record_is_plain_and_has_the_same_columns_for_every_example():
     examples = [TagExample(("Anna",)), TagExample(())]
-    records = [TASK.record(*pair) for pair in zip(examples, decoded(examples, ["B-PER"]), strict=True)]
+    records = [to_record(TASK, *pair) for pair in zip(examples, decoded(examples, ["B-PER"]), strict=True)]
     assert json.loads(json.dumps(records[0])) == {
         "words": ["Anna"],
         "tags": ["B-PER"],
@@ -371,12 +373,16 @@ def test_a_fitted_task_is_kept_whole(tmp_path):
 @pytest.mark.parametrize(
     ("task", "sequences", "message"),
     [
-        (Tagging(), [("B-A", "O"), ("O", "X-A")], "a.conll, line 6: tag 'X-A' of 'w1': tags of iob2 are O, B-…, I-…"),
-        (Tagging(), [("B-A", "PER", "O")], "a.conll, line 6: tag 'PER' of 'w1': tags of iob2"),
-        (Tagging(scheme="iob2"), [("O", "O", "I-A")], "a.conll, line 7: tag 'I-A' of 'w2': in iob2 a span begins with"),
-        (Tagging(scheme="bioes"), [("O", "NN")], "a.conll, line 6: tag 'NN' of 'w1': tags of bioes are"),
-        (Tagging(), [("B-A", "O"), ("O", "B")], "a.conll, line 6: tag 'B' of 'w1' has no type, and others have one"),
-        (Tagging(), [("O", "O")], "a.conll, line 5: all words have the tag 'O'; two are the least"),
+        (
+            Tagging(),
+            [("B-A", "O"), ("O", "X-A")],
+            "a.conll, line 6: tag 'X-A' of 'w1': expected a tag of iob2: O, B-…, I-…",
+        ),
+        (Tagging(), [("B-A", "PER", "O")], "a.conll, line 6: tag 'PER' of 'w1': expected a tag of iob2"),
+        (Tagging(scheme="iob2"), [("O", "O", "I-A")], "a.conll, line 7: tag 'I-A' of 'w2': a span of iob2 begins with"),
+        (Tagging(scheme="bioes"), [("O", "NN")], "a.conll, line 6: tag 'NN' of 'w1': expected a tag of bioes"),
+        (Tagging(), [("B-A", "O"), ("O", "B")], "a.conll, line 6: tag 'B' of 'w1': it has no type"),
+        (Tagging(), [("O", "O")], "a.conll, line 5: all words have the tag 'O'; at least two are needed"),
         (Tagging(), [], "no sentences to learn from"),
     ],
 )
@@ -386,14 +392,16 @@ def test_training_tags_that_make_no_task_are_refused(task, sequences, message):
 
 
 def test_a_tag_that_training_did_not_have_is_refused_with_its_place():
-    message = "a.conll, line 6: tag 'I-ORG' of 'w1' is unknown; those of training are O, B-LOC, B-PER, I-PER"
+    message = (
+        "a.conll, line 6: tag 'I-ORG' of 'w1': it is unknown; the tags of the training data are O, B-LOC, B-PER, I-PER"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         TASK.encode([labelled("O", "O"), labelled("B-LOC", "I-ORG")], TOKENIZER)
     with pytest.raises(ValueError, match=re.escape(message)):
         TASK.check([labelled("O", "O"), labelled("B-LOC", "I-ORG")])
-    with pytest.raises(ValueError, match="tag 'S-LOC' of 'w0' is unknown"):  # of another scheme
+    with pytest.raises(ValueError, match="tag 'S-LOC' of 'w0': it is unknown"):  # of another scheme
         TASK.check([labelled("S-LOC", "O")])
-    with pytest.raises(ValueError, match="tag 'X' of 'w1' is unknown"):
+    with pytest.raises(ValueError, match="tag 'X' of 'w1': it is unknown"):
         Tagging(scheme="none", labels=("N", "V")).check([labelled("N", "X")])
 
 
@@ -401,11 +409,11 @@ def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
     """As I-LST in CoNLL-2000, of which training has B-LST alone."""
     sentences = [labelled("B-LOC", "I-LOC"), labelled("O", "I-LOC"), labelled("B-PER", "O")]
     TASK.check(sentences)
-    assert TASK.score_notes(sentences) == [
-        "1 word has a tag that training never showed (I-LOC): scored, and never found"
+    assert TASK.warnings(sentences) == [
+        "1 word has a tag that the training data lack (I-LOC): scored, but never predicted"
     ]
-    assert not TASK.score_notes(sentences[2:])
-    assert not Tagging(labels=("O", "I-X"), scheme="iob1").score_notes([labelled("I-X", "O"), labelled("B-X", "B-X")])
+    assert not TASK.warnings(sentences[2:])
+    assert not Tagging(labels=("O", "I-X"), scheme="iob1").warnings([labelled("I-X", "O"), labelled("B-X", "B-X")])
     foreign = Tagging(labels=("O", "B-PER", "I-PER", "X"), scheme="iob1")  # of a hub's folder; X is in no span
     with pytest.raises(ValueError, match="tag 'B' of 'w0'"):
         foreign.check([labelled("B", "O")])
@@ -427,12 +435,12 @@ def test_entities_of_one_kind_may_go_without_a_name():
     task = Tagging().with_labels_of([labelled("B", "O")])
     assert task.labels == ("O", "B")
     sentences = [labelled("B", "I"), labelled("O", "B")]
-    assert task.score_notes(sentences) == ["1 word has a tag that training never showed (I): scored, and never found"]
+    assert task.warnings(sentences) == ["1 word has a tag that the training data lack (I): scored, but never predicted"]
     outputs = np.array([[0, 9], [9, 0], [9, 0], [0, 9]], dtype=np.float32)
     found = task.decode(sentences, task.encode(sentences, TOKENIZER), outputs)
     assert [entity.label for tagged in found for entity in tagged.entities] == ["_", "_"]
     assert task.score(sentences, found)["f1"] == 0.5
-    with pytest.raises(ValueError, match="tag 'B-X' of 'w0' is unknown"):
+    with pytest.raises(ValueError, match="tag 'B-X' of 'w0': it is unknown"):
         task.check([labelled("B-X", "O")])
 
 
@@ -450,7 +458,7 @@ def test_what_is_not_known_yet_cannot_be_asked_for():
     [
         ({"metric": "f2"}, "metric = 'f2': known: accuracy, f1"),
         ({"scheme": "iob"}, "scheme = 'iob': did you mean \"iob2\""),
-        ({"max_length": 2}, r"max_length is 2; \[CLS\], \[SEP\] and one token need 3"),
+        ({"max_length": 2}, r"max_length = 2: at least 3"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(values, message):

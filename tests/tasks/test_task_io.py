@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from bertwright.cli.options import field_docs
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
-from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
-from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import write_task
-from bertwright.tasks.task_io import TASK_TYPES, AnyTask, TaskModel, inferred, load_task, read_task, save_task_folder
+from bertwright.tasks.task_io import TASK_TYPES, AnyTask, TaskModel, infer_task, load_task, read_task, save_task_folder
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
@@ -80,7 +77,7 @@ def test_every_field_of_a_task_comes_back(tmp_path, task):
     ids=lambda value: value.head.kind if isinstance(value, HeadRecord) else "",
 )
 def test_a_head_alone_tells_the_task_and_the_model_s_positions_its_length(tmp_path, record, expected):
-    assert inferred(record, max_positions=64) == expected
+    assert infer_task(record, max_positions=64) == expected
     save(tmp_path / "m", expected)
     (tmp_path / "m/task.json").unlink()
     assert read_task(tmp_path / "m").head == expected.head
@@ -104,7 +101,7 @@ def test_a_tagger_of_transformers_that_calls_its_tags_bilou(tmp_path):
 
 
 def test_long_models_answer_in_the_windows_of_the_paper():
-    assert inferred(HeadRecord(HeadSpec("span", 2), (), False), max_positions=512) == QuestionAnswering()
+    assert infer_task(HeadRecord(HeadSpec("span", 2), (), False), max_positions=512) == QuestionAnswering()
 
 
 def test_a_folder_without_a_task(tmp_path):
@@ -122,21 +119,19 @@ def test_labels_in_another_order_than_the_weights_are_refused(tmp_path):
     )
     values = json.loads((tmp_path / "m/task.json").read_text())
     (tmp_path / "m/task.json").write_text(json.dumps(values | {"labels": ["good", "bad"]}))
-    with pytest.raises(
-        ValueError, match=r"task\.json: its labels are not those of config\.json \(id2label\): good, bad"
-    ):
+    with pytest.raises(ValueError, match=r"task\.json: its labels \(good, bad …\) are not those of config\.json"):
         load_task(tmp_path / "m")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", 'an object with the "kind" of a task expected'),
-        ('{"labels": ["a", "b"]}', 'an object with the "kind" of a task expected'),
-        ('{"kind": ["tagging"]}', 'an object with the "kind" of a task expected'),
+        ("[]", 'expected an object with the "kind" of a task'),
+        ('{"labels": ["a", "b"]}', 'expected an object with the "kind" of a task'),
+        ('{"kind": ["tagging"]}', 'expected an object with the "kind" of a task'),
         ('{"kind": "taging"}', 'no kind of task "taging"; did you mean "tagging"'),
         ('{"kind": "tagging", "colour": 3}', "unknown fields: colour"),
-        ('{"kind": "tagging", "max_length": 1}', "max_length is 1"),
+        ('{"kind": "tagging", "max_length": 1}', "max_length = 1"),
         ('{"kind": "classification", "labels": ["a", "a"]}', "labels = 'a', 'a'"),
         ('{"kind": "tagging",\n', "line 2: not valid JSON"),
         ('{"kind": "classification", "labels": [0, 1]}', r"task\.json: labels\[0\]: expected str, got 0"),
@@ -155,8 +150,8 @@ def test_a_task_file_that_is_not_whole(tmp_path, content, message):
 def test_a_task_of_another_model(tmp_path):
     folder = save(tmp_path / "m", TASKS["tagging"])
     for other, message in (
-        (Tagging(labels=("O", "B-X")), "a token head with 2 outputs expected, but the model has a token head with 3"),
-        (TASKS["question-answering"], "a span head with 2 outputs expected, but the model has a token head"),
+        (Tagging(labels=("O", "B-X")), "expected a token head with 2 outputs, got a model with a token head with 3"),
+        (TASKS["question-answering"], "expected a span head with 2 outputs, got a model with a token head"),
     ):
         write_task(folder, other)
         with pytest.raises(ValueError, match=rf"task\.json: {message}"):
@@ -173,13 +168,3 @@ def test_labels_are_written_for_other_software(tmp_path):
         json.loads((save(tmp_path / "r", TASKS["regression"]) / "config.json").read_text())["problem_type"]
         == "regression"
     )
-
-
-def test_the_help_tells_every_kinds_own_defaults() -> None:
-    told = field_docs(TaskOptions)
-    for name, text in told.items():
-        for kind in TASK_TYPES.values():
-            default = {field.name: field.default for field in fields(kind)}.get(name)
-            if default is not None:
-                shown = " ".join(default) if isinstance(default, tuple) else str(default)
-                assert re.search(rf"[\[ ]{re.escape(shown)}[\];]", text), f"{kind.__name__}.{name}: {shown} in {text}"

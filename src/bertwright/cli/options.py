@@ -6,10 +6,8 @@ are built from what it parsed, so that their errors look as any other.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import errno
-import inspect
 import os
 import shutil
 import sys
@@ -24,7 +22,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, g
 
 from bertwright.console import escape_control
 from bertwright.renamed import find_new_name
-from bertwright.settings import iter_fields, partial_from_table, read_toml
+from bertwright.settings import field_docs, iter_fields, partial_from_table, read_toml
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
@@ -112,21 +110,6 @@ def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
                 raise ValueError(f"{flag} needs a value")
             return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
     return None, arguments
-
-
-def field_docs(cls: type[Any]) -> dict[str, str]:
-    """Return the text under each field of a class, by field."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    return {
-        field.target.id: _flow(below.value.value)
-        for field, below in pairwise(tree.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-        and isinstance(below.value.value, str)
-    }
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from bertwright.inference.model import Bert, load
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.settings import check_not_str
-from bertwright.tasks.prediction import chunks
+from bertwright.tasks.prediction import split_into_chunks
 from bertwright.training.context import DeviceSettings, execution_context
 
 TEXT_COLUMNS, COSINE_COLUMNS = 36, 8  # terminal columns
@@ -96,7 +96,7 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
             _print_cosines(console, texts, _embed(model, texts, settings))
         else:
             source = _read_files(settings, console) if settings.inputs else iter(texts)
-            blocks = (_embed(model, chunk, settings) for chunk in chunks(source))
+            blocks = (_embed(model, chunk, settings) for chunk in split_into_chunks(source))
             number = _write_npy(settings.output, blocks, model.config.hidden_size)
             say(console, f"{settings.output}: {number:,} vectors of {model.config.hidden_size} numbers")
 

@@ -20,7 +20,8 @@ from bertwright.interop.model_files import model_folder
 from bertwright.io.sources import check_unique
 from bertwright.models.heads import EncoderForTask
 from bertwright.settings import check_not_str
-from bertwright.tasks.prediction import evaluate_examples, truncation_warnings
+from bertwright.tasks.prediction import evaluate_examples
+from bertwright.tasks.presentation import score_tables, truncation_warnings
 from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.task_io import AnyTask
 from bertwright.training.context import DeviceSettings, execution_context
@@ -67,11 +68,11 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
         if part is not None:
             part.write_text(json.dumps(found.scores, indent=2) + "\n", encoding="utf-8")
     heading(console, f"{settings.model} on {len(examples):,} examples")
-    notes = [note for path in settings.inputs for note in task.left_out(path)] + task.score_notes(examples)
+    notes = task.warnings(examples, settings.inputs)
     for note in notes + truncation_warnings(task, len(examples), encoded.truncated, model.config.max_positions):
         notice(console, note)
     console.print(score_table({"score": found.scores}, task.metric))
-    for one in task.details(examples, found.predictions):
+    for one in score_tables(task, examples, found.predictions):
         console.print(filled_table(one.columns, one.rows))
     if settings.output is not None:
         say(console, f"{settings.output}: scores written")
@@ -84,6 +85,6 @@ def load_for_task(name: str, overrides: TaskOptions, place: Any) -> tuple[Bert, 
     model = load(folder, place.device, place.dtype)
     if model.task is None or not isinstance(model.model, EncoderForTask):
         raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
-    task = overrides.applied(model.task)
+    task = overrides.apply_to(model.task)
     model.task = within_positions(task, overrides, model.config.max_positions)
     return model, model.task, model.model

@@ -24,9 +24,10 @@ from bertwright.interop.model_files import model_folder
 from bertwright.io.tables import TableSchema, read_rows
 from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
-from bertwright.tasks.classification import Classification, Regression, listed
+from bertwright.tasks.classification import Classification, format_labels
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import TASK_FILE
 from bertwright.tasks.task_io import AnyTask, read_task
 from bertwright.training.context import DeviceSettings, ExecutionContext, execution_context
@@ -194,9 +195,9 @@ def _read_matching_task(file: SubmissionFile, folder: Path) -> Classification | 
     labels = task.label_names if task else ()
     known = {*labels} in ({*file.labels}, {*(file.names or file.labels)})
     if not isinstance(task, Classification | Regression) or type(task) is not kind or not known:
-        expected = f"the labels {listed(file.labels)}" if file.labels else "a number"
+        expected = f"the labels {format_labels(file.labels)}" if file.labels else "a number"
         found = f"its task is {task.kind}" if task else "it was not fine-tuned on a task"
-        having = f" with {listed(labels)}" if labels else ""
+        having = f" with {format_labels(labels)}" if labels else ""
         raise ValueError(f"{folder}: {file.task} expects {expected}; {found}{having}")
     # A folder of transformers does not say how many texts it reads.
     if (folder / TASK_FILE).is_file() and (task.text_pair is None) != (len(file.texts) == 1):

@@ -20,6 +20,7 @@ from bertwright.interop.huggingface import load_config, load_model
 from bertwright.interop.model_files import is_run
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.settings import read_toml
+from bertwright.tasks.presentation import describe_task
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task_io import AnyTask, load_task, read_task
 from bertwright.tokenstore.store import TokenStore
@@ -189,7 +190,7 @@ def _task_fields(task: AnyTask) -> dict[str, str]:
         fields["labels"] = f"{len(task.label_names)}: {names}"
     fields |= {"head": f"{task.head.kind}, {task.head.outputs} outputs", "metric": task.metric}
     fields["longest sequence"] = f"{task.max_length} tokens"
-    return fields | task.facts()
+    return fields | describe_task(task)
 
 
 def _vocabulary_fields(folder: Path) -> dict[str, str]:

@@ -30,14 +30,24 @@ from bertwright.io.decoding import FIX_INPUT, STDIN, STDIN_NAME, ReadStats, Text
 from bertwright.io.tables import lines, read_rows
 from bertwright.models.heads import EncoderForTask
 from bertwright.settings import check_not_str
-from bertwright.tasks.prediction import predict_chunks, truncation_warnings
+from bertwright.tasks.prediction import predict_chunks
+from bertwright.tasks.presentation import (
+    NATIVE_SUFFIXES,
+    DisplayTable,
+    check_writable,
+    format_native,
+    is_single_text,
+    passthrough_schema,
+    to_record,
+    to_tables,
+    truncation_warnings,
+)
 from bertwright.tasks.presets import TaskOptions
-from bertwright.tasks.task import DisplayTable
-from bertwright.tasks.task_io import TASK_TYPES, AnyTask
+from bertwright.tasks.task_io import AnyTask
 from bertwright.training.context import DeviceSettings, execution_context
 
 STANDARD_OUTPUT = Path(STDIN)
-OWN = {cls.form: cls.kind for cls in TASK_TYPES.values() if cls.form}  # forms that are for one kind of task alone
+OWN = {suffix: cls.kind for suffix, cls in NATIVE_SUFFIXES.items()}  # formats for one kind of task only
 OUTPUTS = (".jsonl", ".tsv", ".csv", *OWN)
 BREAK = re.compile("\r\n|[\t\r\n]")  # what a field without quotes cannot hold
 
@@ -109,7 +119,7 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
             )
             with item_progress(console, "predicting", len(typed)) as advance:
                 shown = list(_predictions(model, task, typed, tally, advance))
-            _show(console, task.shown(shown))
+            _show(console, to_tables(task, shown))
         else:
             _check_form(settings, task)
             if settings.keep_columns:
@@ -163,7 +173,7 @@ def _check_form(settings: PredictSettings, task: AnyTask) -> None:
         raise ValueError(
             f"{settings.output}: {settings.form} is the form of {kind}; for {task.kind} name a .jsonl or .tsv file"
         )
-    if settings.keep_columns and task.beside(settings.keep_columns, "") is None:
+    if settings.keep_columns and passthrough_schema(task, settings.keep_columns, "") is None:
         raise ValueError(
             f"--keep-columns is for tables of texts; records of {task.kind} say themselves what they are about"
         )
@@ -173,7 +183,7 @@ def _check_names(settings: PredictSettings, model: Bert, task: AnyTask) -> None:
     """Raise ValueError where a column to keep is called as a field of the predictions; the first one tells of all."""
     assert isinstance(model.model, EncoderForTask)
     for chunk in predict_chunks(model.model, task, model.tokenizer, islice(_examples(settings.inputs, task), 1)):
-        record = task.record(chunk.examples[0], chunk.predictions[0])
+        record = to_record(task, chunk.examples[0], chunk.predictions[0])
         if clash := [name for name in settings.keep_columns if name in record]:
             raise ValueError(
                 f"--keep-columns {clash[0]}: that is what a field of the prediction is called; rename the column"
@@ -198,7 +208,7 @@ def _output(path: Path) -> Iterator[TextIO]:
 
 def _piped(task: AnyTask) -> Iterator[Any]:
     """The lines of standard input as a task's examples, blank ones, too: one prediction belongs to each."""
-    if not task.of_one_text:
+    if not is_single_text(task):
         raise ValueError(f"{STDIN_NAME} is read one text a line, and this task takes more than one; name a file")
     number = 0
     for number, line in lines(STDIN_NAME, read_stdin(TextCodec(hint=FIX_INPUT), ReadStats())):
@@ -216,7 +226,11 @@ def _examples(inputs: Sequence[str], task: AnyTask) -> Iterator[Any]:
 
 def _kept(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
     """What is kept of each example: its row has the same place in the files. Without columns to keep, nothing."""
-    wanted = task.beside(settings.keep_columns, "choose columns with --keep-columns") if settings.keep_columns else None
+    wanted = (
+        passthrough_schema(task, settings.keep_columns, "choose columns with --keep-columns")
+        if settings.keep_columns
+        else None
+    )
     if wanted is None:
         return repeat({})
     found = chain.from_iterable(read_rows(path, wanted) for path in settings.inputs)
@@ -248,9 +262,9 @@ def _taken(value: Any, name: str, place: str) -> Any:
 def _read_through(settings: PredictSettings, task: AnyTask) -> int:
     """How many examples all files hold: read once beforehand, so that what is wrong shows before the work, not after.
 
-    Raises ValueError as `task.read` and `task.predictable` do.
+    Raises ValueError as `task.read` and `check_writable` do.
     """
-    examples = task.predictable(_examples(settings.inputs, task), settings.form)
+    examples = check_writable(task, _examples(settings.inputs, task), settings.form)
     number = sum(1 for _ in zip(examples, _kept(settings, task), strict=bool(settings.keep_columns)))
     if not number:
         raise ValueError(f"{settings.inputs[0]}: no examples in it")
@@ -261,11 +275,11 @@ def _write(
     file: TextIO, form: str, task: AnyTask, found: Iterator[tuple[tuple[Any, Any], dict[str, Any]]], tally: _Tally
 ) -> None:
     """Write one record an example, what is kept of it first; `tally` is told of fields that were changed."""
-    if form == task.form:
-        file.writelines(task.formatted(pair for pair, _ in found))
+    if form in NATIVE_SUFFIXES:
+        file.writelines(format_native(task, (pair for pair, _ in found)))
         return
     for number, ((example, prediction), kept) in enumerate(found):
-        record = task.record(example, prediction)
+        record = to_record(task, example, prediction)
         if form == ".jsonl":
             file.write(json.dumps(kept | record, ensure_ascii=False) + "\n")
             continue
@@ -309,4 +323,4 @@ def _show(console: Console, tables: Sequence[DisplayTable]) -> None:
         if one.rows:
             console.print(filled_table(one.columns, one.rows))
         else:
-            say(console, one.nothing)
+            say(console, one.if_empty)

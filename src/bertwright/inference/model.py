@@ -21,11 +21,13 @@ from bertwright.interop.huggingface import check_vocabulary, load_config, load_m
 from bertwright.interop.model_files import model_folder
 from bertwright.io.tables import SURROGATE
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel
-from bertwright.tasks.classification import Classification, Regression, TextExample
+from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
-from bertwright.tasks.prediction import chunks, predict_chunks, truncation_warnings
+from bertwright.tasks.prediction import predict_chunks, split_into_chunks
+from bertwright.tasks.presentation import truncation_warnings
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import Task
@@ -291,7 +293,7 @@ class Bert:
         asked = [layer % (depth + 1) for layer in layers]
         read = sorted({*asked})
         found: list[Vectors] = []
-        for chunk in chunks(examples):
+        for chunk in split_into_chunks(examples):
             encoded = task.encode(chunk, self.tokenizer, labelled=False)
             found += word_features(self.model.encoder, encoded, len(chunk), read)
         return [vectors[:, [read.index(layer) for layer in asked]] for vectors in found]

@@ -204,7 +204,7 @@ def _json_rows(
     for number, found, text in values_of(file.path, decoder, numbered):
         place = f"{file.path}, line {number}"
         if not isinstance(found, dict):
-            raise ValueError(f"{place}: a JSON object expected, {type(found).__name__} found")
+            raise ValueError(f"{place}: expected a JSON object, got {type(found).__name__}")
         try:
             values = tuple([_member(found, name) for name in names])
         except KeyError as error:

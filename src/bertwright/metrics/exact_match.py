@@ -1,7 +1,7 @@
-"""Exact match and F1 of answers in text, as SQuAD's official scripts count them (Rajpurkar et al. 2016 and 2018).
+"""Exact match and F1 of extracted answers, as SQuAD's official scripts compute them (Rajpurkar et al. 2016 and 2018).
 
-The rules are those of the script of version 2.0. On 1.1 they give the numbers of its own script, which differs only
-where nothing of a right answer is left after normalization.
+The rules are those of the 2.0 script. On version 1.1 they give the same numbers as the 1.1 script, unless normalization
+removes a gold answer completely.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 class Score(NamedTuple):
-    """How well one answer meets its question, each from 0 to 1."""
+    """Scores of one answer, from 0 to 1."""
 
     exact_match: float
     f1: float
 
 
 class Threshold(NamedTuple):
-    """Where to draw the line between answers and none, and the F1 that this gives."""
+    """A threshold τ between answer and no answer, and the F1 that it gives."""
 
     value: float
     f1: float
 
 
 def normalize_answer(answer: str) -> str:
-    """An answer without case, punctuation, articles and superfluous white space.
+    """Remove case, punctuation, articles and superfluous white space from an answer.
 
     >>> normalize_answer("The  Sun's core.")
     'suns core'
@@ -42,8 +42,8 @@ def normalize_answer(answer: str) -> str:
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
-def answer_score(answer: str, right: Iterable[str]) -> Score:
-    """The best match with any right answer. No right answer means that "" is right.
+def answer_score(answer: str, gold: Iterable[str]) -> Score:
+    """Compute the best match with any gold answer. Without gold answers, "" is right.
 
     >>> answer_score("the Denver Broncos", ["Broncos", "Denver Broncos"])
     Score(exact_match=1.0, f1=1.0)
@@ -51,22 +51,23 @@ def answer_score(answer: str, right: Iterable[str]) -> Score:
     Score(exact_match=1.0, f1=1.0)
     """
     given = normalize_answer(answer)
-    candidates = {text for text in map(normalize_answer, right) if text} or {""}
+    candidates = {text for text in map(normalize_answer, gold) if text} or {""}
     return Score(float(given in candidates), max(_overlap(given, text) for text in candidates))
 
 
-def scores(answers: Sequence[str], right: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Means over all questions, each from 0 to 1; those without a right answer count as questions without answer.
+def scores(y_true: Sequence[Sequence[str]], y_pred: Sequence[str]) -> dict[str, float]:
+    """Compute mean scores over all questions, from 0 to 1; `y_true` lists the gold answers of each question.
 
-    Where there are such questions, also the means over those with and over those without: `has_answer_exact_match`,
-    `has_answer_f1`, `no_answer_accuracy`. Raises ValueError for no questions.
+    A question without gold answers is unanswerable. If there are any, the result also has the means over the answerable
+    questions and over the others: `has_answer_exact_match`, `has_answer_f1`, `no_answer_accuracy`. Raises ValueError
+    for no questions.
     """
-    if not answers:
+    if not y_pred:
         raise ValueError("no questions to score; is the file empty?")
-    table = np.array([answer_score(answer, texts) for answer, texts in zip(answers, right, strict=True)])
+    table = np.array([answer_score(answer, gold) for gold, answer in zip(y_true, y_pred, strict=True)])
     exact_match, f1 = table.mean(0).tolist()
     found: dict[str, float] = {"exact_match": exact_match, "f1": f1}
-    answerable = np.array([len(texts) > 0 for texts in right])
+    answerable = np.array([len(gold) > 0 for gold in y_true])
     if answerable.all():
         return found
     if answerable.any():
@@ -75,32 +76,33 @@ def scores(answers: Sequence[str], right: Sequence[Sequence[str]]) -> dict[str, 
 
 
 def best_threshold(
-    margins: npt.NDArray[np.float64], answers: Sequence[str], right: Sequence[Sequence[str]]
+    y_true: Sequence[Sequence[str]], y_pred: Sequence[str], margins: npt.NDArray[np.float64]
 ) -> Threshold:
-    """The τ of section 4.3: a question is answered if its margin exceeds τ, such that F1 over all is the highest.
+    """Find the τ of section 4.3 that maximizes the F1 over all questions.
 
-    `margins`: by how much the score of each question's best span exceeds that of no answer; `answers`: those spans'
-    texts. The official search goes through the questions by falling margin and adds up what each gains by being
-    answered; of equal sums the first stands, the one with the fewest answers. Questions of equal margin are answered
-    together, since no threshold can part them. Raises ValueError for no questions.
+    A question is answered if its margin exceeds τ. `y_pred`: the texts of the best spans; `margins`: the score of each
+    question's best span minus that of no answer. As in the official search, questions are sorted by falling margin and
+    the gain of answering each is accumulated. Among equal sums the first is taken, which answers the fewest questions.
+    Questions of equal margin are answered together, since no threshold separates them. Raises ValueError for no
+    questions.
     """
     if not len(margins):
         raise ValueError("no questions to choose a threshold on; name a file of questions")
-    spoken = np.array([answer_score(answer, texts).f1 for answer, texts in zip(answers, right, strict=True)])
-    silent = np.array([answer_score("", texts).f1 for texts in right])
+    answered_f1 = np.array([answer_score(answer, gold).f1 for gold, answer in zip(y_true, y_pred, strict=True)])
+    unanswered_f1 = np.array([answer_score("", gold).f1 for gold in y_true])
     order = np.argsort(-margins, kind="stable")
     falling = margins[order]
-    totals = silent.sum() + np.concatenate([[0.0], np.cumsum((spoken - silent)[order])])
-    borders = np.flatnonzero(np.concatenate([[True], falling[1:] != falling[:-1], [True]]))  # how many are answered
-    answered = int(borders[totals[borders].argmax()])
-    unanswered = falling[answered] if answered < len(falling) else np.nextafter(falling[-1], -np.inf)
-    return Threshold(float(unanswered), float(totals[answered] / len(margins)))
+    totals = unanswered_f1.sum() + np.concatenate([[0.0], np.cumsum((answered_f1 - unanswered_f1)[order])])
+    counts = np.flatnonzero(np.concatenate([[True], falling[1:] != falling[:-1], [True]]))  # of answered questions
+    count = int(counts[totals[counts].argmax()])
+    threshold = falling[count] if count < len(falling) else np.nextafter(falling[-1], -np.inf)
+    return Threshold(float(threshold), float(totals[count] / len(margins)))
 
 
-def _overlap(given: str, right: str) -> float:
-    """F1 between the words of two normalized answers; of two empty ones 1."""
-    if not given or not right:
-        return float(given == right)
-    words, others = given.split(), right.split()
+def _overlap(given: str, gold: str) -> float:
+    """Compute the F1 between the words of two normalized answers; 1 if both are empty."""
+    if not given or not gold:
+        return float(given == gold)
+    words, others = given.split(), gold.split()
     common = (Counter(words) & Counter(others)).total()
     return 2 * common / (len(words) + len(others))

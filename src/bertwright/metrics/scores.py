@@ -1,6 +1,6 @@
-"""Scores of labels and of numbers, by scikit-learn and scipy; where a score is undefined it is 0.
+"""Scores of labels and numbers, by scikit-learn and scipy: accuracy, F1, Matthews, Pearson, Spearman, MSE.
 
-N examples. Shares lie from 0 to 1, correlations from -1 to 1.
+Shares are from 0 to 1, correlations from -1 to 1; an undefined score is 0.
 """
 
 from __future__ import annotations
@@ -9,62 +9,62 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# scikit-learn and scipy.stats cost more than a second, which only an evaluation need pay: imported where they are used.
+# scikit-learn and scipy.stats take more than a second to import, so the functions import them.
 
 
-def accuracy(truth: Sequence[str] | Sequence[int], found: Sequence[str] | Sequence[int]) -> float:
-    """Share of labels that are right."""
+def accuracy(y_true: Sequence[str] | Sequence[int], y_pred: Sequence[str] | Sequence[int]) -> float:
+    """Compute the share of equal labels."""
     from sklearn.metrics import accuracy_score
 
-    return float(accuracy_score(truth, found))
+    return float(accuracy_score(y_true, y_pred))
 
 
-def f1(truth: Sequence[str], found: Sequence[str], pos_label: str) -> float:
-    """Harmonic mean of precision and recall for one label; 0 where the label is neither there nor found.
+def f1(y_true: Sequence[str], y_pred: Sequence[str], pos_label: str) -> float:
+    """Compute the F1 of one label; 0 if it occurs on neither side.
 
     >>> round(f1(["yes", "yes", "no"], ["yes", "no", "no"], pos_label="yes"), 3)
     0.667
     """
     from sklearn.metrics import f1_score
 
-    return float(f1_score(truth, found, labels=[pos_label], average="macro", zero_division=0.0))
+    return float(f1_score(y_true, y_pred, labels=[pos_label], average="macro", zero_division=0.0))
 
 
-def macro_f1(truth: Sequence[str], found: Sequence[str]) -> float:
-    """Mean of the F1 of all labels that are there or found."""
+def macro_f1(y_true: Sequence[str], y_pred: Sequence[str]) -> float:
+    """Compute the mean F1 over all labels that occur on either side."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(truth, found, average="macro", zero_division=0.0))
+    return float(f1_score(y_true, y_pred, average="macro", zero_division=0.0))
 
 
-def matthews(truth: Sequence[str], found: Sequence[str]) -> float:
-    """Matthews' correlation coefficient; 0 where one side knows a single label."""
+def matthews(y_true: Sequence[str], y_pred: Sequence[str]) -> float:
+    """Compute Matthews' correlation coefficient; 0 if one side has a single label."""
     from sklearn.metrics import matthews_corrcoef
 
-    if len(set(truth)) < 2 or len(set(found)) < 2:
+    if len(set(y_true)) < 2 or len(set(y_pred)) < 2:
         return 0.0
-    return float(matthews_corrcoef(truth, found))
+    return float(matthews_corrcoef(y_true, y_pred))
 
 
-def pearson(truth: Sequence[float], found: Sequence[float]) -> float:
-    """Pearson's correlation coefficient; 0 where one side is constant."""
+def pearson(y_true: Sequence[float], y_pred: Sequence[float]) -> float:
+    """Compute Pearson's correlation coefficient; 0 if one side is constant."""
     from scipy.stats import pearsonr
 
-    return 0.0 if _constant(truth) or _constant(found) else float(pearsonr(truth, found).statistic)
+    return 0.0 if _constant(y_true) or _constant(y_pred) else float(pearsonr(y_true, y_pred).statistic)
 
 
-def spearman(truth: Sequence[float], found: Sequence[float]) -> float:
-    """Spearman's rank correlation coefficient; 0 where one side is constant."""
+def spearman(y_true: Sequence[float], y_pred: Sequence[float]) -> float:
+    """Compute Spearman's rank correlation coefficient; 0 if one side is constant."""
     from scipy.stats import spearmanr
 
-    return 0.0 if _constant(truth) or _constant(found) else float(spearmanr(truth, found).statistic)
+    return 0.0 if _constant(y_true) or _constant(y_pred) else float(spearmanr(y_true, y_pred).statistic)
 
 
-def mean_squared_error(truth: Sequence[float], found: Sequence[float]) -> float:
-    """Mean of the squared differences."""
+def mean_squared_error(y_true: Sequence[float], y_pred: Sequence[float]) -> float:
+    """Compute the mean of the squared differences."""
     from sklearn.metrics import mean_squared_error as mse
 
-    return float(mse(truth, found))
+    return float(mse(y_true, y_pred))
 
 
 def _constant(numbers: Sequence[float]) -> bool:

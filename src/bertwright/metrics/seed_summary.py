@@ -1,4 +1,4 @@
-"""What several seeds of the same run give: the paper reports means of five restarts (tables 6 and 7)."""
+"""Mean and standard deviation of a score over several seeds (the paper: five restarts, tables 6 and 7)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class SeedSummary(NamedTuple):
     """A score over several seeds, as a share from 0 to 1; printed in percent."""
 
     mean: float
-    std: float | None  # of the sample (divided by seeds - 1); None for one seed, which has none
+    std: float | None  # of the sample (divided by seeds - 1); None for one seed
     min: float
     max: float
     seeds: int
@@ -26,12 +26,12 @@ class SeedSummary(NamedTuple):
 
 
 def summarize_seeds(scores: Sequence[float]) -> SeedSummary:
-    """Mean, standard deviation, lowest and best of one score a seed.
+    """Compute mean, standard deviation, minimum and maximum of one score per seed.
 
     >>> print(summarize_seeds([0.878, 0.884, 0.890]))
     88.4 ± 0.6 (3 seeds)
 
-    Raises ValueError where there is no score at all.
+    Raises ValueError for no scores.
     """
     if not scores:
         raise ValueError("no score to take the mean of; at least one seed is needed")

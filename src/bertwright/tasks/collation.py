@@ -1,52 +1,90 @@
-"""Which items make up a training step: a function of (seed, step), so that a resumed run goes on to the bit."""
+"""Collation: items to packed batches. A step's items are a function of (seed, step), so that runs resume exactly."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import torch
 
-from bertwright.batching.batch import offsets_from_lengths
+from bertwright.batching.batch import from_flat, offsets_from_lengths, positions_from_lengths
 from bertwright.batching.permutation import permute
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.seeding import TaskStream, derive_key
-from bertwright.tasks.task import Encoded, Ints, TaskBatch, collate
+from bertwright.tasks.task import Encoded, Ints, TaskBatch
 
 
-def step_items(items: int, batch_size: int, step: int, seed: int) -> Ints:
-    """The items of step `step` (from 0): epochs follow one another without a break, each in an order of its own.
+def flat_ranges(first: Ints, lengths: Ints) -> Ints:
+    """Return the indices of several ranges, end to end, given the start and the length of each.
 
-    Every step has `batch_size` items; one that an epoch cannot fill goes on with the next.
+    >>> flat_ranges(np.array([10, 0]), np.array([2, 3])).tolist()
+    [10, 11, 0, 1, 2]
+    """
+    indices: Ints = np.repeat(first, lengths) + positions_from_lengths(lengths)
+    return indices
+
+
+def check_segments(encoded: Encoded, config: EncoderConfig) -> None:
+    """Raise ValueError for sequences of two segments if the model has one segment embedding only."""
+    if encoded.token_type_ids.max(initial=0) >= config.type_vocab_size:
+        raise ValueError(
+            f"type_vocab_size = {config.type_vocab_size}: the model has one segment embedding, and pairs of texts need "
+            "two; choose another model"
+        )
+
+
+def collate(encoded: Encoded, items: Ints, num_labels: int | None = None) -> TaskBatch:
+    """Pack items into one batch; `num_labels` as in `TaskBatch`, by default the number of their own labels."""
+    sequences = encoded.sequences(items)
+    lengths = encoded.lengths[sequences]
+    tokens = flat_ranges(encoded.starts[sequences], lengths)
+    positions = encoded.positions[flat_ranges(encoded.position_starts[sequences], encoded.position_counts[sequences])]
+    sequence_offsets = np.repeat(offsets_from_lengths(lengths)[:-1], encoded.position_counts[sequences])
+    labels = encoded.labels[flat_ranges(encoded.label_starts[items], encoded.label_counts[items])]
+    return TaskBatch(
+        from_flat(encoded.input_ids[tokens].astype(np.int64), encoded.token_type_ids[tokens].astype(np.int64), lengths),
+        torch.from_numpy(positions + sequence_offsets),
+        torch.from_numpy(labels),
+        len(labels) if num_labels is None else num_labels,
+    )
+
+
+def step_items(num_items: int, batch_size: int, step: int, seed: int) -> Ints:
+    """Return the items of a step (from 0). Every epoch has a random order of its own.
+
+    Every step has `batch_size` items; the first step of an epoch may begin with the last items of the one before.
 
     >>> sorted(np.concatenate([step_items(6, 4, step, seed=0) for step in range(3)]).tolist())
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     """
     numbers = np.arange(step * batch_size, (step + 1) * batch_size)
     chosen = np.empty_like(numbers)
-    epochs = numbers // items
+    epochs = numbers // num_items
     for epoch in np.unique(epochs):
-        among = epochs == epoch
-        chosen[among] = permute(numbers[among] % items, items, derive_key(seed, TaskStream.ORDER, int(epoch)))
+        in_epoch = epochs == epoch
+        key = derive_key(seed, TaskStream.ORDER, int(epoch))
+        chosen[in_epoch] = permute(numbers[in_epoch] % num_items, num_items, key)
     return chosen
 
 
 def micro_batches(
-    encoded: Encoded, step: int, batch_size: int, seed: int, tokens: int, part: tuple[int, int] = (0, 1)
+    encoded: Encoded, step: int, batch_size: int, seed: int, max_tokens: int, shard: tuple[int, int] = (0, 1)
 ) -> list[TaskBatch]:
-    """A step's items in packed batches of about `tokens` tokens at most, one at the least.
+    """Collate a step's items into packed batches of at most `max_tokens` tokens, or of one longer item.
 
-    `part`: this rank, and how many there are; together they have all items. Neither changes the step: a loss is divided
-    by the count of the whole step, and dropout knows a token by its place in it.
+    `shard`: rank and world size; the ranks together have all items. Neither argument changes the step: its loss is
+    divided by the number of labels of the whole step, and dropout depends on a token's offset in the whole step.
     """
     items = step_items(encoded.num_items, batch_size, step, seed)
     first_tokens = offsets_from_lengths(encoded.item_lengths[items])
-    count = int(encoded.label_counts[items].sum())
-    rank, world_size = part
+    num_labels = int(encoded.label_counts[items].sum())
+    rank, world_size = shard
     begin, end = len(items) * rank // world_size, len(items) * (rank + 1) // world_size
     batches = []
     while begin < end:
-        until = int(np.searchsorted(first_tokens, first_tokens[begin] + tokens, side="right")) - 1
+        until = int(np.searchsorted(first_tokens, first_tokens[begin] + max_tokens, side="right")) - 1
         until = min(max(until, begin + 1), end)
-        batch = collate(encoded, items[begin:until], count)
+        batch = collate(encoded, items[begin:until], num_labels)
         drop, first = derive_key(seed, TaskStream.DROPOUT, step), int(first_tokens[begin])
         batches.append(replace(batch, batch=replace(batch.batch, dropout_seed=drop, first_token=first)))
         begin = until

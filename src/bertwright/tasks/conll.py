@@ -1,4 +1,4 @@
-"""Sentences of tagged words: from CoNLL columns, CoNLL-U and rows of lists, or cut from raw text; and columns again."""
+"""Sentences of tagged words: read from CoNLL, CoNLL-U and rows of lists, or split from raw text."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bertwright.io.sources import suffixes
 from bertwright.io.tables import TableSchema, lines, read_rows
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-UNSPECIFIED = "_"  # CoNLL-U for "nothing is said here"
+UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
 
 DOCUMENT_LINE = "-DOCSTART-"
 DOCUMENT_COMMENT = re.compile(r"#\s+newdoc\b|#\s*begin document\b")
 COMMENT = re.compile(DOCUMENT_COMMENT.pattern + r"|#\s+newpar\b|#\s*end document\b|#\s+\S+\s+=(\s|$)")
 
-# Words as CoNLL data cuts them: U.N., 22-year-old, 2,000.50, Germany + 's, is + n't; else punctuation stands alone.
-# Marks (\p{M}) and joiners belong to their letters, or Hindi would fall to pieces.
+# Words as in CoNLL data: U.N., 22-year-old, 2,000.50, Germany + 's, is + n't; other punctuation is a word of its own.
+# Marks (\p{M}) and joiners belong to their letters, which Hindi needs.
 _W = r"[\p{L}\p{M}\p{N}_\x{200C}\x{200D}]"
 WORD = "|".join(
     [
@@ -44,36 +44,34 @@ _words = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
 
 @dataclass(frozen=True, slots=True)
 class TagExample:
-    """A sentence: its words, their tags where known, where it stands and what stands around it."""
+    """A sentence: words, tags if known, location and context."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
     source: str = "words"
-    """The file; or what messages should call words that come from no file."""
+    """The file, or another name for messages."""
     lines: Sequence[int] = ()
-    """Line of each word in the file, from 1."""
+    """Line number of each word, from 1."""
     document: int = 0
-    """Sentences of the same document follow one another and have the same number."""
+    """Number of the document; its sentences are consecutive."""
     before: tuple[tuple[str, ...], ...] = ()
-    """Words of the sentences before it in its document, as many as may be of use; the nearest comes last."""
+    """Words of preceding sentences of the document, as far as they fit a window; the nearest sentence is last."""
     after: tuple[tuple[str, ...], ...] = ()
-    """Words of the sentences after it; the nearest comes first."""
+    """Words of following sentences; the nearest is first."""
     text: str | None = None
-    """The raw text that the words were cut from; None where words were given."""
+    """The raw text that was split into words; None if words were given."""
     offsets: tuple[tuple[int, int], ...] = ()
-    """Where each word starts in `text` and where it ends, in characters."""
+    """Start and end of each word in `text`, in characters."""
 
     def __post_init__(self) -> None:
         if self.tags is not None and len(self.tags) != len(self.words):
-            raise ValueError(
-                f"{self.location}: {len(self.words)} words, but {len(self.tags)} tags; each word needs one"
-            )
+            raise ValueError(f"{self.location}: {len(self.words)} words, but {len(self.tags)} tags")
 
     @classmethod
     def from_text(cls, text: str, source: str = "text") -> Self:
-        """Cut raw text into words as CoNLL data has them; nothing but white space is left out.
+        """Split raw text into words as in CoNLL data; only white space is dropped.
 
-        Raises ValueError for a lone surrogate, which is no Unicode text.
+        Raises ValueError for a lone surrogate, which is not valid Unicode.
 
         >>> TagExample.from_text("Merkel's visit, 2.5 hours").words
         ('Merkel', "'s", 'visit', ',', '2.5', 'hours')
@@ -83,112 +81,118 @@ class TagExample:
         except UnicodeEncodeError as error:
             raise ValueError(f"{source}: lone surrogate U+{ord(text[error.start]):04X} at {error.start}") from None
         return cls(
-            tuple([word for word, _ in found]), source=source, text=text, offsets=tuple([place for _, place in found])
+            tuple([word for word, _ in found]), source=source, text=text, offsets=tuple([span for _, span in found])
         )
 
     @property
     def location(self) -> str:
-        """Where the sentence stands, for messages: "file, line 3"."""
+        """File and line, for messages."""
         return self.location_of(0)
 
     def location_of(self, word: int) -> str:
-        """Where a word stands, for messages."""
+        """Return file and line of a word, for messages."""
         return f"{self.source}, line {self.lines[word]}" if self.lines else self.source
 
 
-def read_sentences(path: str, words: str | None, tags: str | None, labelled: bool) -> Iterator[TagExample]:
-    """All sentences that a path names, in order, in constant memory; tags are read, and needed, where `labelled`.
+def read_sentences(
+    path: str, words: str | None, tags: str | None, labelled: bool, comment_prefix: str | None = None
+) -> Iterator[TagExample]:
+    """Read the sentences of a file or glob, in order, in constant memory; with `labelled`, also their tags.
 
-    - `.conllu`: columns by name or number (form, upos). Multiword ranges (1-2) and empty nodes (1.1) are left out;
+    - `.conllu`: columns by name or number (form, upos). Multiword ranges (1-2) and empty nodes (1.1) are skipped;
       `# newdoc` starts a document.
     - `.jsonl` and `.parquet`: lists of strings by field (words, tags); without `labelled` the words may also be one
-      string, a text that is cut into them. Each row is a document of its own. A glob may name several such files.
+      string, which is split into words. Each row is a document of its own. A glob may name several such files.
       Numbers in a .parquet of the hub become the tags that its metadata names.
-    - any other suffix: columns between tabs, or else between spaces, by number from 1 or, negative, from the last (1,
-      -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Comments are `# key = value`, `# newdoc`,
-      `#begin document`, `#end document`, and a line that starts with # and a gap and has another number of columns
-      than its sentence's last line; else # is a word, as in CoNLL-2000.
+    - any other suffix: columns separated by tabs, or else by spaces, by number from 1 or, negative, from the last (1,
+      -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs a space is a word. Comments are
+      `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with # and white space and
+      has another number of columns than its sentence's last line; else # is a word, as in CoNLL-2000.
 
-    Each but .parquet also compressed (.gz, .zst, .bz2), or hf://datasets/….
-    Raises ValueError with file and line for what does not fit: columns or values missing, lists of unequal length,
-    bytes that are not UTF-8, no sentence at all.
+    Lines that start with `comment_prefix` are comments, too. Every format except .parquet may be compressed (.gz, .zst,
+    .bz2), or hf://datasets/….
+    Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
+    that are not UTF-8, no sentence at all.
     """
     suffix, _ = suffixes(path)
     if suffix in (".jsonl", ".parquet"):
         return _from_rows(path, (words or "words", tags or "tags") if labelled else (words or "words",))
     conllu = suffix == ".conllu"
     names = CONLLU_COLUMNS if conllu else ()
-    columns = [Column.of(words or ("form" if conllu else "1"), names, path)]
+    columns = [Column.of(words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
     if labelled:
         columns.append(Column.of(tags or ("upos" if conllu else "-1"), names, path, UNSPECIFIED if conllu else ""))
-    return _from_columns(path, _conllu_rows if conllu else _column_rows, columns)
+    return _from_columns(path, _conllu_rows if conllu else _column_rows, columns, comment_prefix)
 
 
 def with_document_context(sentences: Iterable[TagExample], words: int) -> Iterator[TagExample]:
-    """The same sentences, each with its neighbours in its document: about `words` words on either side, if there are.
+    """Add to each sentence about `words` words of its document on either side, as far as the document has them.
 
-    Whole sentences are given, by reference; the encoder takes what fits. Holds no more of a document than it needs.
+    Whole sentences are added, by reference. Only the needed window of a document is in memory.
     """
     for _, document in groupby(sentences, key=lambda sentence: sentence.document):
-        yield from _with_neighbours(document, words)
+        yield from _add_context(document, words)
 
 
-def _with_neighbours(document: Iterator[TagExample], words: int) -> Iterator[TagExample]:
-    passed: deque[tuple[str, ...]] = deque()
-    coming: deque[TagExample] = deque()
-    words_passed = words_coming = 0
+def _add_context(document: Iterator[TagExample], words: int) -> Iterator[TagExample]:
+    before: deque[tuple[str, ...]] = deque()
+    ahead: deque[TagExample] = deque()
+    words_before = words_ahead = 0
     while True:
-        while not coming or words_coming - len(coming[0].words) < words:
+        while not ahead or words_ahead - len(ahead[0].words) < words:
             if (following := next(document, None)) is None:
                 break
-            coming.append(following)
-            words_coming += len(following.words)
-        if not coming:
+            ahead.append(following)
+            words_ahead += len(following.words)
+        if not ahead:
             return
-        sentence = coming.popleft()
-        words_coming -= len(sentence.words)
-        yield replace(sentence, before=tuple(passed), after=tuple([other.words for other in coming]))
-        passed.append(sentence.words)
-        words_passed += len(sentence.words)
-        while words_passed - len(passed[0]) >= words:
-            words_passed -= len(passed.popleft())
+        sentence = ahead.popleft()
+        words_ahead -= len(sentence.words)
+        yield replace(sentence, before=tuple(before), after=tuple([other.words for other in ahead]))
+        before.append(sentence.words)
+        words_before += len(sentence.words)
+        while words_before - len(before[0]) >= words:
+            words_before -= len(before.popleft())
 
 
-def column_text(words: Sequence[str], tags: Sequence[str], place: str = "words") -> str:
-    """One sentence as CoNLL columns: a word, a tab and its tag on each line, and the blank line that ends it.
+def to_conll(words: Sequence[str], tags: Sequence[str], location: str = "words") -> str:
+    """Format a sentence as CoNLL columns: a word, a tab and its tag per line, and a blank line at the end.
 
-    Raises ValueError, naming the place, for what such a file cannot hold: no word at all, or an odd one.
+    Raises ValueError with the location for a sentence without words, or a word that would be read differently.
 
-    >>> column_text(["Paris", "."], ["B-LOC", "O"])
-    'Paris\\tB-LOC\\n.\\tO\\n\\n'
+    >>> print(to_conll(["Paris", "."], ["B-LOC", "O"]).strip())
+    Paris	B-LOC
+    .	O
     """
     if not words:
-        raise ValueError(f"{place}: a sentence without words cannot stand in a column file; write .jsonl")
+        raise ValueError(f"{location}: a column file has no sentences without words; write .jsonl")
     for word in words:
-        mark = word.startswith(("\ufeff", DOCUMENT_LINE)) or COMMENT.match(word)  # what a reader leaves out
-        if mark or not word.strip(" \r") or "\t" in word or "\n" in word:
-            raise ValueError(f"{place}: the word {word!r} cannot stand in a column file; write .jsonl")
+        mark = word.startswith(("\ufeff", DOCUMENT_LINE)) or COMMENT.match(word)  # a reader skips these
+        if mark or not word or (not word.strip(" \r") and "\r" in word) or "\t" in word or "\n" in word:
+            raise ValueError(f"{location}: the word {word!r} cannot be written to a column file; write .jsonl")
     return "".join([f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)]) + "\n"
 
 
-# --- files → lines → blocks between blank lines
+# Files to lines to blocks between blank lines
 
 
 class Line(NamedTuple):
+    """A line of a file, numbered from 1."""
+
     number: int
     text: str
 
 
-def _numbered(path: str) -> Iterator[Line]:
+def _read_lines(path: str) -> Iterator[Line]:
     for number, text in lines(path, read_text(path)):
         yield Line(number, text.rstrip("\r"))
 
 
 def _blocks(path: str) -> Iterator[list[Line]]:
     block: list[Line] = []
-    for line in _numbered(path):
+    for line in _read_lines(path):
         ends = not line.text.strip(" \t")
-        alone = line.text.startswith(DOCUMENT_LINE)  # no sentence goes on behind it, be there a blank line or not
+        alone = line.text.startswith(DOCUMENT_LINE)  # ends a sentence, with or without a blank line
         if (ends or alone) and block:
             yield block
             block = []
@@ -200,24 +204,26 @@ def _blocks(path: str) -> Iterator[list[Line]]:
         yield block
 
 
-# --- blocks → sentences
+# Blocks to sentences
 
-Row = tuple[int, str, list[str]]  # a line's number, its text and its cells
+Row = tuple[int, str, list[str]]  # line number, text, cells
 
 
 class Column(NamedTuple):
-    """A column that is asked for."""
+    """A column to read."""
 
-    at: int
+    number: int
     """From 0; negative: from the last, -1."""
     name: str
-    """What messages call it."""
+    """Name in messages."""
     blank: str
-    """What stands there for no value."""
+    """The cell that means no value."""
+    spaces: bool = False
+    """Whether spaces between tabs are a value: a word of a character-level corpus."""
 
     @classmethod
     def of(cls, asked: str, names: Sequence[str], path: str, blank: str = "") -> Self:
-        """A column by its name, where columns have names, or by its number from 1 (negative: from the last)."""
+        """Find a column by its name, if columns have names, or by its number from 1 (negative: from the last)."""
         if asked.lower() in names:
             return cls(names.index(asked.lower()), f"column {asked}", blank)
         try:
@@ -229,25 +235,33 @@ class Column(NamedTuple):
             raise ValueError(f"{path}: no column {asked!r}; name {known}a number from 1, or from the last, -1")
         return cls(number - 1 if number > 0 else number, f"column {asked}", blank)
 
+    def value(self, cells: list[str]) -> str:
+        """Return the value of this column in a row's cells."""
+        cell = cells[self.number]
+        return cell.strip(" ") or (cell if self.spaces else "")
 
-def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: list[Column]) -> Iterator[TagExample]:
+
+def _from_columns(
+    path: str, split: Callable[[list[Line]], list[Row]], columns: list[Column], comment_prefix: str | None
+) -> Iterator[TagExample]:
     document = found = 0
-    widths: set[int] = set()  # numbers of columns, for as long as all sentences are one line without a tab
-    lines_alone, last_line = True, 0
+    counts: set[int] = set()  # numbers of columns, as long as every sentence is one line without a tab
+    single_lines, last_line = True, 0
     for block in _blocks(path):
         marked = block[0].text.startswith(DOCUMENT_LINE)
         if marked or any(DOCUMENT_COMMENT.match(line.text) for line in block):
             document += 1
-        rows = [] if marked else split(block)
+        lines_read = [line for line in block if not (comment_prefix and line.text.startswith(comment_prefix))]
+        rows = split(lines_read) if lines_read and not marked else []
         if not rows:
             continue
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
-        _check_widths(rows, path)
-        lines_alone = lines_alone and len(rows) == 1 and "\t" not in rows[0][1]
-        if lines_alone:
-            widths.add(len(rows[0][2]))
-            if len(widths) > 1:
-                raise _running_text(path, rows[0][0])
+        _check_num_columns(rows, path)
+        single_lines = single_lines and len(rows) == 1 and "\t" not in rows[0][1]
+        if single_lines:
+            counts.add(len(rows[0][2]))
+            if len(counts) > 1:
+                raise _running_text_error(path, rows[0][0])
         last_line = rows[0][0]
         yield TagExample(
             words=values[0],
@@ -259,15 +273,15 @@ def _from_columns(path: str, split: Callable[[list[Line]], list[Row]], columns: 
         found += 1
     if not found:
         raise ValueError(f"{path}: no sentence in it; a broken download or export?")
-    if lines_alone and widths != {1} and len(columns) == 1:  # no tags asked for, and nothing else that is like columns
-        raise _running_text(path, last_line)
+    if single_lines and counts != {1} and len(columns) == 1:  # without tags, nothing else tells columns from text
+        raise _running_text_error(path, last_line)
 
 
-def _running_text(path: str, line: int) -> ValueError:
-    """Of each of its paragraphs only the first word would be read."""
+def _running_text_error(path: str, line: int) -> ValueError:
+    """Build the error for running text, of which only the first word of each paragraph would be read."""
     return ValueError(
-        f"{path}, line {line}: running text? Words and tags stand in columns, a word a line; where sentences "
-        "are of one word, put tabs between the columns"
+        f"{path}, line {line}: running text? Expected columns of words and tags, one word per line; if sentences have "
+        "one word only, separate the columns by tabs"
     )
 
 
@@ -277,85 +291,95 @@ def _conllu_rows(block: list[Line]) -> list[Row]:
 
 
 def _column_rows(block: list[Line]) -> list[Row]:
-    # Spaces part cells only where there is no tab, and other white space never: a word may hold U+00A0.
+    # Spaces separate cells only in lines without a tab, other white space never: a word may contain U+00A0.
     rows = [
         (number, text, text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell])
         for number, text in block
     ]
-    width = len(rows[-1][2])
-    return [row for row in rows if not row[1].startswith("#") or not _is_comment(row, width)]
+    num_columns = len(rows[-1][2])
+    return [row for row in rows if not row[1].startswith("#") or not _is_comment(row, num_columns)]
 
 
-def _is_comment(row: Row, width: int) -> bool:
+def _is_comment(row: Row, num_columns: int) -> bool:
     _, text, cells = row
-    return bool(COMMENT.match(text)) or (text[1:2] in (" ", "\t") and len(cells) != width)
+    return bool(COMMENT.match(text)) or (text[1:2] in (" ", "\t") and len(cells) != num_columns)
 
 
 def _values(row: Row, columns: list[Column], path: str) -> tuple[str, ...]:
-    """The cells of one line that are asked for."""
+    """Return the values of the given columns in one line. Raises ValueError for a missing one."""
     number, text, cells = row
     try:
-        found = tuple([cells[column.at].strip(" ") for column in columns])
+        found = tuple([column.value(cells) for column in columns])
     except IndexError:
         found = ()
-    if len({column.at % len(cells) for column in columns[: len(found)]}) < len(columns):  # too few, or one for both
+    if len({column.number % len(cells) for column in columns[: len(found)]}) < len(columns):  # too few, or one for both
         raise ValueError(
-            f"{path}, line {number}: {' and '.join(column.name for column in columns)} expected, "
-            f"{len(cells)} column{'s' * (len(cells) != 1)} found: {text[:SHOWN]!r}; choose them with --words and --tags"
+            f"{path}, line {number}: expected {' and '.join(column.name for column in columns)}, got "
+            f"{len(cells)} column{'s' * (len(cells) != 1)}: {text[:SHOWN]!r}; choose them with --words and --tags"
+            f"{_comment_hint(text)}"
         )
     for column, value in zip(columns, found, strict=True):
         if value == column.blank:
-            raise ValueError(f"{path}, line {number}: nothing ({value!r}) in {column.name}; fill it in")
+            raise ValueError(f"{path}, line {number}: no value ({value!r}) in {column.name}; fix the line")
     return found
 
 
-def _check_widths(rows: list[Row], path: str) -> None:
-    """Raise ValueError for a line with other columns than most of its sentence: which of them are missing?"""
-    width = mode(len(cells) for _, _, cells in rows)
+def _check_num_columns(rows: list[Row], path: str) -> None:
+    """Raise ValueError for a line with another number of columns than most lines of its sentence."""
+    num_columns = mode(len(cells) for _, _, cells in rows)
     for number, text, cells in rows:
-        if len(cells) != width:
+        if len(cells) != num_columns:
             raise ValueError(
-                f"{path}, line {number}: {width} columns expected, as in the lines around, {len(cells)} found: "
-                f"{text[:SHOWN]!r}; mend the line, or put tabs between the columns of all"
+                f"{path}, line {number}: expected {num_columns} columns, as in the other lines of the sentence, got "
+                f"{len(cells)}: {text[:SHOWN]!r}; fix the line, or separate the columns of all lines by tabs"
+                f"{_comment_hint(text)}"
             )
 
 
+def _comment_hint(text: str) -> str:
+    """Return a hint to the setting for comments if a line looks like one."""
+    marks = re.match(r"#+", text)
+    return f"; if it is a comment, set --comment-prefix {marks[0]!r}" if marks else ""
+
+
 def _compact(numbers: list[int]) -> Sequence[int]:
-    """The same numbers, as a range where they follow one another, as lines of a sentence nearly always do."""
+    """Return the numbers as a range if they are consecutive, which takes less memory."""
     whole = range(numbers[0], numbers[-1] + 1)
     return whole if len(whole) == len(numbers) else tuple(numbers)
 
 
-# --- rows of lists
+# Rows of lists
 
 
 def _from_rows(path: str, fields: tuple[str, ...]) -> Iterator[TagExample]:
-    columns = TableSchema((), fields, hint="choose them with --words and --tags")
-    for document, (place, lists) in enumerate(read_rows(path, columns)):
+    schema = TableSchema((), fields, hint="choose them with --words and --tags")
+    for document, (location, lists) in enumerate(read_rows(path, schema)):
         if isinstance(lists[0], str) and len(fields) == 1:
-            yield replace(TagExample.from_text(lists[0], source=place), document=document)
+            yield replace(TagExample.from_text(lists[0], source=location), document=document)
             continue
         for name, values in zip(fields, lists, strict=True):
-            _check_strings(values, name, place)
+            _check_strings(values, name, location)
         tags = tuple(lists[1]) if len(fields) > 1 else None
         if blank := [number for number, tag in enumerate(tags or (), 1) if tag.strip() != tag or not tag]:
             tag = (tags or ())[blank[0] - 1]
-            raise ValueError(f"{place}: number {blank[0]} in {fields[1]!r} is {tag!r}: a tag expected, without spaces")
-        yield TagExample(tuple(lists[0]), tags, source=place, document=document)
+            raise ValueError(
+                f"{location}: number {blank[0]} in {fields[1]!r}: expected a tag without spaces, got {tag!r}"
+            )
+        yield TagExample(tuple(lists[0]), tags, source=location, document=document)
 
 
-def _check_strings(values: Any, name: str, place: str) -> None:
+def _check_strings(values: Any, name: str, location: str) -> None:
     """Raise ValueError for anything but a list of strings.
 
-    Numbers are refused, too, where a file has no names for them: they would pass for classes without spans, and an
-    entity tagger would be scored word by word, nearly all of them O, and look good.
+    Numbers without names in the file's metadata are rejected, too: taken for plain classes, the tags of entities would
+    be scored word by word, nearly all of them O, which looks good.
     """
     hint = ""
     if isinstance(values, list):
         if all(isinstance(value, str) for value in values):
             return
         if None in values:
-            hint = f"; number {values.index(None) + 1} of them is missing (null): fill it in"
+            hint = f"; number {values.index(None) + 1} is missing (null): fill it in"
         elif all(isinstance(value, int) for value in values):
             hint = "; the file has no names for these numbers: write tags as text (B-PER, O)"
-    raise ValueError(f"{place}: a list of strings expected in {name!r}, found {str(values)[:SHOWN]!r}{hint}")
+    raise ValueError(f"{location}: expected a list of strings in {name!r}, got {str(values)[:SHOWN]!r}{hint}")

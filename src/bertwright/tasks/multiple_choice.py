@@ -1,13 +1,12 @@
-"""Multiple choice (section 4.4): which of several endings follows? One score an ending, from one vector C.
+"""Multiple choice (section 4.4): one score per ending, from the pooled [CLS] state of prompt and ending.
 
-N examples of W endings each; S = N · W sequences [CLS] prompt [SEP] ending [SEP], side by side where they belong
-together.
+N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [SEP], those of one example in sequence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, ClassVar, NamedTuple, Self
@@ -19,67 +18,68 @@ from torch import Tensor
 from bertwright.io.tables import TableSchema, label_text, read_rows
 from bertwright.metrics import scores
 from bertwright.models.heads import HeadSpec
-from bertwright.tasks.classification import SegmentTokens, encode_segments, known_labels
-from bertwright.tasks.task import DisplayTable, Encoded, Outputs, Task, TaskBatch, check_metric, softmax
+from bertwright.tasks.classification import known_labels
+from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch, check_metric, softmax
+from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
 class ChoiceExample(NamedTuple):
-    """A prompt and what may follow it."""
+    """A prompt and its possible endings."""
 
     prompt: str
     endings: tuple[str, ...]
-    """Two or more; each whole, with the text that begins all of them."""
+    """At least two; each includes the text that begins all of them."""
     label: int | None
-    """Place of the right ending, from 0; None where it is not known."""
+    """Index of the right ending, from 0; None if unknown."""
     location: str
-    """Where it comes from, for messages: "file, line 3"."""
+    """File and line, for messages."""
 
 
 class ChoicePrediction(NamedTuple):
-    """The ending that was chosen."""
+    """The most probable ending."""
 
     choice: int
-    """Its place, from 0."""
+    """Its index, from 0."""
     probabilities: tuple[float, ...]
-    """Of every ending; their sum is 1."""
+    """Of each ending; their sum is 1."""
 
 
 @dataclass(frozen=True)
 class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
-    """Which of several endings follows a prompt?"""
+    """The ending that continues a prompt, out of several."""
 
     kind: ClassVar[str] = "multiple-choice"
 
     prompt: str = "prompt"
-    """Column with what is continued; a number counts from 1 in files without header."""
+    """Column with the prompt; a number counts from 1 in files without header."""
     start: str | None = None
-    """Column whose text begins every ending, as SWAG's sent2."""
+    """Column whose text begins every ending, such as SWAG's sent2; unset: none."""
     endings: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
-    """Columns with the endings, or one column that holds a list of them (.jsonl, .parquet)."""
+    """Columns with the endings, or one column with a list of them (.jsonl, .json, .parquet)."""
     label: str = "label"
-    """Column with the number of the right ending, or with its letter, A for the first."""
+    """Column with the number of the right ending, or with its letter (A for the first)."""
     first_label: int = 0
-    """Number of the first ending, 0 or 1."""
+    """Number of the first ending in the label column: 0 or 1."""
     header: bool = True
-    """Does the first line of .tsv, .csv and .txt name the columns?"""
+    """Whether the first line of .tsv, .csv and .txt names the columns."""
     quotes: bool | None = None
-    """Do quotes enclose fields? Unset: in .csv they do; in .tsv and .txt they are plain characters."""
+    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
     max_length: int = 128
-    """Longest sequence in tokens, [CLS] and [SEP] included; of prompt and ending the longer one is cut first."""
+    """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     metric: str = "accuracy"
-    """The score that chooses: accuracy."""
+    """Score that selects the best checkpoint: accuracy."""
 
     def __post_init__(self) -> None:
         named = [self.prompt, *self.endings, self.label, *(() if self.start is None else (self.start,))]
         if twice := [column for column in named if named.count(column) > 1]:
             raise ValueError(
-                f"prompt, start, endings and label: {twice[0]!r} is named twice; each needs its own column"
+                f"prompt, start, endings, label: {twice[0]!r} is named twice; name a different column for each"
             )
         if not self.endings:
             raise ValueError("endings is empty: name the columns with the endings, or one that holds a list of them")
         if self.first_label not in (0, 1):
-            raise ValueError(f"first_label = {self.first_label}: endings are counted from 0 or from 1")
+            raise ValueError(f"first_label = {self.first_label}: expected 0 or 1")
         if self.max_length < 5:
             raise ValueError(f"max_length = {self.max_length}: at least 5, [CLS] and [SEP] included")
         check_metric(self.metric, ("accuracy",))
@@ -94,61 +94,49 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         label = (self.label,) if labelled else ()
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
         hint = "choose columns with --prompt, --start, --endings and --label"
-        columns = TableSchema(texts, values, self.header, self.quotes, hint, codes=True)
-        at, width, first = len(before), 0, ""
-        for place, row in read_rows(path, columns):
+        schema = TableSchema(texts, values, self.header, self.quotes, hint, codes=True)
+        offset, count, first = len(before), 0, ""
+        for location, row in read_rows(path, schema):
             begin = "" if self.start is None else f"{row[1]} "
-            found = self._list(row[at], place) if in_list else row[at : at + len(self.endings)]
-            width, first = width or len(found), first or place
-            _check_width(found, place, width, first)
-            number = self._number(row[-1], width, place) if labelled else None
-            yield ChoiceExample(row[0], tuple(begin + ending for ending in found), number, place)
+            endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
+            count, first = count or len(endings), first or location
+            _check_number_of_endings(endings, location, count, first)
+            choice = self._parse_choice(row[-1], count, location) if labelled else None
+            yield ChoiceExample(row[0], tuple(begin + ending for ending in endings), choice, location)
 
-    def examples_from_texts(self, texts: Sequence[str], place: str) -> list[ChoiceExample]:
+    def examples_from_texts(self, texts: Sequence[str], location: str) -> list[ChoiceExample]:
         if len(texts) < 3:
-            raise ValueError("multiple choice takes a prompt and two endings or more")
-        return [ChoiceExample(texts[0], tuple(texts[1:]), None, place)]
+            raise ValueError("multiple choice: give a prompt and at least two endings")
+        return [ChoiceExample(texts[0], tuple(texts[1:]), None, location)]
 
-    def beside(self, columns: Sequence[str], hint: str) -> TableSchema:
-        return TableSchema((), tuple(columns), self.header, self.quotes, hint, nulls=True)
-
-    def predictable(self, examples: Iterable[ChoiceExample], form: str) -> Iterator[ChoiceExample]:
-        width = 0
-        for example in examples:
-            found = len(example.endings)
-            width = width or found
-            if found != width:  # which within one file `read` has refused
-                raise ValueError(f"{example.location}: {width} endings expected, as in the file before, {found} found")
-            yield example
-
-    def _list(self, value: Any, place: str) -> list[str]:
+    def _list(self, value: Any, location: str) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(ending, str) for ending in value):
             raise ValueError(
-                f"{place}: a list of strings expected in {self.endings[0]!r}; endings in columns of their own need the "
-                "names of all these columns"
+                f"{location}: expected a list of strings in {self.endings[0]!r}; if they are in separate columns, "
+                "name all of them with --endings"
             )
         return value
 
-    def _number(self, value: Any, width: int, place: str) -> int:
-        """Place of the right ending, from 0, as a file says it."""
-        text = label_text(value, self.label, place)
-        if len(text) == 1 and text in ascii_uppercase[:width]:
+    def _parse_choice(self, value: Any, count: int, location: str) -> int:
+        """Parse the index of the right ending, from 0."""
+        text = label_text(value, self.label, location)
+        if len(text) == 1 and text in ascii_uppercase[:count]:
             return ascii_uppercase.index(text)
-        known = range(self.first_label, self.first_label + width)
+        known = range(self.first_label, self.first_label + count)
         try:
-            number = float(text)  # "2.0" is what becomes of whole numbers in a column with a gap
+            number = float(text)  # "2.0": integers in a column with missing values, as pandas writes them
         except ValueError:
             number = math.nan
         if number not in known:
-            hint = "; are they counted from 1? Set first_label to 1" if number == width else ""
+            hint = "; if endings are counted from 1, set first_label = 1" if number == count else ""
             raise ValueError(
-                f"{place}: the right ending's number expected in {self.label!r}, {known[0]} to {known[-1]}, "
-                f"{text!r} found{hint}"
+                f"{location}: expected the number of the right ending in {self.label!r}, {known[0]} to {known[-1]}, "
+                f"got {text!r}{hint}"
             )
         return int(number) - self.first_label
 
     def with_labels_of(self, examples: Sequence[ChoiceExample]) -> Self:
-        """This task: an ending's score does not depend on its place, so there is nothing to find out."""
+        """Return the task unchanged: the score of an ending does not depend on its index."""
         if not examples:
             raise ValueError("no examples to learn from")
         return self
@@ -156,56 +144,42 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def check(self, examples: Sequence[ChoiceExample]) -> None:
         known_labels(examples)
 
-    def notes(self, examples: Sequence[ChoiceExample]) -> list[str]:
+    def warnings(self, examples: Sequence[ChoiceExample], paths: Sequence[str] = ()) -> list[str]:
         if self.first_label == 0 and len(examples) > 20 and all(example.label for example in examples):
-            return ["no right ending is the first one; are they counted from 1? (--first-label 1)"]
+            return ["the first ending is never the right one; if endings are counted from 1, set --first-label 1"]
         return []
 
     def group_keys(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
         return [example.prompt for example in examples]
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
-        width, first = len(examples[0].endings), examples[0].location
+        count, first = len(examples[0].endings), examples[0].location
         for example in examples:
-            _check_width(example.endings, example.location, width, first)
-        prompts = SegmentTokens.of([example.prompt for example in examples], tokenizer).repeated(width)
+            _check_number_of_endings(example.endings, example.location, count, first)
+        prompts = SegmentTokens.of([example.prompt for example in examples], tokenizer).repeat(count)
         endings = SegmentTokens.of([ending for example in examples for ending in example.endings], tokenizer)
-        targets = np.array(known_labels(examples) if labelled else [], dtype=np.int64)
-        return encode_segments([prompts, endings], targets, tokenizer, self.max_length, width)
+        labels = np.array(known_labels(examples) if labelled else [], dtype=np.int64)
+        return encode_segments([prompts, endings], labels, tokenizer, self.max_length, count)
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        of_items = logits.view(len(batch.labels), -1)  # N · W × 1 -> N × W
-        return F.cross_entropy(of_items, batch.labels, reduction="sum", label_smoothing=smoothing)
+        scores_of_items = logits.view(len(batch.labels), -1)  # N · W × 1 -> N × W
+        return F.cross_entropy(scores_of_items, batch.labels, reduction="sum", label_smoothing=smoothing)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
-        shares = softmax(outputs.reshape(-1, encoded.sequences_per_item))
-        best = shares.argmax(1).tolist()
-        return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, shares.tolist(), strict=True)]
+        probabilities = softmax(outputs.reshape(-1, encoded.sequences_per_item))
+        best = probabilities.argmax(1).tolist()
+        return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, probabilities.tolist(), strict=True)]
 
     def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
         return {"accuracy": scores.accuracy(known_labels(examples), [prediction.choice for prediction in predictions])}
 
-    def record(self, example: ChoiceExample, prediction: ChoicePrediction) -> dict[str, Any]:
-        """The choice, counted from `first_label` (where labels are letters, too), and every ending's probability."""
-        shares = {f"p({number})": share for number, share in enumerate(prediction.probabilities, self.first_label)}
-        best = prediction.probabilities[prediction.choice]
-        return {"choice": prediction.choice + self.first_label, "probability": best} | shares
 
-    def shown(self, found: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:
-        tables = []
-        for example, chosen in found:
-            shares = [f"{share:.1%}" for share in chosen.probabilities]
-            rows = list(zip(example.endings, shares, strict=True))
-            tables.append(DisplayTable(("ending", "probability"), rows, heading=example.endings[chosen.choice]))
-        return tables
-
-
-def _check_width(endings: Sequence[str], place: str, width: int, first: str) -> None:
-    """Raise ValueError for endings that are too few, or not as many as in the first example, whose place is `first`."""
+def _check_number_of_endings(endings: Sequence[str], location: str, count: int, first: str) -> None:
+    """Raise ValueError for fewer than two endings, or another number than `count`, that of the example at `first`."""
     if len(endings) < 2:
-        raise ValueError(f"{place}: two endings or more expected, {len(endings)} found")
-    if len(endings) != width:
+        raise ValueError(f"{location}: expected at least two endings, got {len(endings)}")
+    if len(endings) != count:
         raise ValueError(
-            f"{place}: {width} endings expected, as in the examples before, {len(endings)} found; {first} set the "
-            "number: examples with another one need a file of their own, and each file is predicted by itself"
+            f"{location}: expected {count} endings, as in {first}, got {len(endings)}; put examples with another "
+            "number of endings into a file of their own, and predict each file separately"
         )

@@ -1,4 +1,4 @@
-"""From examples to predictions: encode, compute in packed batches, decode. The same for every kind of task."""
+"""Prediction: encode examples, run the model on packed batches, decode; the same for every kind of task."""
 
 from __future__ import annotations
 
@@ -11,46 +11,47 @@ import torch
 
 from bertwright.batching.permutation import token_budget_batches
 from bertwright.models.heads import EncoderForTask
-from bertwright.tasks.task import Encoded, Outputs, Task, check_segments, collate, flat_ranges
+from bertwright.tasks.collation import check_segments, collate, flat_ranges
+from bertwright.tasks.task import Encoded, Outputs, Task
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 E = TypeVar("E")
 P = TypeVar("P")
 
-BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}  # computed at once: bounds memory, changes no result
-EXAMPLES_AT_ONCE = 2_048  # encoded together: enough to group them by length, little enough to hold
-CHARACTERS_AT_ONCE = 4_000_000  # the same where texts are long: of questions, all in all some 100 MB
+BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}  # per forward pass: bounds memory, changes no result
+MAX_CHUNK_EXAMPLES = 2_048  # enough to group examples by length
+MAX_CHUNK_CHARACTERS = 4_000_000  # bounds the memory for long texts, to some 100 MB for questions
 
 
-class Predicted(NamedTuple, Generic[E, P]):
-    """Some examples that follow one another, each with its prediction."""
+class PredictedChunk(NamedTuple, Generic[E, P]):
+    """Consecutive examples and their predictions."""
 
     examples: list[E]
     predictions: list[P]
     truncated: int
-    """How many of them lost tokens, as in `Encoded`."""
+    """Number of examples that lost tokens."""
 
 
 def predict_chunks(
     model: EncoderForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]
-) -> Iterator[Predicted[E, P]]:
-    """One prediction an example, in order, chunk by chunk: of any number of them, in constant memory."""
-    for chunk in chunks(examples):
+) -> Iterator[PredictedChunk[E, P]]:
+    """Predict any number of examples in constant memory, in order, chunk by chunk."""
+    for chunk in split_into_chunks(examples):
         encoded = task.encode(chunk, tokenizer, labelled=False)
-        yield Predicted(chunk, task.decode(chunk, encoded, predict_logits(model, encoded)), encoded.truncated)
+        yield PredictedChunk(chunk, task.decode(chunk, encoded, predict_logits(model, encoded)), encoded.truncated)
 
 
-def chunks(examples: Iterable[E]) -> Iterator[list[E]]:
-    """Examples in lists of at most EXAMPLES_AT_ONCE, and of at most CHARACTERS_AT_ONCE or a single one that has more.
+def split_into_chunks(examples: Iterable[E]) -> Iterator[list[E]]:
+    """Split examples into lists of at most MAX_CHUNK_EXAMPLES and MAX_CHUNK_CHARACTERS, or of one longer example.
 
-    Counted alone, they would take memory with the length of their texts: a book's chapter has thousands of windows.
+    A limit on examples alone would not bound memory: a long text has thousands of windows.
     """
     chunk: list[E] = []
     size = 0
     for example in examples:
-        more = characters(example)
-        if chunk and (len(chunk) == EXAMPLES_AT_ONCE or size + more > CHARACTERS_AT_ONCE):
+        more = count_characters(example)
+        if chunk and (len(chunk) == MAX_CHUNK_EXAMPLES or size + more > MAX_CHUNK_CHARACTERS):
             yield chunk
             chunk, size = [], 0
         chunk.append(example)
@@ -59,10 +60,10 @@ def chunks(examples: Iterable[E]) -> Iterator[list[E]]:
         yield chunk
 
 
-def characters(example: Any) -> int:
-    """About how many characters a text, or an example of any kind, has: those of its texts and lists of texts.
+def count_characters(example: Any) -> int:
+    """Count roughly the characters of a text, or of the texts and tuples of texts in an example.
 
-    >>> characters(("the bear", ("sees", "hears"), None)), characters("the bear")
+    >>> count_characters(("the bear", ("sees", "reads"), None)), count_characters("the bear")
     (17, 8)
     """
     if isinstance(example, str):
@@ -73,28 +74,13 @@ def characters(example: Any) -> int:
     return sum(map(len, texts)) + sum(map(len, listed))
 
 
-def truncation_warnings(task: Task[Any, Any], examples: int, truncated: int, positions: int) -> list[str]:
-    """A sentence on the examples that lost tokens, `truncate_pairs` of them all; none where none did.
-
-    `positions`: those of the model, beyond which no setting helps.
-    """
-    if not truncated:
-        return []
-    limit, length = task.limit, getattr(task, task.limit)
-    hint = f"raise {limit} to keep them whole"
-    if length == positions:
-        hint = "the model has no more positions"
-    share = f"{truncated:,} of {examples:,} examples ({truncated / examples:.1%})"
-    return [f"{share} lose tokens: {limit} is {length}; {hint}"]
-
-
-class Scored(NamedTuple):
-    """A model's predictions of labelled examples, and what they are worth."""
+class EvaluationResult(NamedTuple):
+    """A model's predictions for labelled examples and their scores."""
 
     scores: dict[str, float]
     predictions: list[Any]
     task: Task[Any, Any]
-    """The task they were made with: with the threshold chosen on these examples, if that was asked for."""
+    """The task that made them: with the threshold chosen on these examples, if that was requested."""
 
 
 def evaluate_examples(
@@ -104,35 +90,35 @@ def evaluate_examples(
     encoded: Encoded,
     tune: bool = False,
     advance: Callable[[int], None] | None = None,
-) -> Scored:
-    """Predict examples and score them; `tune` first chooses what the task chooses on dev (section 4.3: τ)."""
-    found = predict_logits(model, encoded, advance)
-    predictions = task.decode(examples, encoded, found)
+) -> EvaluationResult:
+    """Predict examples and score them; with `tune`, first choose the task's threshold on them (section 4.3: τ)."""
+    outputs = predict_logits(model, encoded, advance)
+    predictions = task.decode(examples, encoded, outputs)
     if tune and (tuned := task.with_threshold_from(examples, predictions)) != task:
-        task, predictions = tuned, tuned.decode(examples, encoded, found)
-    return Scored(task.score(examples, predictions), predictions, task)
+        task, predictions = tuned, tuned.decode(examples, encoded, outputs)
+    return EvaluationResult(task.score(examples, predictions), predictions, task)
 
 
 @torch.inference_mode()
 def predict_logits(model: EncoderForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
-    """The head's outputs for all rows, R × C float32, dropout off; `advance` is told of items done.
+    """Compute the head's outputs at all positions, R × C float32, without dropout; `advance` receives items done.
 
-    Raises DivergedError for outputs that are not finite: no answer follows from those.
+    Raises DivergedError for outputs that are not finite.
     """
     check_segments(encoded, model.encoder.config)
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    found = np.empty((len(encoded.positions), model.head.outputs), dtype=np.float32)
+    outputs = np.empty((len(encoded.positions), model.head.outputs), dtype=np.float32)
     try:
         for items in token_budget_batches(encoded.item_lengths, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])):
             batch = collate(encoded, items).to(device)
             sequences = encoded.sequences(items)
-            rows = flat_ranges(encoded.position_starts[sequences], encoded.position_counts[sequences])
-            found[rows] = model(batch.batch, batch.positions).cpu().numpy()
+            indices = flat_ranges(encoded.position_starts[sequences], encoded.position_counts[sequences])
+            outputs[indices] = model(batch.batch, batch.positions).cpu().numpy()
             if advance is not None:
                 advance(len(items))
     finally:
         model.train(training)
-    check_finite_outputs(bool(np.isfinite(found).all()))
-    return found
+    check_finite_outputs(bool(np.isfinite(outputs).all()))
+    return outputs

@@ -38,8 +38,8 @@ def train_validation_split(
         chosen.update(smallest)
     if len(chosen) == len(examples):
         raise ValueError(
-            f"validation_fraction = {validation_fraction}: {len(examples)} examples in {len(groups)} groups leave one split "
-            "empty; a group (such as equal texts) is never split, so name --dev files"
+            f"validation_fraction = {validation_fraction}: {len(examples)} examples in {len(groups)} groups leave one "
+            "split empty; a group (such as equal texts) is never split, so name --dev files"
         )
     return (
         [example for index, example in enumerate(examples) if index not in chosen],

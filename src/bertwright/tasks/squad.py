@@ -1,9 +1,9 @@
-"""Questions with answers in a text: SQuAD's JSON, versions 1.1 and 2.0, JSON lines for the user's own, and Parquet.
+"""Questions on contexts: read from SQuAD's JSON (1.1 and 2.0), from JSON lines, and from SQuAD's Parquet of the hub.
 
-A line of .jsonl is {"question": …, "context": …, "answers": [{"text": …, "start": …}]}, with "id" if wanted (else the
-line's number is it). `start` counts characters; it may be left out, and may be called `answer_start`, as in SQuAD. No
-answers mean that the question has none. Both suffixes may be followed by .gz, .zst or .bz2. A .parquet is SQuAD as the
-hub has it, with the columns id, question, context and answers.
+A line of .jsonl is {"question": …, "context": …, "answers": [{"text": …, "start": …}]}, optionally with "id" (default:
+the line number). `start` counts characters; it is optional, and may be called `answer_start`, as in SQuAD. An empty
+list of answers means that the question has none. Both formats may be compressed (.gz, .zst, .bz2). A .parquet has the
+columns id, question, context and answers.
 """
 
 from __future__ import annotations
@@ -17,85 +17,90 @@ from bertwright.io.decoding import read_text
 from bertwright.io.sources import suffixes
 from bertwright.io.tables import TableSchema, lines, read_rows
 
-SHOWN = 5  # questions that a note names; the report of a run holds all of them
+SHOWN = 5  # questions that a warning names; report.json lists all
 
 
 class GoldAnswer(NamedTuple):
-    """A right answer, as annotators gave it."""
+    """A gold answer."""
 
     text: str
     start: int | None
-    """Its first character in the context; None where the file does not tell and the text is not there exactly once."""
+    """Index of its first character in the context; None if it is not at the given start, nor exactly once elsewhere."""
     moved: bool = False
-    """Was another start given, where the text is not?"""
+    """True if the file gives another start, at which the text is not."""
 
 
 @dataclass(frozen=True)
 class QaExample:
-    """A question about a text. Questions about the same text share one `str`."""
+    """A question on a context. Questions on the same context share one `str`."""
 
     id: str
     question: str
     context: str
     answers: tuple[GoldAnswer, ...] = ()
-    """All right answers; none where there are none, or where they are not known."""
+    """All gold answers; empty if there are none, or if they are not known."""
     is_impossible: bool = False
-    """Is it known that the context has no answer (SQuAD 2.0)?"""
+    """Whether the context is known to have no answer (SQuAD 2.0)."""
     location: str = "question"
-    """Where it was read, for messages."""
+    """File and question, for messages."""
 
     @property
     def target(self) -> GoldAnswer | None:
-        """The answer to learn: the first that has a place in the context."""
+        """The answer to learn: the first that occurs in the context."""
         return next((answer for answer in self.answers if answer.start is not None), None)
 
     @property
     def learnable(self) -> bool:
-        """Is it known what the model should point at?"""
+        """True if the model can be trained on this question."""
         return self.is_impossible or self.target is not None
 
 
-class Placement(NamedTuple):
-    """What became of answers that do not stand where the file says, each by the place of its question."""
+class AnswerAlignment(NamedTuple):
+    """Locations of the questions whose answers do not occur at the start given in the file."""
 
     moved: tuple[str, ...]
-    """The answer stands in the context once, elsewhere: it was moved there."""
+    """The answer occurs exactly once elsewhere in the context, and is learned there."""
     left_out: tuple[str, ...]
-    """No answer has a place in the context: scored as usual, but left out of training."""
+    """No answer occurs in the context: scored as usual, but not trained on."""
 
-    def notes(self) -> list[str]:
-        """One line for each of the two that there is to tell."""
-        told = (
-            (self.moved, "questions whose answer does not stand where the file says, but once elsewhere: moved there"),
-            (self.left_out, "questions whose answer is not where the file says, nor once elsewhere: not learned from"),
+    def warnings(self) -> list[str]:
+        """Format a sentence for each of the two lists that is not empty."""
+        described = (
+            (self.moved, "questions whose answer is not at the given start, but occurs once elsewhere: learned there"),
+            (self.left_out, "questions whose answer is not at the given start, nor once elsewhere: not trained on"),
         )
-        return [f"{len(places):,} {what}{_all_named(places)} ({_listed(places)})" for places, what in told if places]
+        return [
+            f"{len(locations):,} {what}{'; see report.json' if len(locations) > SHOWN else ''} ({_first(locations)})"
+            for locations, what in described
+            if locations
+        ]
 
 
-def placement(examples: Iterable[QaExample]) -> Placement:
-    """What became of the answers of these examples that do not stand where the file says."""
+def align_answers(examples: Iterable[QaExample]) -> AnswerAlignment:
+    """List the questions whose answers do not occur at the start given in the file."""
     moved, left_out = [], []
     for example in examples:
         if example.answers and example.target is None:
             left_out.append(example.location)
         elif any(answer.moved for answer in example.answers):
             moved.append(example.location)
-    return Placement(tuple(moved), tuple(left_out))
+    return AnswerAlignment(tuple(moved), tuple(left_out))
 
 
 def read_questions(path: str, labelled: bool = True) -> Iterator[QaExample]:
-    """The questions of one file, in order. Without `labelled`, answers are not looked at.
+    """Read the questions of one file, in order; without `labelled`, answers are ignored.
 
-    Raises ValueError with file, line or article and question, what is wrong and what is expected there: for what is
-    not JSON or not of this form, for an id that two questions have, and, if `labelled`, for a question that does not
-    say what its answers are, for an empty question or context (to predict from, both may be empty), and where there is
-    no such file.
+    Raises ValueError with file, line or article and question for invalid JSON or another structure, for a repeated id
+    and, if `labelled`, for a question without a list of answers and for an empty question or context. To predict, both
+    may be empty.
     """
     seen: set[str] = set()
     for record in _records(path, labelled):
         example = _example(record, labelled)
         if example.id in seen:
-            raise ValueError(f'{record.place}: the id "{example.id}" is that of an earlier question; ids must differ')
+            raise ValueError(
+                f'{record.location}: the id "{example.id}" is that of an earlier question; ids must differ'
+            )
         seen.add(example.id)
         yield example
     if not seen:
@@ -103,53 +108,55 @@ def read_questions(path: str, labelled: bool = True) -> Iterator[QaExample]:
 
 
 class _Record(NamedTuple):
-    """A question as it stands in the file, with the text that it is about."""
+    """A question as in the file, with its context."""
 
     values: dict[str, Any]
     context: str
-    place: str
+    location: str
 
 
 def _example(record: _Record, labelled: bool) -> QaExample:
-    values, context, place = record
-    example = QaExample(_id(values, place), _text(values, "question", place), context, location=place)
+    values, context, location = record
+    example = QaExample(_id(values, location), _text(values, "question", location), context, location=location)
     if not labelled:
         return example
     for what, text in (("question", example.question), ("context", context)):
         if not text.strip():
-            raise ValueError(f"{place}: the {what} is empty; mend it, or take the question out")
+            raise ValueError(f"{location}: the {what} is empty; fix it, or remove the question")
     return _with_answers(example, values)
 
 
 def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
-    place = example.location
-    given = _member(values, "answers", (list, dict), place)
-    answers = tuple(_gold(answer, example.context, place) for answer in _answer_list(given, place))
-    is_impossible = _member({"is_impossible": not answers} | values, "is_impossible", bool, place)
+    location = example.location
+    given = _member(values, "answers", (list, dict), location)
+    answers = tuple(_gold(answer, example.context, location) for answer in _answer_list(given, location))
+    is_impossible = _member({"is_impossible": not answers} | values, "is_impossible", bool, location)
     if is_impossible == bool(answers):
         raise ValueError(
-            f'{place}: "is_impossible" is {str(is_impossible).lower()} and there are {len(answers)} answers'
+            f'{location}: "is_impossible" is {str(is_impossible).lower()} and there are {len(answers)} answers'
         )
     return replace(example, answers=answers, is_impossible=is_impossible)
 
 
-def _answer_list(given: Any, place: str) -> list[Any]:
-    """Answers as a list; the hub's form of SQuAD has one object of lists instead of a list of objects."""
+def _answer_list(given: Any, location: str) -> list[Any]:
+    """Return answers as a list of objects; the hub's SQuAD has one object of lists."""
     if isinstance(given, list):
         return given
-    texts = _member(given, "text", list, place)
-    starts = _member(given, "answer_start", list, place)
+    texts = _member(given, "text", list, location)
+    starts = _member(given, "answer_start", list, location)
     if len(texts) != len(starts):
-        raise ValueError(f'{place}: {len(texts)} in "text" but {len(starts)} in "answer_start"; each answer needs both')
+        raise ValueError(
+            f'{location}: {len(texts)} in "text" but {len(starts)} in "answer_start"; each answer needs both'
+        )
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
 
-def _gold(answer: Any, context: str, place: str) -> GoldAnswer:
-    text = _text(answer, "text", f"{place}, answers")
+def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
+    text = _text(answer, "text", f"{location}, answers")
     if not text.strip():
-        raise ValueError(f'{place}: an answer is empty; a question without answer has "answers": []')
+        raise ValueError(f'{location}: an answer is empty; a question without answer has "answers": []')
     key = "answer_start" if "answer_start" in answer else "start"
-    start = _member({"start": None} | answer, key, (int, type(None)), f"{place}, answers")
+    start = _member({"start": None} | answer, key, (int, type(None)), f"{location}, answers")
     if start is not None and start >= 0 and context.startswith(text, start):
         return GoldAnswer(text, start)
     found = context.find(text)
@@ -158,7 +165,7 @@ def _gold(answer: Any, context: str, place: str) -> GoldAnswer:
     return GoldAnswer(text, found, moved=start is not None)
 
 
-# --- files → records
+# Files to records
 
 
 def _records(path: str, labelled: bool) -> Iterator[_Record]:
@@ -166,22 +173,22 @@ def _records(path: str, labelled: bool) -> Iterator[_Record]:
     if suffix == ".parquet":
         return _rows(path, labelled)
     if suffix not in (".json", ".jsonl"):
-        raise ValueError(f"{path}: questions are read from .json (SQuAD), .jsonl or .parquet; this is none of them")
+        raise ValueError(f"{path}: expected .json (SQuAD), .jsonl or .parquet")
     return _lines(path) if suffix == ".jsonl" else _articles(path)
 
 
 def _articles(path: str) -> Iterator[_Record]:
-    """SQuAD's tree: data → paragraphs → context, qas."""
-    root = _parsed("".join(read_text(path)), path)
+    """Yield the questions of SQuAD's tree: data, paragraphs, context and qas."""
+    root = _parse_json("".join(read_text(path)), path)
     for number, article in enumerate(_member(root, "data", list, path), 1):
-        place = f"{path}, article {number}"
+        location = f"{path}, article {number}"
         if isinstance(article, dict) and isinstance(title := article.get("title"), str):
-            place += f" ({' '.join(title.split())})"
-        for part, paragraph in enumerate(_member(article, "paragraphs", list, place), 1):
-            inside = f"{place}, paragraph {part}"
+            location += f" ({' '.join(title.split())})"
+        for index, paragraph in enumerate(_member(article, "paragraphs", list, location), 1):
+            inside = f"{location}, paragraph {index}"
             context = _text(paragraph, "context", inside)
             for count, values in enumerate(_member(paragraph, "qas", list, inside), 1):
-                yield _Record(values, context, f"{place}, question {_id(values, f'{inside}, question {count}')}")
+                yield _Record(values, context, f"{location}, question {_id(values, f'{inside}, question {count}')}")
 
 
 def _lines(path: str) -> Iterator[_Record]:
@@ -189,50 +196,50 @@ def _lines(path: str) -> Iterator[_Record]:
     for number, line in lines(path, read_text(path)):
         if not line or line.isspace():
             continue
-        place = f"{path}, line {number}"
-        values = _parsed(line, place)
-        text = _text(values, "context", place)
-        context = context if context == text else text  # one object for questions that follow one another
-        yield _Record({"id": str(number)} | values, context, place)
+        location = f"{path}, line {number}"
+        values = _parse_json(line, location)
+        text = _text(values, "context", location)
+        context = context if context == text else text  # consecutive questions share one object
+        yield _Record({"id": str(number)} | values, context, location)
 
 
 def _rows(path: str, labelled: bool) -> Iterator[_Record]:
-    """SQuAD as the hub has it."""
+    """Yield the questions of SQuAD's Parquet of the hub."""
     columns = TableSchema(("id", "question", "context"), ("answers",) if labelled else ())
     context = ""
-    for place, row in read_rows(path, columns):
+    for location, row in read_rows(path, columns):
         values = dict(zip(columns.names, row, strict=True))
         context = context if context == values["context"] else values["context"]
-        yield _Record(values, context, place)
+        yield _Record(values, context, location)
 
 
-def _parsed(text: str, place: str) -> Any:
+def _parse_json(text: str, location: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = f", line {error.lineno}" if error.lineno > 1 else ""
-        raise ValueError(f"{place}{line}: not valid JSON ({error.msg} at character {error.colno})") from None
+        raise ValueError(f"{location}{line}: not valid JSON ({error.msg} at character {error.colno})") from None
     except (ValueError, RecursionError) as error:  # a number of too many digits, brackets too deep
-        raise ValueError(f"{place}: not readable as JSON ({error})") from None
+        raise ValueError(f"{location}: not readable as JSON ({error})") from None
 
 
-# --- values with their types
+# Values with their types
 
 
-def _object(value: Any, place: str) -> dict[str, Any]:
+def _object(value: Any, location: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{place}: a JSON object expected, {_shown(value)} found")
+        raise ValueError(f"{location}: expected a JSON object, got {_quote(value)}")
     return value
 
 
-def _member(value: Any, key: str, kind: type | tuple[type, ...], place: str) -> Any:
-    """What an object holds under a name, checked to be of this kind; true and false are no numbers."""
-    members = _object(value, place)
+def _member(value: Any, key: str, kind: type | tuple[type, ...], location: str) -> Any:
+    """Return a member of an object. Raises ValueError if it is missing or of another type; a bool is no number."""
+    members = _object(value, location)
     if key not in members:
-        raise ValueError(f'{place}: "{key}" is missing; found are {", ".join(members) or "none"}')
+        raise ValueError(f'{location}: "{key}" is missing; found are {", ".join(members) or "none"}')
     found = members[key]
     if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
-        raise ValueError(f'{place}: "{key}" should be {_EXPECTED[kind]}, and is {_shown(found)}')
+        raise ValueError(f'{location}: "{key}": expected {_EXPECTED[kind]}, got {_quote(found)}')
     return found
 
 
@@ -246,30 +253,26 @@ _EXPECTED = {
 }
 
 
-def _id(values: Any, place: str) -> str:
-    name = _member(values, "id", (str, int), place)
-    return _text(values, "id", place) if isinstance(name, str) else str(name)
+def _id(values: Any, location: str) -> str:
+    name = _member(values, "id", (str, int), location)
+    return _text(values, "id", location) if isinstance(name, str) else str(name)
 
 
-def _text(value: Any, key: str, place: str) -> str:
-    text: str = _member(value, key, str, place)
+def _text(value: Any, key: str, location: str) -> str:
+    text: str = _member(value, key, str, location)
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair, which no encoding of Unicode can hold
+    except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair, which UTF-8 cannot encode
         half = f"\\u{ord(text[error.start]):04x}"
-        raise ValueError(f'{place}: {half} in "{key}" is half a surrogate pair; mend the file') from None
+        raise ValueError(f'{location}: {half} in "{key}" is half a surrogate pair; fix the file') from None
     return text
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-def _all_named(places: Sequence[str]) -> str:
-    return "; report.json names all" if len(places) > SHOWN else ""
-
-
-def _listed(places: Sequence[str]) -> str:
-    more = len(places) - SHOWN
-    return "; ".join([*places[:SHOWN], *([f"and {more:,} more"] if more > 0 else [])])
+def _first(locations: Sequence[str]) -> str:
+    more = len(locations) - SHOWN
+    return "; ".join([*locations[:SHOWN], *([f"and {more:,} more"] if more > 0 else [])])

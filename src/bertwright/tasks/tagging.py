@@ -1,20 +1,20 @@
-"""Token tagging (section 5.3): the tag of a word is read from the state of its first token, without a CRF.
+"""Token tagging (section 5.3): a word's tag is read from the state of its first token, without a CRF.
 
-A window is one sentence, with [CLS] and [SEP]. A sentence too long for it is cut between words; each piece takes at
-most three quarters of its window and sees its neighbours in the rest. With document context the sentences around fill
-every window, half of the room on either side, or more where the other side has less ("the maximal document context
-provided by the data"). They follow one another without [SEP], in one segment, as running text does: [SEP] marked
-the two segments of pre-training, and a sentence in the middle of a text had none around it there. Only the sentence's
-own words are trained and scored, each exactly once.
+A window is one sentence between [CLS] and [SEP]. A sentence that is too long is split between words; each chunk takes
+at most three quarters of its window, and the words before and after it fill the rest. With document context the
+adjacent sentences fill every window, half of the free tokens on either side, or more if the other side has fewer ("the
+maximal document context provided by the data"). Context follows without [SEP], in one segment, as running text: in
+pre-training [SEP] separated the two segments, and sentences within a segment had none between them. Only the sentence's
+own words are trained on and scored, each exactly once.
 
-W words with those around them, S windows, R words to tag, C tags.
+W words including context, S windows, R words to tag, C tags.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, ClassVar, NamedTuple, Self, cast, get_args
@@ -24,102 +24,93 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.batching.batch import offsets_from_lengths
-from bertwright.metrics.span_f1 import (
+from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
+from bertwright.metrics.tag_schemes import (
     BARE,
     OUTSIDE,
     PREFIXES,
     Scheme,
-    SpanScores,
-    accuracy,
-    detect,
+    detect_scheme,
     find_invalid_tag,
-    span_scores,
-    spans,
+    find_spans,
     split_tag,
     to_canonical_scheme,
 )
 from bertwright.models.heads import HeadSpec
 from bertwright.settings import did_you_mean
-from bertwright.tasks.conll import TagExample, column_text, read_sentences, with_document_context
-from bertwright.tasks.task import (
-    DisplayTable,
-    Encoded,
-    Ints,
-    Outputs,
-    Task,
-    TaskBatch,
-    check_metric,
-    flat_ranges,
-    percent,
-)
+from bertwright.tasks.collation import flat_ranges
+from bertwright.tasks.conll import TagExample, read_sentences, with_document_context
+from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-SPECIALS = 2  # [CLS] and [SEP] around every window
-METRICS = ("f1", "accuracy")
-UNSEEN = -100  # target of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
+NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
+UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
 
 
 class Entity(NamedTuple):
-    """A span of the text."""
+    """A span of the text and its type."""
 
     label: str
     text: str
     start: int
-    """Its first character."""
+    """Index of its first character."""
     end: int
-    """The character after its last: `text` is the whole text's [start:end]."""
+    """Index after its last character: `text` is the whole text's [start:end]."""
     probability: float
-    """That all of its words have just these tags: the product over them, since each is tagged on its own."""
+    """That all of its words have exactly these tags: the product over them, since each is tagged independently."""
 
 
 class TagPrediction(NamedTuple):
-    """A sentence with its tags."""
+    """The tags of a sentence."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
     """Of each word's tag."""
     entities: tuple[Entity, ...]
-    """What the tags spell, as the scorer reads them; places are those in the raw text, or in the words joined by
-    single spaces. Empty where tags are plain classes."""
+    """The spans that the tags spell, with offsets in the raw text, or in the words joined by single spaces. Empty if
+    tags are plain classes."""
 
 
 @dataclass(frozen=True)
 class Tagging(Task[TagExample, TagPrediction]):
-    """A tag for each word: named entities, chunks, parts of speech."""
+    """A tag per word: named entities, chunks, parts of speech."""
 
     kind: ClassVar[str] = "tagging"
-    form: ClassVar[str] = ".conll"
 
     words: str | None = None
     """Column of the words: a number from 1, from the last if negative; in .conllu also a name; in .jsonl and .parquet
-    the name of a field with a list. By default the first; form; words."""
+    the field with a list. Unset: the first column; form; words."""
     tags: str | None = None
-    """Column of the tags, likewise. By default the last; upos; tags."""
+    """Column of the tags, likewise. Unset: the last column; upos; tags."""
     scheme: str | None = None
-    """How tags spell spans: iob1, iob2, bioes (or BILOU), or none for plain classes; unset, the training data tell. The
-    model learns iob1 as iob2, and BILOU as BIOES. An I- that begins a span is an error only where iob2 is asked for."""
+    """Scheme of tags that spell spans: iob1, iob2, bioes (or BILOU), or none for plain classes; unset: detected in the
+    training data. IOB1 is learned as IOB2 and BILOU as BIOES. I- at the start of a span is an error only in iob2."""
     context: bool = False
-    """Fill the window with the sentences around, from the same document (section 5.3). A file without document marks is
-    one document; a row of .jsonl or .parquet stands alone."""
+    """Whether the adjacent sentences of the document fill the window (section 5.3). A file without document marks is
+    one document; a row of .jsonl or .parquet has no context."""
+    comment_prefix: str | None = None
+    """Start of lines that are comments, such as ## in KLUE-NER; unset: comments as in CoNLL-U only."""
     max_length: int = 128
-    """Longest window in tokens, [CLS] and [SEP] included."""
+    """Longest sequence in tokens, [CLS] and [SEP] included; a longer sentence is split into windows."""
     metric: str = "f1"
-    """The score that chooses the best checkpoint: f1 of spans, or accuracy; always accuracy for scheme none."""
-    labels: tuple[str, ...] = ()
-    """The tags, found in training."""
+    """Score that selects the best checkpoint: f1 of spans, or accuracy; with scheme none always accuracy."""
+    labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
+    """All tags, in the order of the head's outputs; empty: those of the training data."""
 
     def __post_init__(self) -> None:
-        check_metric(self.metric, METRICS)
+        check_metric(self.metric, ("f1", "accuracy"))
         if self.scheme not in (None, *get_args(Scheme)):
             raise ValueError(f"scheme = {self.scheme!r}: {did_you_mean(str(self.scheme), get_args(Scheme))}")
-        if self.max_length <= SPECIALS:
-            raise ValueError(f"max_length is {self.max_length}; [CLS], [SEP] and one token need {SPECIALS + 1}")
+        if self.max_length <= NUM_SPECIALS:
+            raise ValueError(f"max_length = {self.max_length}: at least {NUM_SPECIALS + 1}: [CLS], one token, [SEP]")
+        if self.comment_prefix == "":
+            raise ValueError("comment_prefix is empty: every line would be a comment")
 
     @property
     def head(self) -> HeadSpec:
         if not self.labels:
-            raise ValueError("the tags are not known yet; they are found in the training data")
+            raise ValueError("the tags are not known yet: call with_labels_of(training examples) first")
         return HeadSpec("token", len(self.labels))
 
     @property
@@ -127,89 +118,88 @@ class Tagging(Task[TagExample, TagPrediction]):
         return self.labels
 
     def read(self, path: str, labelled: bool = True) -> Iterator[TagExample]:
-        sentences = read_sentences(path, self.words, self.tags, labelled)
-        return with_document_context(sentences, self.max_length - SPECIALS) if self.context else sentences
+        sentences = read_sentences(path, self.words, self.tags, labelled, self.comment_prefix)
+        return with_document_context(sentences, self.max_length - NUM_SPECIALS) if self.context else sentences
 
     def in_context(self, sentences: Sequence[TagExample]) -> list[TagExample]:
-        """Sentences that follow one another, with those around each. Raises ValueError where none was trained with."""
+        """Add the adjacent sentences to each of a document. Raises ValueError if the model was trained without them."""
         if not self.context:
-            raise ValueError("this model is not known to be trained with context; that needs --context True")
-        return list(with_document_context(sentences, self.max_length - SPECIALS))
+            raise ValueError(
+                "context = False: the model was trained without document context; train with --context True"
+            )
+        return list(with_document_context(sentences, self.max_length - NUM_SPECIALS))
 
-    @property
-    def of_one_text(self) -> bool:
-        return True
-
-    def examples_from_texts(self, texts: Sequence[str], place: str) -> list[TagExample]:
-        return [TagExample.from_text(text, place) for text in texts]
+    def examples_from_texts(self, texts: Sequence[str], location: str) -> list[TagExample]:
+        return [TagExample.from_text(text, location) for text in texts]
 
     def group_keys(self, examples: Sequence[TagExample]) -> Sequence[Hashable]:
-        """The words; with context those of the whole document, since its sentences see one another."""
+        """Return each sentence's words; with context the number of its document's text, whose sentences share words."""
         if not self.context:
             return [example.words for example in examples]
         documents: dict[Hashable, list[tuple[str, ...]]] = {}
         for example in examples:
             documents.setdefault((example.source, example.document), []).append(example.words)
-        texts: dict[Hashable, int] = {}  # numbered, for a document is long and asked for by each of its sentences
+        texts: dict[Hashable, int] = {}
         numbers = {name: texts.setdefault(tuple(words), len(texts)) for name, words in documents.items()}
         return [numbers[example.source, example.document] for example in examples]
 
     def with_labels_of(self, examples: Sequence[TagExample]) -> Self:
+        """Return the task with scheme and tags of the examples. Raises ValueError for an invalid tag."""
         if not examples:
             raise ValueError("no sentences to learn from")
-        scheme = cast("Scheme | None", self.scheme) or detect(_tags(example) for example in examples)
+        scheme = cast("Scheme | None", self.scheme) or detect_scheme(known_tags(example) for example in examples)
         for example in examples:
-            if fault := find_invalid_tag(_tags(example), scheme):
-                odd, word = _tags(example)[fault.place], example.words[fault.place]
-                raise ValueError(f"{example.location_of(fault.place)}: tag {odd!r} of {word!r}: {fault.reason}")
-        found = {tag for example in examples for tag in to_canonical_scheme(_tags(example), scheme)}
+            if invalid := find_invalid_tag(known_tags(example), scheme):
+                raise _tag_error(example, invalid.word_index, invalid.reason)
+        found = {tag for example in examples for tag in to_canonical_scheme(known_tags(example), scheme)}
         if scheme != "none" and found & BARE and not found <= BARE | {OUTSIDE}:
-            example, place = next((e, n) for e in examples for n, tag in enumerate(_tags(e)) if tag in BARE)
-            odd, word = _tags(example)[place], example.words[place]
-            raise ValueError(f"{example.location_of(place)}: tag {odd!r} of {word!r} has no type, and others have one")
+            example, index = next((e, n) for e in examples for n, tag in enumerate(known_tags(e)) if tag in BARE)
+            raise _tag_error(example, index, "it has no type, while other tags have one")
         if not found:
             raise ValueError(f"{examples[0].location}: neither this nor any other sentence has a word to learn from")
         if len(found) < 2:
-            raise ValueError(f"{examples[0].location}: all words have the tag {', '.join(found)!r}; two are the least")
+            raise ValueError(
+                f"{examples[0].location}: all words have the tag {', '.join(found)!r}; at least two are needed"
+            )
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         return replace(self, scheme=scheme, labels=labels, metric="accuracy" if scheme == "none" else self.metric)
 
     def check(self, examples: Sequence[TagExample]) -> None:
-        self._targets(examples)
+        self._encode_labels(examples)
 
-    def score_notes(self, examples: Sequence[TagExample]) -> list[str]:
-        counts = Counter(tag for example in examples for tag in to_canonical_scheme(_tags(example), self._scheme))
-        # A model from elsewhere may know iob1 as it stands, where I- begins a span; `score` reads it so.
-        begun = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and split_tag(label)[1]}
-        odd = {tag: count for tag, count in counts.items() if tag not in begun.union(self.labels)}
-        if not odd:
-            return []
-        number = sum(odd.values())
-        words = "1 word has a tag" if number == 1 else f"{number:,} words have tags"
-        return [f"{words} that training never showed ({', '.join(sorted(odd))}): scored, and never found"]
+    def warnings(self, examples: Sequence[TagExample], paths: Sequence[str] = ()) -> list[str]:
+        found = []
+        if blank := sum(not word.strip() for example in examples for word in example.words):
+            found.append(f"{blank:,} words are blanks; the model reads each as [UNK]")
+        counts = Counter(tag for example in examples for tag in to_canonical_scheme(known_tags(example), self._scheme))
+        # A foreign model may have learned iob1 without conversion, with I- at the start of spans; `score` converts it.
+        starts = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and split_tag(label)[1]}
+        unseen = {tag: count for tag, count in counts.items() if tag not in starts.union(self.labels)}
+        if unseen:
+            number = sum(unseen.values())
+            words = "1 word has a tag" if number == 1 else f"{number:,} words have tags"
+            tags = ", ".join(sorted(unseen))
+            found.append(f"{words} that the training data lack ({tags}): scored, but never predicted")
+        return found
 
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
-        room = self.max_length - SPECIALS
-        stream = word_stream(examples, tokenizer, room)
-        cut = windows(stream, room)
-        spread = flat_ranges(cut.first, cut.last - cut.first)
-        content = stream.ids[flat_ranges(stream.first[spread], stream.lengths[spread])]
-        lengths = stream.offsets[cut.last] - stream.offsets[cut.first] + SPECIALS
-        position_counts = cut.end - cut.begin
-        rows = (
-            stream.offsets[flat_ranges(cut.begin, position_counts)]
-            - np.repeat(stream.offsets[cut.first], position_counts)
-            + 1
-        )
+        max_tokens = self.max_length - NUM_SPECIALS
+        stream = tokenize_words(examples, tokenizer, max_tokens)
+        cut = windows(stream, max_tokens)
+        shown = flat_ranges(cut.first, cut.last - cut.first)  # words of all windows, context included
+        content = stream.ids[flat_ranges(stream.first[shown], stream.lengths[shown])]
+        lengths = stream.offsets[cut.last] - stream.offsets[cut.first] + NUM_SPECIALS
+        counts = cut.end - cut.begin
+        positions = stream.offsets[flat_ranges(cut.begin, counts)] - np.repeat(stream.offsets[cut.first], counts) + 1
         return Encoded(
-            input_ids=_framed(content, lengths, tokenizer),
+            input_ids=_add_specials(content, lengths, tokenizer),
             token_type_ids=np.zeros(int(lengths.sum()), dtype=np.int8),
             lengths=lengths,
             example_ids=cut.example,
-            positions=rows.astype(np.int32),
-            position_counts=position_counts,
-            labels=self._targets(examples) if labelled else np.zeros(0, dtype=np.int64),
-            label_counts=position_counts if labelled else np.zeros_like(position_counts),
+            positions=positions.astype(np.int32),
+            position_counts=counts,
+            labels=self._encode_labels(examples) if labelled else np.zeros(0, dtype=np.int64),
+            label_counts=counts if labelled else np.zeros_like(counts),
             truncated=stream.truncated,
         )
 
@@ -217,148 +207,113 @@ class Tagging(Task[TagExample, TagPrediction]):
         return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
 
     def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:
-        # Windows are in the order of the sentences, and their rows in that of the words: so are all rows.
+        # Windows are in the order of the sentences and positions in the order of the words, and so are the outputs.
         best = outputs.argmax(1)
-        likely = 1 / np.exp(outputs - outputs.max(1, keepdims=True), dtype=np.float64).sum(1)  # the softmax at its peak
-        names, shares = [self.labels[number] for number in best], likely.tolist()
+        peaks = 1 / np.exp(outputs - outputs.max(1, keepdims=True), dtype=np.float64).sum(1)  # maximum of the softmax
+        names, probabilities = [self.labels[number] for number in best], peaks.tolist()
         bounds = [0, *accumulate(len(example.words) for example in examples)]
         return [
-            self._tagged(example, tuple(names[begin:end]), tuple(shares[begin:end]))
+            self._predict(example, tuple(names[begin:end]), tuple(probabilities[begin:end]))
             for example, begin, end in zip(examples, bounds, bounds[1:], strict=False)
         ]
 
     def score(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> dict[str, float]:
-        gold = [to_canonical_scheme(_tags(example), self._scheme) for example in examples]
-        found = [prediction.tags for prediction in predictions]
-        if self._scheme == "iob1":  # a model from elsewhere may have learned it as it stands, where I- begins a span
-            found = [to_canonical_scheme(tags, "iob1") for tags in found]
-        share = {"accuracy": accuracy(gold, found)}
+        y_true = [to_canonical_scheme(known_tags(example), self._scheme) for example in examples]
+        y_pred = [prediction.tags for prediction in predictions]
+        if self._scheme == "iob1":  # a foreign model may have learned it without conversion
+            y_pred = [to_canonical_scheme(tags, "iob1") for tags in y_pred]
+        share = {"accuracy": accuracy(y_true, y_pred)}
         if self._scheme == "none":
             return share
-        total = self.spans_found(examples, predictions).total
+        total = self.span_scores(examples, predictions).total
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall} | share
 
-    def spans_found(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> SpanScores:
-        """Scores of all spans and of those of each type; none of either for scheme none."""
-        gold = [to_canonical_scheme(_tags(example), self._scheme) for example in examples]
-        return span_scores(gold, [prediction.tags for prediction in predictions])
-
-    def details(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> list[DisplayTable]:
-        """The scores of each type of span."""
-        if self._scheme == "none":
-            return []
-        rows = [
-            (name, f"{found.support:,}", percent(found.precision), percent(found.recall), percent(found.f1))
-            for name, found in self.spans_found(examples, predictions).types.items()
-        ]
-        return [DisplayTable(("type", "spans", "precision", "recall", "f1"), rows)]
-
-    def record(self, example: TagExample, prediction: TagPrediction) -> dict[str, Any]:
-        return {
-            "words": list(prediction.words),
-            "tags": list(prediction.tags),
-            "probabilities": list(prediction.probabilities),
-            "entities": [entity._asdict() for entity in prediction.entities],
-        }
-
-    def predictable(self, examples: Iterable[TagExample], form: str) -> Iterator[TagExample]:
-        for example in examples:
-            if form == self.form:
-                column_text(example.words, example.words, example.location)
-            yield example
-
-    def formatted(self, found: Iterable[tuple[TagExample, TagPrediction]]) -> Iterator[str]:
-        """A word and its tag a line."""
-        return (column_text(tagged.words, tagged.tags, example.location) for example, tagged in found)
-
-    def shown(self, found: Sequence[tuple[TagExample, TagPrediction]]) -> list[DisplayTable]:
-        """A text's entities or, where tags are plain classes, all of its words."""
-        return [
-            DisplayTable(
-                ("text", "label", "characters", "probability"),
-                self._rows(example, tagged),
-                heading=(example.text or "").strip() or "(no text)",
-                nothing="no words" if self._scheme == "none" else "no entities",
-            )
-            for example, tagged in found
-        ]
-
-    def _rows(self, example: TagExample, tagged: TagPrediction) -> list[tuple[str, str, str, str]]:
-        found = [(one.text, one.label, one.start, one.end, one.probability) for one in tagged.entities]
-        if self._scheme == "none":
-            each = zip(tagged.words, tagged.tags, example.offsets, tagged.probabilities, strict=True)
-            found = [(word, tag, *place, probability) for word, tag, place, probability in each]
-        return [(text, label, f"{start}-{end}", f"{share:.1%}") for text, label, start, end, share in found]
+    def span_scores(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> SpanScores:
+        """Score all spans, and the spans of each type."""
+        y_true = [to_canonical_scheme(known_tags(example), self._scheme) for example in examples]
+        return span_scores(y_true, [prediction.tags for prediction in predictions])
 
     @property
     def _scheme(self) -> Scheme:
         if self.scheme is None:
-            raise ValueError("the scheme of the tags is not known yet; it is found in the training data")
+            raise ValueError("the scheme of the tags is not known yet: call with_labels_of(training examples) first")
         return cast(Scheme, self.scheme)
 
-    def _targets(self, examples: Sequence[TagExample]) -> Ints:
-        numbers = {tag: number for number, tag in enumerate(self.labels)}
+    def _encode_labels(self, examples: Sequence[TagExample]) -> Ints:
+        ids = {tag: number for number, tag in enumerate(self.labels)}
         if self._scheme != "none":
-            # Of a type that training had, some spelling may be missing there, as I-LST in CoNLL-2000: it can be scored.
+            # A known type may lack a spelling in the training data, such as I-LST in CoNLL-2000: scored, never
+            # predicted.
             types = {tag[1:] for tag in self.labels if split_tag(tag)[1]}
             spellings = [f"{prefix}{name}" for prefix in PREFIXES[self._scheme] for name in types]
-            numbers = dict.fromkeys([OUTSIDE, *spellings], UNSEEN) | numbers
-        meant = [to_canonical_scheme(_tags(example), self._scheme) for example in examples]
+            ids = dict.fromkeys([OUTSIDE, *spellings], UNSEEN) | ids
+        canonical = [to_canonical_scheme(known_tags(example), self._scheme) for example in examples]
         try:
-            return np.array([numbers[tag] for tags in meant for tag in tags], dtype=np.int64)
+            return np.array([ids[tag] for tags in canonical for tag in tags], dtype=np.int64)
         except KeyError:
-            example, place = next(
-                (example, place)
-                for example, tags in zip(examples, meant, strict=True)
-                for place, tag in enumerate(tags)
-                if tag not in numbers
+            example, index = next(
+                (example, index)
+                for example, tags in zip(examples, canonical, strict=True)
+                for index, tag in enumerate(tags)
+                if tag not in ids
             )
-        odd, word, known = _tags(example)[place], example.words[place], ", ".join(self.labels)
-        raise ValueError(
-            f"{example.location_of(place)}: tag {odd!r} of {word!r} is unknown; those of training are {known}"
-        )
+        raise _tag_error(example, index, f"it is unknown; the tags of the training data are {', '.join(self.labels)}")
 
-    def _tagged(self, example: TagExample, tags: tuple[str, ...], shares: tuple[float, ...]) -> TagPrediction:
+    def _predict(self, example: TagExample, tags: tuple[str, ...], probabilities: tuple[float, ...]) -> TagPrediction:
         if self._scheme == "none" or all(tag == OUTSIDE for tag in tags):
-            return TagPrediction(example.words, tags, shares, ())
+            return TagPrediction(example.words, tags, probabilities, ())
         text, offsets = example.text, example.offsets
         if text is None:
             text = " ".join(example.words)
-            begins = [0, *accumulate(len(word) + 1 for word in example.words)]
-            offsets = tuple((begin, begin + len(word)) for begin, word in zip(begins, example.words, strict=False))
+            starts = [0, *accumulate(len(word) + 1 for word in example.words)]
+            offsets = tuple((start, start + len(word)) for start, word in zip(starts, example.words, strict=False))
         entities = []
-        for label, first, last in spans(tags):
+        for label, first, last in find_spans(tags):
             start, end = offsets[first][0], offsets[last][1]
-            entities.append(Entity(label, text[start:end], start, end, prod(shares[first : last + 1])))
-        return TagPrediction(example.words, tags, shares, tuple(entities))
+            entities.append(Entity(label, text[start:end], start, end, prod(probabilities[first : last + 1])))
+        return TagPrediction(example.words, tags, probabilities, tuple(entities))
 
 
-class WordStream(NamedTuple):
-    """The words of all examples as tokens, each example's own with those before and after."""
+def known_tags(example: TagExample) -> tuple[str, ...]:
+    """Return the tags of a sentence. Raises ValueError with its location if it has none."""
+    if example.tags is None:
+        raise ValueError(f"{example.location}: no tags; they are needed to train and to score")
+    return example.tags
+
+
+def _tag_error(example: TagExample, index: int, reason: str) -> ValueError:
+    """Build the error for the tag of a word; if the line looks like a comment, with the setting for comments."""
+    word = example.words[index]
+    hint = f"; if the line is a comment, set --comment-prefix {word.split(' ')[0]!r}" if word.startswith("#") else ""
+    return ValueError(f"{example.location_of(index)}: tag {known_tags(example)[index]!r} of {word!r}: {reason}{hint}")
+
+
+class WordTokens(NamedTuple):
+    """Words of all examples as tokens, each example's own words with those of its context."""
 
     ids: np.ndarray[Any, np.dtype[np.int32]]
     """Tokens of the distinct words, end to end."""
     first: Ints
-    """W, where each word's tokens start in `ids`."""
+    """W, start of each word's tokens in `ids`."""
     lengths: Ints
-    """W, how many tokens each word has: one at least, `room` at most."""
+    """W, tokens per word: at least one, at most `max_tokens`."""
     offsets: Ints
-    """W + 1, how many tokens stand before each word, and in all."""
+    """W + 1, number of tokens before each word, and in all."""
     bounds: Ints
-    """N × 4 of W: where an example's surroundings begin, its own words, their end, and that of the surroundings."""
+    """N × 4 word indices: start of an example's context, start and end of its own words, end of its context."""
     truncated: int
-    """Examples with a word of more than `room` tokens, of which the rest was cut."""
+    """Number of examples with a word of more than `max_tokens` tokens, which was truncated."""
 
 
-def word_stream(examples: Sequence[TagExample], tokenizer: Tokenizer, room: int) -> WordStream:
-    """Tokenize words, each on its own and each distinct one once; a word that gives no token becomes [UNK]."""
+def tokenize_words(examples: Sequence[TagExample], tokenizer: Tokenizer, max_tokens: int) -> WordTokens:
+    """Tokenize words one by one, each distinct word once; a word without tokens becomes [UNK]."""
     numbers: dict[str, int] = {}
     which = np.array(
         [
             numbers.setdefault(word, len(numbers))
             for example in examples
-            for part in (*example.before, example.words, *example.after)
-            for word in part
+            for sentence in (*example.before, example.words, *example.after)
+            for word in sentence
         ],
         dtype=np.int64,
     )
@@ -366,26 +321,26 @@ def word_stream(examples: Sequence[TagExample], tokenizer: Tokenizer, room: int)
     flat = offsets_from_lengths(np.array(sizes, dtype=np.int64).reshape(-1))
     bounds = np.stack([flat[:-1:3], flat[1::3], flat[2::3], flat[3::3]], axis=1)
 
-    rows = tokenizer.encode_raw(list(numbers))
-    tokens = np.diff(rows.offsets)
-    first = np.where(tokens > 0, rows.offsets[:-1], len(rows.ids))  # [UNK] comes last
-    lengths = np.clip(tokens, 1, room)[which]
+    encoded = tokenizer.encode_raw(list(numbers))
+    tokens = np.diff(encoded.offsets)
+    first = np.where(tokens > 0, encoded.offsets[:-1], len(encoded.ids))  # [UNK] is appended
+    lengths = np.clip(tokens, 1, max_tokens)[which]
 
-    cut = np.flatnonzero((tokens > room)[which])
-    holder = np.searchsorted(bounds[:, 0], cut, side="right") - 1
-    own = (bounds[holder, 1] <= cut) & (cut < bounds[holder, 2])
-    return WordStream(
-        ids=np.append(rows.ids, tokenizer.unk_id).astype(np.int32),
+    too_long = np.flatnonzero((tokens > max_tokens)[which])
+    owner = np.searchsorted(bounds[:, 0], too_long, side="right") - 1
+    own = (bounds[owner, 1] <= too_long) & (too_long < bounds[owner, 2])
+    return WordTokens(
+        ids=np.append(encoded.ids, tokenizer.unk_id).astype(np.int32),
         first=first[which],
         lengths=lengths,
         offsets=offsets_from_lengths(lengths),
         bounds=bounds,
-        truncated=len(np.unique(holder[own])),
+        truncated=len(np.unique(owner[own])),
     )
 
 
 class WordWindows(NamedTuple):
-    """Which words each window shows, [first, last), and which of these it tags, [begin, end); S of each."""
+    """Words in each of S windows, [first, last), and those of them that it tags, [begin, end)."""
 
     example: Ints
     first: Ints
@@ -394,53 +349,49 @@ class WordWindows(NamedTuple):
     last: Ints
 
 
-def windows(stream: WordStream, room: int) -> WordWindows:
-    """Windows of at most `room` tokens in which every word of every example is tagged once, in order.
+def windows(stream: WordTokens, max_tokens: int) -> WordWindows:
+    """Cut windows of at most `max_tokens` tokens in which every word of every example is tagged once, in order.
 
-    An example without words has none.
+    An example without words has no window.
     """
     offsets, (low, begin, end, high) = stream.offsets, stream.bounds.T
-    fits = offsets[end] - offsets[begin] <= room
-    pieces = [np.stack([np.arange(len(low)), begin, end], axis=1)[fits & (begin < end)]]
+    fits = offsets[end] - offsets[begin] <= max_tokens
+    chunks = [np.stack([np.arange(len(low)), begin, end], axis=1)[fits & (begin < end)]]
     for number in np.flatnonzero(~fits):
-        ends = _piece_ends(offsets, int(begin[number]), int(end[number]), room - room // 4)
-        pieces.append(np.array([(number, *piece) for piece in pairwise([begin[number], *ends])], dtype=np.int64))
-    found = np.concatenate(pieces)
+        ends = _chunk_ends(offsets, int(begin[number]), int(end[number]), max_tokens - max_tokens // 4)
+        chunks.append(np.array([(number, *chunk) for chunk in pairwise([begin[number], *ends])], dtype=np.int64))
+    found = np.concatenate(chunks)
     example, begin, end = found[np.argsort(found[:, 1])].T
 
-    # Half of the spare room is for the left, or more where the right has less; the right then takes what it can use in
-    # whole words, and the left what is still free.
+    # Half of the free tokens are for the left context, or more if the right one has fewer. The right context then takes
+    # the whole words that fit, and the left one what remains.
     floor, ceiling = offsets[low[example]], offsets[high[example]]
-    spare = room - (offsets[end] - offsets[begin])
-    left = np.maximum(spare // 2, spare - (ceiling - offsets[end]))
+    free = max_tokens - (offsets[end] - offsets[begin])
+    left = np.maximum(free // 2, free - (ceiling - offsets[end]))
     first = np.searchsorted(offsets, np.maximum(offsets[begin] - left, floor))
-    most = offsets[first] + room
-    last = np.searchsorted(offsets, np.minimum(most, ceiling), side="right") - 1
-    first = np.searchsorted(offsets, np.maximum(offsets[last] - room, floor))
+    limit = offsets[first] + max_tokens
+    last = np.searchsorted(offsets, np.minimum(limit, ceiling), side="right") - 1
+    first = np.searchsorted(offsets, np.maximum(offsets[last] - max_tokens, floor))
     return WordWindows(example, first, begin, end, last)
 
 
-def _piece_ends(offsets: Ints, begin: int, end: int, limit: int) -> list[int]:
-    """Where the pieces of a long sentence end: each has as many words as `limit` tokens hold, and one at least."""
+def _chunk_ends(offsets: Ints, begin: int, end: int, limit: int) -> list[int]:
+    """Split a long sentence into chunks of as many words as `limit` tokens hold, at least one; return their ends."""
     ends = []
     while begin < end:
-        most = int(np.searchsorted(offsets, offsets[begin] + limit, side="right")) - 1
-        begin = min(max(most, begin + 1), end)
+        fitting = int(np.searchsorted(offsets, offsets[begin] + limit, side="right")) - 1
+        begin = min(max(fitting, begin + 1), end)
         ends.append(begin)
     return ends
 
 
-def _framed(content: np.ndarray[Any, Any], lengths: Ints, tokenizer: Tokenizer) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Windows end to end, each with its [CLS] and [SEP], from their tokens without; `lengths` with them."""
+def _add_specials(
+    content: np.ndarray[Any, Any], lengths: Ints, tokenizer: Tokenizer
+) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Add [CLS] and [SEP] to windows that lie end to end; `lengths` include them."""
     bounds = offsets_from_lengths(lengths)
     flat = np.empty(bounds[-1], dtype=np.int32)
     inside = np.ones(len(flat), dtype=bool)
     inside[bounds[:-1]] = inside[bounds[1:] - 1] = False
     flat[bounds[:-1]], flat[bounds[1:] - 1], flat[inside] = tokenizer.cls_id, tokenizer.sep_id, content
     return flat
-
-
-def _tags(example: TagExample) -> tuple[str, ...]:
-    if example.tags is None:
-        raise ValueError(f"{example.location}: no tags; they are needed to train and to score")
-    return example.tags

@@ -1,20 +1,23 @@
-"""The kinds of task by name; which of them a model folder is for, and folders of model and task together."""
+"""Model folders with a task: the kinds of task by name, and reading and writing a model with its task."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from bertwright.files import read_json, write_json
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_config, load_head, load_task_model, write_task_model
 from bertwright.interop.model_files import CLASSES, new_folder
-from bertwright.metrics.span_f1 import detect, to_canonical_scheme
+from bertwright.metrics.tag_schemes import detect_scheme, to_canonical_scheme
 from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
-from bertwright.tasks.classification import Classification, Regression
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import TASK_FILE, Task, from_fields, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -27,36 +30,35 @@ TASK_TYPES: dict[str, type[AnyTask]] = {
 
 
 def read_task(folder: Path) -> AnyTask | None:
-    """The task of a model folder, from its `task.json`; else what its `config.json` tells of one; else None.
+    """Read the task of a model folder from `task.json`, else infer it from `config.json`; None if neither has one.
 
-    Raises ValueError for a `task.json` that is not whole, and for a head that is not computed here.
+    Raises ValueError for an invalid `task.json`, and for a head that is not supported.
     """
     path = folder / TASK_FILE
     if not path.is_file():
         described = load_head(folder)
-        return None if described is None else inferred(described, load_config(folder).max_positions)
+        return None if described is None else infer_task(described, load_config(folder).max_positions)
     values = read_json(path)
     if not isinstance(values, dict) or not isinstance(kind := values.pop("kind", None), str):
-        raise ValueError(f'{path}: an object with the "kind" of a task expected')
+        raise ValueError(f'{path}: expected an object with the "kind" of a task')
     if kind not in TASK_TYPES:
         raise ValueError(f'{path}: no kind of task "{kind}"; {did_you_mean(kind, TASK_TYPES)}')
     try:
         task = from_fields(TASK_TYPES[kind], values, path)
-        _ = task.head  # which a task without its labels does not know
+        _ = task.head  # raises for a task without its labels
     except ValueError as error:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     return task
 
 
-def inferred(described: HeadRecord, max_positions: int) -> AnyTask:
-    """The task of a folder of `transformers`, which says neither what was read nor how long: as long as possible."""
+def infer_task(described: HeadRecord, max_positions: int) -> AnyTask:
+    """Infer the task of a folder of `transformers`, which names neither columns nor lengths: the maximum is assumed."""
     if described.head.kind == "choice":
         return MultipleChoice(max_length=max_positions)
     if described.head.kind == "token":
-        scheme = detect([label] for label in described.labels)
-        labels = (
-            to_canonical_scheme(described.labels, scheme) if scheme == "bioes" else described.labels
-        )  # BILOU has another E
+        scheme = detect_scheme([label] for label in described.labels)
+        bioes = scheme == "bioes"  # or BILOU
+        labels = to_canonical_scheme(described.labels, scheme) if bioes else described.labels
         metric = "accuracy" if scheme == "none" else "f1"
         return Tagging(max_length=max_positions, scheme=scheme, metric=metric, labels=labels)
     if described.head.kind == "span":
@@ -72,15 +74,15 @@ class TaskModel(NamedTuple):
     model: EncoderForTask
     task: AnyTask
     inferred: bool = False
-    """Does only `config.json` tell of the task? Then nobody said which columns it reads, nor whether it reads pairs."""
+    """Whether the task was inferred from `config.json`: its columns, and whether it reads pairs, are not known then."""
     classes: Any = None
-    """Of a classifier of `estimators`: what its label names stood for in y, as `classes.json` has it."""
+    """For classifiers of `estimators`: the values of y that the label names stand for, as in `classes.json`."""
 
 
 def load_task(folder: Path) -> TaskModel | None:
-    """Read a model and its task, ready for inference; None for a folder without a task.
+    """Load a model and its task, ready for inference; None for a folder without a task.
 
-    Raises ValueError where the two do not belong together, and as `read_task` and `load_task_model` do.
+    Raises ValueError if model and task do not match, and as `read_task` and `load_task_model` do.
     """
     task = read_task(folder)
     if task is None:
@@ -88,30 +90,46 @@ def load_task(folder: Path) -> TaskModel | None:
     model = load_task_model(folder)
     if task.head != model.head:
         raise ValueError(
-            f"{folder / TASK_FILE}: a {task.head.kind} head with {task.head.outputs} outputs expected, but the model "
-            f"has a {model.head.kind} head with {model.head.outputs}; the two are not from one training"
+            f"{folder / TASK_FILE}: expected a {task.head.kind} head with {task.head.outputs} outputs, got a "
+            f"model with a {model.head.kind} head with {model.head.outputs}; the two are not from one training"
         )
-    said = (folder / TASK_FILE).is_file()
-    described = load_head(folder) if said else None  # from which the task is inferred where nothing else tells of it
+    explicit = (folder / TASK_FILE).is_file()
+    described = load_head(folder) if explicit else None
     if task.label_names and described and described.labels and tuple(described.labels) != task.label_names:
         raise ValueError(
-            f"{folder / TASK_FILE}: its labels are not those of config.json (id2label): "
-            f"{', '.join(task.label_names[:5])} … against {', '.join(described.labels[:5])} …; which are right?"
+            f"{folder / TASK_FILE}: its labels ({', '.join(task.label_names[:5])} …) are not those of config.json "
+            f"(id2label: {', '.join(described.labels[:5])} …); fix the wrong one"
         )
+    _scale_classifier(model, task, inverse=True)
     classes = read_json(folder / CLASSES) if (folder / CLASSES).is_file() else None
-    return TaskModel(model, task, inferred=not said, classes=classes)
+    return TaskModel(model, task, inferred=not explicit, classes=classes)
 
 
 def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
-    """Write a model and its task into a folder that exists; each file is whole or absent."""
-    write_task_model(folder, found.model, tokenizer, found.task.label_names, isinstance(found.task, Regression))
-    if not found.inferred:  # what is not known stays unsaid
+    """Write a model and its task into an existing folder; each file is written atomically."""
+    _scale_classifier(found.model, found.task)
+    try:
+        write_task_model(folder, found.model, tokenizer, found.task.label_names, isinstance(found.task, Regression))
+    finally:
+        _scale_classifier(found.model, found.task, inverse=True)
+    if not found.inferred:
         write_task(folder, found.task)
     if found.classes is not None:
         write_json(folder / CLASSES, found.classes)
 
 
 def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
-    """Write a new folder, whole or not at all. Raises ValueError when something is there already."""
-    with new_folder(folder) as part:
-        write_task_folder(part, found, tokenizer)
+    """Write a new folder with a model and its task, atomically. Raises ValueError if it already exists."""
+    with new_folder(folder) as temporary:
+        write_task_folder(temporary, found, tokenizer)
+
+
+def _scale_classifier(model: EncoderForTask, task: AnyTask, inverse: bool = False) -> None:
+    """Multiply (or divide) a regression's head by the scale of its labels, so that files predict in original units.
+
+    The scale is a power of two, so that the way to a file and back changes no bit.
+    """
+    if isinstance(task, Regression) and task.scale != 1:
+        with torch.no_grad():
+            for parameter in model.classifier.parameters():
+                parameter.mul_(1 / task.scale if inverse else task.scale)

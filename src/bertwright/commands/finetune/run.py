@@ -35,8 +35,9 @@ from bertwright.commands.finetune.setup import (
 from bertwright.console import heading, item_progress, key_value_table, make_table, notice, say
 from bertwright.files import atomic_folder, remove_folder, write_json
 from bertwright.tasks.collation import micro_batches
-from bertwright.tasks.prediction import Scored, evaluate_examples
-from bertwright.tasks.task import TaskBatch, percent
+from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
+from bertwright.tasks.presentation import format_percent, report_fields
+from bertwright.tasks.task import TaskBatch
 from bertwright.tasks.task_io import AnyTask, TaskModel, load_task, write_task_folder
 from bertwright.training import checkpoint, schedules
 from bertwright.training.context import ExecutionContext, default_micro_batch_tokens
@@ -289,7 +290,7 @@ class Run(FinetuneState):
             "best_step": best_step,
             "seconds_of_this_process": seconds,
             "scores": results,
-        } | self.task.reported(self.train.examples)
+        } | report_fields(self.task, self.train.examples)
         write_json(run / "report.json", outcome)
         with atomic_folder(folder) as part:  # last of all: its presence says that the run is finished
             self.write_model(part, self.task)
@@ -310,7 +311,7 @@ class Run(FinetuneState):
         model = shlex.quote(str(run / "model"))
         say(self.console, f"try it       bertwright predict {model} --inputs FILE --output FILE")
 
-    def score(self, part: SplitData) -> Scored:
+    def score(self, part: SplitData) -> EvaluationResult:
         with item_progress(self.console, f"scoring {part.name}", part.encoded.num_items) as advance:
             return evaluate_examples(self.model, self.task, part.examples, part.encoded, advance=advance)
 
@@ -332,7 +333,7 @@ def shown(score: float | None, name: str = "") -> str:
     """
     if score is None:
         return ""
-    return f"{score:.4g}" if name == "mse" else percent(score)
+    return f"{score:.4g}" if name == "mse" else format_percent(score)
 
 
 def format_scores(scores: Mapping[str, float]) -> str:

@@ -14,17 +14,18 @@ from rich.console import Console
 
 from bertwright.console import notice
 from bertwright.files import digest_bytes, digest_file
-from bertwright.interop.huggingface import check_vocabulary, load_task_model, start_task_model
+from bertwright.interop.huggingface import check_vocabulary, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
 from bertwright.models.heads import EncoderForTask
 from bertwright.seeding import check_seed
-from bertwright.tasks.classification import Regression
-from bertwright.tasks.prediction import truncation_warnings
+from bertwright.tasks.collation import check_segments
+from bertwright.tasks.presentation import truncation_warnings
 from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.splits import train_validation_split
-from bertwright.tasks.task import Encoded, check_segments
-from bertwright.tasks.task_io import AnyTask, read_task
+from bertwright.tasks.task import Encoded
+from bertwright.tasks.task_io import AnyTask, load_task, read_task
 from bertwright.training import checkpoint
 from bertwright.training.context import DeviceSettings, ExecutionContext
 from bertwright.training.loop import check_finite_weights
@@ -85,7 +86,7 @@ class FinetuneSettings:
         for name in ("dropout", "label_smoothing", "validation_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a share, from 0 to below 1, not {getattr(self, name)}")
-        if self.label_smoothing and isinstance(self.task.make(), Regression):
+        if self.label_smoothing and isinstance(self.task.build_task(), Regression):
             raise ValueError(f"label_smoothing = {self.label_smoothing}: a regression has no labels; leave it at 0")
         if not 0 < self.layerwise_lr_decay <= 1:
             raise ValueError(f"layerwise_lr_decay is a factor, above 0 and at most 1, not {self.layerwise_lr_decay}")
@@ -172,7 +173,7 @@ def _fitted(
     settings: FinetuneSettings, examples: Mapping[str, Sequence[Any]] | None
 ) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
     """The task, fitted to its training examples, and those of every part that there is, with labels that it knows."""
-    task = settings.task.make()
+    task = settings.task.build_task()
     read = examples or {name: read_examples(task, settings.task, name) for name in SPLITS}
     parts = {name: read[name] for name in SPLITS if read.get(name)}
     if "train" not in parts:
@@ -211,11 +212,10 @@ def notes(task: AnyTask, settings: TaskSettings, parts: Sequence[SplitData], pos
 
     `parts`: the training part first; `positions`: the model's.
     """
-    told = [note for name in SPLITS for path in settings.files(name) for note in task.left_out(path)]
-    told += task.notes(parts[0].examples)
+    told: list[str] = []
     for part in parts:
         cut = truncation_warnings(task, len(part.examples), part.encoded.truncated, positions)
-        told += [f"{part.name}: {note}" for note in cut + task.score_notes(part.examples)]
+        told += [f"{part.name}: {note}" for note in cut + task.warnings(part.examples, settings.files(part.name))]
     real = {name: {file for place in settings.files(name) for file in resolve_files(place)} for name in SPLITS}
     if shared := real["train"] & (real["dev"] | real["test"]):
         place = min(shared)
@@ -228,10 +228,13 @@ def _starting_model(
     settings: FinetuneSettings, task: AnyTask, source: Path, resumed: bool, console: Console | None
 ) -> EncoderForTask:
     if resumed:
-        return load_task_model(source)
+        found = load_task(source)
+        assert found is not None, f"{source}: a checkpoint without a task"
+        return found.model
     started = start_task_model(source, task.head, settings.seed, dropout=settings.dropout)
     if "pooler" in started.newly_initialized and console is not None:
         notice(console, f"{source} has no pooler: it starts from random weights, as the classifier does")
+    task.initialize_head(started.model.classifier)
     return started.model
 
 

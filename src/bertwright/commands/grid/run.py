@@ -111,7 +111,7 @@ class _Grid:
         """The score that chooses, as the runs found it: of tags that spell no spans it is accuracy, never f1."""
         ended = next((outcome for outcome in self.outcomes if outcome.failure is None), None)
         if ended is None:
-            return self.settings.task.make().metric
+            return self.settings.task.build_task().metric
         metric: str = read_json(self.settings.finetuning(ended.trial).run / "report.json")["metric"]
         return metric
 

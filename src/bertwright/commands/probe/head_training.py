@@ -23,7 +23,8 @@ from bertwright.inference.feature_cache import Features, example_rows
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
 from bertwright.seeding import ProbeStream, derive_key
-from bertwright.tasks.task import Ints, Outputs, TaskBatch, collate, flat_ranges
+from bertwright.tasks.collation import collate, flat_ranges
+from bertwright.tasks.task import Ints, Outputs, TaskBatch
 from bertwright.tasks.task_io import AnyTask
 from bertwright.training import schedules
 from bertwright.training.loop import LossOutput, train_steps

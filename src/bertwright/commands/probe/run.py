@@ -28,7 +28,7 @@ from bertwright.inference.feature_cache import Features, cached_features, check_
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
-from bertwright.metrics.span_f1 import split_tag
+from bertwright.metrics.tag_schemes import split_tag
 from bertwright.models.feature_head import (
     REPRESENTATIONS,
     FeatureHead,
@@ -213,7 +213,7 @@ def _open(settings: ProbeSettings, place: ExecutionContext, console: Console) ->
     encoder.compute_dtype = place.dtype
     for name in settings.representations:
         layers_of(name, encoder.config.num_layers)
-    task = settings.task.make()
+    task = settings.task.build_task()
     read = {name: read_examples(task, settings.task, name) for name in SPLITS}
     for part in ("train", "dev"):
         if not read[part]:

@@ -1,0 +1,109 @@
+"""Regression on texts and pairs of texts (section 4.1, STS-B): one number from the pooled [CLS] state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.io.tables import label_text
+from bertwright.metrics import scores
+from bertwright.models.heads import HeadSpec
+from bertwright.tasks.classification import MAX_NUMBER, TextExample, TextTask, known_labels, parse_number
+from bertwright.tasks.task import LEARNED, Encoded, Outputs, TaskBatch, check_metric
+
+MAX_EXPONENT = 100  # of the scale: beyond it, scaled weights would leave the range of float32
+
+
+@dataclass(frozen=True)
+class Regression(TextTask[float, float]):
+    """A number per text, or per pair of texts.
+
+    Training sees the labels divided by `scale`, a power of two near their standard deviation, and the head's bias
+    starts at their mean, so that labels of any magnitude are learned at the usual rates. In a model folder the head's
+    weights are multiplied by `scale` (exactly, since it is a power of two), so that `transformers` predicts in the
+    original units.
+    """
+
+    kind: ClassVar[str] = "regression"
+
+    metric: str = "spearman"
+    """Score that selects the best checkpoint: spearman or pearson."""
+    mean: float = field(default=0.0, metadata=LEARNED)
+    """Mean of the training labels, at which the head's bias starts."""
+    scale: float = field(default=1.0, metadata=LEARNED)
+    """Power of two near the standard deviation of the training labels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_metric(self.metric, ("spearman", "pearson"))
+        if not (self.scale > 0 and math.frexp(self.scale)[0] == 0.5 and abs(self.mean) <= MAX_NUMBER):
+            raise ValueError(f"scale = {self.scale}, mean = {self.mean}: expected a power of two and a finite number")
+
+    @property
+    def head(self) -> HeadSpec:
+        return HeadSpec("sequence", 1)
+
+    def parse_label(self, value: Any, location: str) -> float:
+        text = label_text(value, self.label, location)
+        number = parse_number(text)
+        if number is None:
+            raise ValueError(f"{location}: expected a finite number in {self.label!r}, got {text!r}")
+        return number
+
+    def with_labels_of(self, examples: Sequence[TextExample[float]]) -> Self:
+        """Return the task with mean and scale of the examples' labels."""
+        self.distinct_labels(examples)
+        labels = self._numbers(examples)
+        deviation = float(labels.std())
+        exponent = round(math.log2(deviation)) if deviation > 0 else -MAX_EXPONENT
+        return replace(self, mean=float(labels.mean()), scale=2.0 ** max(-MAX_EXPONENT, min(exponent, MAX_EXPONENT)))
+
+    def initialize_head(self, classifier: nn.Linear) -> None:
+        """Start the bias at the mean of the training labels."""
+        with torch.no_grad():
+            classifier.bias.fill_(self.mean / self.scale)
+
+    def check(self, examples: Sequence[TextExample[float]]) -> None:
+        """Raise ValueError if no correlation is defined: all labels are the same."""
+        super().check(examples)
+        if len(found := set(known_labels(examples))) == 1:
+            reason = (
+                "and all others are equal, so that no score is defined; is it a test file published without labels?"
+            )
+            if len(examples) == 1:
+                reason = "and there is no other; correlations need at least two"
+            raise ValueError(f"{examples[0].location}: this number is {found.pop():g}, {reason}")
+
+    def encode_labels(self, examples: Sequence[TextExample[float]]) -> Outputs:
+        return (self._numbers(examples) / self.scale).astype(np.float32)
+
+    def _numbers(self, examples: Sequence[TextExample[float]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        found = np.array(known_labels(examples), dtype=np.float64)
+        if odd := np.flatnonzero(~(np.abs(found) <= MAX_NUMBER)).tolist():
+            raise ValueError(f"{examples[odd[0]].location}: expected a finite number, got {found[odd[0]]}")
+        return found
+
+    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        """Compute the sum of squared errors in units of `scale`. Raises ValueError for a smoothing."""
+        if smoothing:
+            raise ValueError(f"label smoothing = {smoothing}: a regression has no labels to smooth; set it to 0")
+        return F.mse_loss(logits.squeeze(1), batch.labels, reduction="sum")
+
+    def decode(self, examples: Sequence[TextExample[float]], encoded: Encoded, outputs: Outputs) -> list[float]:
+        numbers: list[float] = (outputs[:, 0].astype(np.float64) * self.scale).tolist()
+        return numbers
+
+    def score(self, examples: Sequence[TextExample[float]], predictions: Sequence[float]) -> dict[str, float]:
+        y_true = known_labels(examples)
+        return {
+            "spearman": scores.spearman(y_true, predictions),
+            "pearson": scores.pearson(y_true, predictions),
+            "mse": scores.mean_squared_error(y_true, predictions),
+        }

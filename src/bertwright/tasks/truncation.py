@@ -1,0 +1,93 @@
+"""Truncation and encoding of sequences with one or two segments: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+
+S sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.batching.batch import offsets_from_lengths
+from bertwright.tasks.collation import flat_ranges
+from bertwright.tasks.task import Encoded, Ints
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+class SegmentTokens(NamedTuple):
+    """Segment A, or segment B, of all sequences: ranges of one flat array of ids."""
+
+    ids: npt.NDArray[np.uint32]
+    first: Ints
+    """S, start of each range."""
+    lengths: Ints
+    """S, tokens per range."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str], tokenizer: Tokenizer) -> SegmentTokens:
+        """Tokenize texts; "[SEP]" in a text is three ordinary words."""
+        encoded = tokenizer.encode_raw(texts)
+        return cls(encoded.ids, encoded.offsets[:-1], np.diff(encoded.offsets))
+
+    def repeat(self, times: int) -> SegmentTokens:
+        """Repeat every range `times` times."""
+        return self._replace(first=np.repeat(self.first, times), lengths=np.repeat(self.lengths, times))
+
+
+def truncate_longest_first(lengths: Sequence[Ints], max_num_tokens: int) -> list[Ints]:
+    """Return the lengths of each sequence's one or two segments after truncation to `max_num_tokens` in all.
+
+    The longer segment loses tokens until both are equally long, then both do (`transformers`: longest_first). An
+    odd token stays with the segment that was longer, or with the second one.
+
+    >>> [segment.tolist() for segment in truncate_longest_first([np.array([10, 10, 3]), np.array([3, 9, 9])], 7)]
+    [[4, 4, 3], [3, 3, 4]]
+    """
+    if len(lengths) == 1:
+        return [np.minimum(lengths[0], max_num_tokens)]
+    a, b = lengths
+    short = np.minimum(np.minimum(a, b), max_num_tokens // 2)
+    first = np.where(a <= b, short, max_num_tokens - short)
+    over = a + b > max_num_tokens
+    return [np.where(over, first, a), np.where(over, max_num_tokens - first, b)]
+
+
+def encode_segments(
+    segments: Sequence[SegmentTokens],
+    labels: npt.NDArray[Any],
+    tokenizer: Tokenizer,
+    max_length: int,
+    sequences_per_item: int = 1,
+) -> Encoded:
+    """Encode sequences of one or two segments whose [CLS] states are read, with one label per item or none at all."""
+    max_num_tokens = max_length - len(segments) - 1
+    given = [segment.lengths for segment in segments]
+    truncated = truncate_longest_first(given, max_num_tokens)
+    lengths: Ints = np.sum(truncated, axis=0) + len(segments) + 1
+    bounds = offsets_from_lengths(lengths)
+    ids = np.full(bounds[-1], tokenizer.sep_id, dtype=np.int32)
+    types = np.zeros(bounds[-1], dtype=np.int8)
+    ids[bounds[:-1]] = tokenizer.cls_id
+    start = bounds[:-1] + 1
+    for number, (segment, length) in enumerate(zip(segments, truncated, strict=True)):
+        content, end = flat_ranges(start, length), start + length
+        ids[content] = segment.ids[flat_ranges(segment.first, length)]
+        types[content] = types[end] = number
+        start = end + 1  # after its [SEP]
+    num_items = len(lengths) // sequences_per_item
+    too_long = np.sum(given, axis=0) > max_num_tokens
+    return Encoded(
+        input_ids=ids,
+        token_type_ids=types,
+        lengths=lengths,
+        example_ids=np.repeat(np.arange(num_items), sequences_per_item),
+        positions=np.zeros(len(lengths), dtype=np.int32),
+        position_counts=np.ones(len(lengths), dtype=np.int64),
+        labels=labels,
+        label_counts=np.full(num_items, int(len(labels) > 0)),
+        sequences_per_item=sequences_per_item,
+        truncated=int(np.count_nonzero(too_long.reshape(num_items, sequences_per_item).any(1))),
+    )
