@@ -123,7 +123,7 @@ def test_an_answer_without_a_place_is_scored(tmp_path: Path, vocabulary_folder: 
 def test_an_unknown_label_is_refused(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
     _, model = small(vocabulary_folder, Classification(labels=("bad", "good")), tmp_path / "model")
     (tmp_path / "a.tsv").write_text("text\tlabel\nthe bear\tgood\nthe wolf\tugly\n")
-    with pytest.raises(ValueError, match=r"a\.tsv, line 3: the label 'ugly' is not one of the training data"):
+    with pytest.raises(ValueError, match=r"a\.tsv, line 3: label 'ugly' is not one of the training data"):
         evaluate(EvaluateSettings(model, (str(tmp_path / "a.tsv"),), device=CPU), console)
 
 
@@ -162,7 +162,7 @@ def test_equal_ids_in_two_files_lose_no_answer_in_silence(
     asked = ("the bear sees", "the wolf sees", [{"text": "the wolf"}])
     files = tuple(questions(tmp_path / name, asked) for name in ("a.jsonl", "b.jsonl"))
     output = tmp_path / "answers.json"
-    with pytest.raises(ValueError, match=r'b\.jsonl, line 1: the id "1" is that of a question before'):
+    with pytest.raises(ValueError, match=r'b\.jsonl, line 1: the id "1" is that of an earlier question'):
         predict(PredictSettings(model, inputs=files, output=output, device=CPU), console)
     assert not output.exists()
     predict(PredictSettings(model, inputs=files[:1], output=output, device=CPU), console)
@@ -185,13 +185,19 @@ CLASSES = Classification(labels=("bad", "good"))
     [
         (CLASSES, "a.tsv gone.tsv", "", "o.jsonl", "gone.tsv: no such file"),
         (CLASSES, "a.tsv b.tsv", "text\n" + "the wolf\n" * 5 + "the\twolf\n", "o.tsv", "b.tsv, line 7: 1 columns exp"),
-        (TAGGING, "a.conll b.jsonl", '{"words": ["the", " "]}\n', "o.conll", "b.jsonl, line 1: the word ' ' cannot"),
+        (
+            TAGGING,
+            "a.conll b.jsonl",
+            '{"words": ["the", "-DOCSTART-"]}\n',
+            "o.conll",
+            "b.jsonl, line 1: the word '-DOCSTART-' cannot",
+        ),
         (
             MultipleChoice(endings=("all",)),
             "a.jsonl b.jsonl",
             '{"prompt": "the", "all": ["bear", "wolf", "deer"]}\n',
             "o.csv",
-            "b.jsonl, line 1: 2 endings expected, as in the file before, 3 found",
+            "b.jsonl, line 1: expected 2 endings, as in the file before, got 3",
         ),
     ],
 )
@@ -234,7 +240,7 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
 def test_the_model_s_positions_are_no_setting_to_be_raised() -> None:
     (sentence,) = truncation_warnings(QuestionAnswering(max_query_length=8), 2_000, 1_000, 512)
     assert sentence == (
-        "1,000 of 2,000 examples (50.0%) lose tokens: max_query_length = 8; raise max_query_length to keep them whole"
+        "1,000 of 2,000 examples (50.0%) lose tokens: max_query_length is 8; raise max_query_length to keep them whole"
     )
     assert truncation_warnings(CLASSES, 2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
 
