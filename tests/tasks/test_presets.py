@@ -215,3 +215,25 @@ def test_options_are_those_of_the_task_classes() -> None:
     assert "[ending0 ending1 ending2 ending3]" in docs["endings"]
     with pytest.raises(ValueError, match=r"--doc-stride: not an option of tagging"):
         TaskOptions(doc_stride=3).apply_to(TASK_TYPES["tagging"]())
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content"),
+    [
+        ("classification", "a.csv", "text,label\né,1\n"),
+        ("regression", "a.json", '[{"text": "é", "label": 1}]'),
+        ("multiple-choice", "a.tsv", "prompt\tending0\tending1\tending2\tending3\tlabel\né\ta\tb\tc\td\t1\n"),
+        ("tagging", "a.conll", "é\tO\n"),
+        ("tagging", "a.jsonl", '{"words": ["é"], "tags": ["O"]}\n'),
+        ("question-answering", "a.jsonl", '{"question": "é", "context": "é", "answers": [{"text": "é"}]}\n'),
+    ],
+)
+def test_files_of_every_kind_are_read_in_their_encoding(kind: str, name: str, content: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode("latin-1"))
+    (example,) = TaskOptions(encoding="latin-1").apply_to(TASK_TYPES[kind]()).read(str(path))
+    assert "é" in str(example)
+    with pytest.raises(ValueError, match=r"byte \d+: e9 is not UTF-8 text.*--encoding"):
+        list(TASK_TYPES[kind]().read(str(path)))
+    with pytest.raises(ValueError, match="encoding is 'latin-99'"):
+        TaskOptions(encoding="latin-99").apply_to(TASK_TYPES[kind]())

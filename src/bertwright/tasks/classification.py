@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertwright.corpus.documents import check_encoding
 from bertwright.io.tables import TableSchema, label_text, read_rows, skipped_rows_note
 from bertwright.metrics import scores
 from bertwright.models.heads import HeadSpec
@@ -58,6 +59,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Whether the first line of .tsv, .csv and .txt names the columns."""
     quotes: bool | None = None
     """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
+    encoding: str = "utf-8"
+    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     max_short_rows: int = field(default=0, metadata=LEARNED)
@@ -67,6 +70,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         named = [column for column in (self.text, self.text_pair, self.label) if column is not None]
         if twice := [column for column in named if named.count(column) > 1]:
             raise ValueError(f"text, text_pair, label: {twice[0]!r} is named twice; name a different column for each")
+        check_encoding(self.encoding)
         min_length = 3 if self.text_pair is None else 5
         if self.max_length < min_length:
             raise ValueError(f"max_length = {self.max_length}: at least {min_length}, [CLS] and [SEP] included")
@@ -96,7 +100,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         hint = "choose columns with --text, --text-pair and --label"
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = ((self.label,), self.max_short_rows) if labelled else ((), 0)
-        return TableSchema(texts, label, self.header, self.quotes, hint, max_short_rows=max_short_rows)
+        return TableSchema(
+            texts, label, self.header, self.quotes, hint, encoding=self.encoding, max_short_rows=max_short_rows
+        )
 
     def check(self, examples: Sequence[TextExample[L]]) -> None:
         self.encode_labels(examples)

@@ -95,7 +95,12 @@ class TagExample:
 
 
 def read_sentences(
-    path: str, words: str | None, tags: str | None, labelled: bool, comment_prefix: str | None = None
+    path: str,
+    words: str | None,
+    tags: str | None,
+    labelled: bool,
+    comment_prefix: str | None = None,
+    encoding: str = "utf-8",
 ) -> Iterator[TagExample]:
     """Read the sentences of a file or glob, in order, in constant memory; with `labelled`, also their tags.
 
@@ -112,17 +117,18 @@ def read_sentences(
     Lines that start with `comment_prefix` are comments, too. Every format except .parquet may be compressed (.gz, .zst,
     .bz2), or hf://datasets/….
     Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
-    that are not UTF-8, no sentence at all.
+    that are invalid in the encoding, no sentence at all.
     """
     suffix, _ = suffixes(path)
     if suffix in (".jsonl", ".parquet"):
-        return _from_rows(path, (words or "words", tags or "tags") if labelled else (words or "words",))
+        return _from_rows(path, (words or "words", tags or "tags") if labelled else (words or "words",), encoding)
     conllu = suffix == ".conllu"
     names = CONLLU_COLUMNS if conllu else ()
     columns = [Column.of(words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
     if labelled:
         columns.append(Column.of(tags or ("upos" if conllu else "-1"), names, path, UNSPECIFIED if conllu else ""))
-    return _from_columns(path, _conllu_rows if conllu else _column_rows, columns, comment_prefix)
+    blocks = _blocks(path, encoding)
+    return _from_columns(path, blocks, _conllu_rows if conllu else _column_rows, columns, comment_prefix)
 
 
 def with_document_context(sentences: Iterable[TagExample], words: int) -> Iterator[TagExample]:
@@ -183,14 +189,14 @@ class Line(NamedTuple):
     text: str
 
 
-def _read_lines(path: str) -> Iterator[Line]:
-    for number, text in lines(path, read_text(path)):
+def _read_lines(path: str, encoding: str) -> Iterator[Line]:
+    for number, text in lines(path, read_text(path, encoding)):
         yield Line(number, text.rstrip("\r"))
 
 
-def _blocks(path: str) -> Iterator[list[Line]]:
+def _blocks(path: str, encoding: str) -> Iterator[list[Line]]:
     block: list[Line] = []
-    for line in _read_lines(path):
+    for line in _read_lines(path, encoding):
         ends = not line.text.strip(" \t")
         alone = line.text.startswith(DOCUMENT_LINE)  # ends a sentence, with or without a blank line
         if (ends or alone) and block:
@@ -242,12 +248,16 @@ class Column(NamedTuple):
 
 
 def _from_columns(
-    path: str, split: Callable[[list[Line]], list[Row]], columns: list[Column], comment_prefix: str | None
+    path: str,
+    blocks: Iterable[list[Line]],
+    split: Callable[[list[Line]], list[Row]],
+    columns: list[Column],
+    comment_prefix: str | None,
 ) -> Iterator[TagExample]:
     document = found = 0
     counts: set[int] = set()  # numbers of columns, as long as every sentence is one line without a tab
     single_lines, last_line = True, 0
-    for block in _blocks(path):
+    for block in blocks:
         marked = block[0].text.startswith(DOCUMENT_LINE)
         if marked or any(DOCUMENT_COMMENT.match(line.text) for line in block):
             document += 1
@@ -351,8 +361,8 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 # Rows of lists
 
 
-def _from_rows(path: str, fields: tuple[str, ...]) -> Iterator[TagExample]:
-    schema = TableSchema((), fields, hint="choose them with --words and --tags")
+def _from_rows(path: str, fields: tuple[str, ...], encoding: str) -> Iterator[TagExample]:
+    schema = TableSchema((), fields, encoding=encoding, hint="choose them with --words and --tags")
     for document, (location, lists) in enumerate(read_rows(path, schema)):
         if isinstance(lists[0], str) and len(fields) == 1:
             yield replace(TagExample.from_text(lists[0], source=location), document=document)

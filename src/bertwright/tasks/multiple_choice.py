@@ -15,6 +15,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertwright.corpus.documents import check_encoding
 from bertwright.io.tables import TableSchema, label_text, read_rows
 from bertwright.metrics import scores
 from bertwright.models.heads import HeadSpec
@@ -65,6 +66,8 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     """Whether the first line of .tsv, .csv and .txt names the columns."""
     quotes: bool | None = None
     """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
+    encoding: str = "utf-8"
+    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     metric: str = "accuracy"
@@ -76,6 +79,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             raise ValueError(
                 f"prompt, start, endings, label: {twice[0]!r} is named twice; name a different column for each"
             )
+        check_encoding(self.encoding)
         if not self.endings:
             raise ValueError("endings is empty: name the columns with the endings, or one that holds a list of them")
         if self.first_label not in (0, 1):
@@ -94,7 +98,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         label = (self.label,) if labelled else ()
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
         hint = "choose columns with --prompt, --start, --endings and --label"
-        schema = TableSchema(texts, values, self.header, self.quotes, hint, codes=True)
+        schema = TableSchema(texts, values, self.header, self.quotes, hint, codes=True, encoding=self.encoding)
         offset, count, first = len(before), 0, ""
         for location, row in read_rows(path, schema):
             begin = "" if self.start is None else f"{row[1]} "

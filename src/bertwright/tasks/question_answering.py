@@ -18,6 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from bertwright.batching.batch import offsets_from_lengths, positions_from_lengths
+from bertwright.corpus.documents import check_encoding
 from bertwright.metrics.exact_match import best_threshold, scores
 from bertwright.models.heads import HeadSpec
 from bertwright.tasks.collation import flat_ranges
@@ -109,6 +110,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """Longest answer in tokens."""
     allow_no_answer: bool = False
     """Whether a question may have no answer, as in SQuAD 2.0."""
+    encoding: str = "utf-8"
+    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     threshold: float = field(default=0.0, metadata=LEARNED)
     """τ: the best span is the answer if its score exceeds that of no answer by more; chosen on dev."""
     metric: str = "f1"
@@ -118,6 +121,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: at least 1 is needed")
+        check_encoding(self.encoding)
         if self.max_length <= self.max_query_length + NUM_SPECIALS:
             raise ValueError(
                 f"max_length = {self.max_length}: a question of max_query_length = {self.max_query_length} and 3 "
@@ -144,7 +148,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
     def read(self, path: str, labelled: bool = True) -> Iterator[QaExample]:
         """Read the questions of SQuAD .json, .jsonl or .parquet; see `tasks.squad`."""
-        for example in read_questions(path, labelled):
+        for example in read_questions(path, labelled, self.encoding):
             if example.is_impossible and not self.allow_no_answer:
                 raise ValueError(
                     f"{example.location}: the question has no answer; allow that with --allow-no-answer True"

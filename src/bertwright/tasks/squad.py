@@ -87,7 +87,7 @@ def align_answers(examples: Iterable[QaExample]) -> AnswerAlignment:
     return AnswerAlignment(tuple(moved), tuple(left_out))
 
 
-def read_questions(path: str, labelled: bool = True) -> Iterator[QaExample]:
+def read_questions(path: str, labelled: bool = True, encoding: str = "utf-8") -> Iterator[QaExample]:
     """Read the questions of one file, in order; without `labelled`, answers are ignored.
 
     Raises ValueError with file, line or article and question for invalid JSON or another structure, for a repeated id
@@ -95,7 +95,7 @@ def read_questions(path: str, labelled: bool = True) -> Iterator[QaExample]:
     may be empty.
     """
     seen: set[str] = set()
-    for record in _records(path, labelled):
+    for record in _records(path, labelled, encoding):
         example = _example(record, labelled)
         if example.id in seen:
             raise ValueError(
@@ -168,18 +168,18 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
 # Files to records
 
 
-def _records(path: str, labelled: bool) -> Iterator[_Record]:
+def _records(path: str, labelled: bool, encoding: str) -> Iterator[_Record]:
     suffix, _ = suffixes(path)
     if suffix == ".parquet":
         return _rows(path, labelled)
     if suffix not in (".json", ".jsonl"):
         raise ValueError(f"{path}: expected .json (SQuAD), .jsonl or .parquet")
-    return _lines(path) if suffix == ".jsonl" else _articles(path)
+    return _lines(path, encoding) if suffix == ".jsonl" else _articles(path, encoding)
 
 
-def _articles(path: str) -> Iterator[_Record]:
+def _articles(path: str, encoding: str) -> Iterator[_Record]:
     """Yield the questions of SQuAD's tree: data, paragraphs, context and qas."""
-    root = _parse_json("".join(read_text(path)), path)
+    root = _parse_json("".join(read_text(path, encoding)), path)
     for number, article in enumerate(_member(root, "data", list, path), 1):
         location = f"{path}, article {number}"
         if isinstance(article, dict) and isinstance(title := article.get("title"), str):
@@ -191,9 +191,9 @@ def _articles(path: str) -> Iterator[_Record]:
                 yield _Record(values, context, f"{location}, question {_id(values, f'{inside}, question {count}')}")
 
 
-def _lines(path: str) -> Iterator[_Record]:
+def _lines(path: str, encoding: str) -> Iterator[_Record]:
     context = ""
-    for number, line in lines(path, read_text(path)):
+    for number, line in lines(path, read_text(path, encoding)):
         if not line or line.isspace():
             continue
         location = f"{path}, line {number}"

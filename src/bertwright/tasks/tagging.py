@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.batching.batch import offsets_from_lengths
+from bertwright.corpus.documents import check_encoding
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.metrics.tag_schemes import (
     BARE,
@@ -91,6 +92,8 @@ class Tagging(Task[TagExample, TagPrediction]):
     one document; a row of .jsonl or .parquet has no context."""
     comment_prefix: str | None = None
     """Start of lines that are comments, such as ## in KLUE-NER; unset: comments as in CoNLL-U only."""
+    encoding: str = "utf-8"
+    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; a longer sentence is split into windows."""
     metric: str = "f1"
@@ -100,6 +103,7 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     def __post_init__(self) -> None:
         check_metric(self.metric, ("f1", "accuracy"))
+        check_encoding(self.encoding)
         if self.scheme not in (None, *get_args(Scheme)):
             raise ValueError(f"scheme = {self.scheme!r}: {did_you_mean(str(self.scheme), get_args(Scheme))}")
         if self.max_length <= NUM_SPECIALS:
@@ -118,7 +122,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return self.labels
 
     def read(self, path: str, labelled: bool = True) -> Iterator[TagExample]:
-        sentences = read_sentences(path, self.words, self.tags, labelled, self.comment_prefix)
+        sentences = read_sentences(path, self.words, self.tags, labelled, self.comment_prefix, self.encoding)
         return with_document_context(sentences, self.max_length - NUM_SPECIALS) if self.context else sentences
 
     def in_context(self, sentences: Sequence[TagExample]) -> list[TagExample]:
