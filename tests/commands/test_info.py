@@ -12,7 +12,8 @@ import pytest
 import torch
 from harness import run_and_capture
 
-from bertwright.commands.info import InfoSettings, info
+from bertwright.commands.info.run import info
+from bertwright.commands.info.settings import InfoSettings
 from bertwright.files import write_text
 from bertwright.inference.model import Bert
 from bertwright.tasks.classification import Classification

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bertwright.commands.info import InfoSettings, info
+from bertwright.commands.info.run import info
+from bertwright.commands.info.settings import InfoSettings
 from bertwright.commands.probe import head_training
 from bertwright.commands.probe import run as probe_module
 from bertwright.commands.probe.head_training import epoch_batches

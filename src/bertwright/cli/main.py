@@ -104,8 +104,8 @@ COMMANDS = {
         "bertwright embed runs/mini --inputs texts.txt --output vectors.npy",
     ),
     "info": Command(
-        "info:InfoSettings",
-        "info:info",
+        "info.settings:InfoSettings",
+        "info.run:info",
         "describe a model, vocabulary, store or run folder",
         "bertwright info runs/mini",
     ),

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from torch import nn
 from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent
 from bertwright.console import make_console, notice, say
-from bertwright.interop import google
-from bertwright.interop.huggingface import load_model, save_model
 from bertwright.interop.model_files import model_folder
-from bertwright.tasks.task_io import load_task, save_task_folder
-from bertwright.vocabulary.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,11 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     """
     console = console or make_console()
     check_absent(settings.output)
+    from bertwright.interop import google  # imports torch, which takes longer than the check above
+    from bertwright.interop.huggingface import load_model, save_model
+    from bertwright.tasks.task_io import load_task, save_task_folder
+    from bertwright.vocabulary.tokenizer import Tokenizer
+
     source = Path(settings.source)
     from_google = (source / google.CONFIG).is_file()
     folder = source if from_google else model_folder(settings.source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,13 @@ from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.commands.stdin_texts import expand_stdin, stdin_texts
 from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
 from bertwright.corpus.documents import CorpusSettings, check_encoding, open_corpus, read
-from bertwright.inference.model import Bert, load
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.settings import check_not_str
-from bertwright.tasks.prediction import split_into_chunks
-from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from bertwright.inference.model import Bert
 
 TEXT_COLUMNS, COSINE_COLUMNS = 36, 8  # terminal columns
 
@@ -88,6 +89,10 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
                 f"{settings.output}: vectors are written as .npy, not as {settings.output.suffix}; name it "
                 f"{settings.output.with_suffix('.npy')} (numpy.load reads it, numpy.savetxt makes text of it)"
             )
+    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
+    from bertwright.tasks.prediction import split_into_chunks
+    from bertwright.training.context import execution_context
+
     texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
     settings.check_number_of_texts(len(texts))
     with execution_context(settings.device) as context:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -11,12 +12,13 @@ from tyro.conf import Positional
 
 from bertwright.commands.stdin_texts import expand_stdin
 from bertwright.console import heading, make_console, make_table
-from bertwright.inference.fill_mask import MaskPrediction
-from bertwright.inference.model import load
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_INPUT, TextCodec
 from bertwright.settings import check_not_str
-from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from bertwright.inference.fill_mask import MaskPrediction
 
 MASK_COLUMNS = 26  # terminal columns of one [MASK] and its candidates
 
@@ -44,6 +46,9 @@ def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> lis
 
     Raises ValueError for a text without a [MASK].
     """
+    from bertwright.inference.model import load  # imports torch, which takes longer than the checks of the settings
+    from bertwright.training.context import execution_context
+
     console = console or make_console()
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:

@@ -1,18 +1,17 @@
-"""`bertwright info`: describe a model, vocabulary, token store, feature cache, run or series of runs."""
+"""Describe a model, vocabulary, token store, feature cache, run or series of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from tyro.conf import Positional
 
 from bertwright.commands.convert import count_parameters
+from bertwright.commands.info.settings import InfoSettings
 from bertwright.console import heading, key_value_table, make_console
 from bertwright.files import read_json
 from bertwright.inference.feature_cache import BLOCKS, cache_info
@@ -36,16 +35,6 @@ SERIES = {  # and the settings that vary in it: several values, or their number
 }
 
 
-@dataclass(frozen=True)
-class InfoSettings:
-    """Describe a folder: a model, a vocabulary, a token store, features, a run or a grid of runs."""
-
-    folder: Positional[Path]
-    """The folder to describe."""
-    verify: bool = False
-    """Compare every byte of a store, or of a run's newest checkpoint, with its digest."""
-
-
 class Description(NamedTuple):
     """The kind and the properties of a folder, in words for the user."""
 
@@ -58,8 +47,6 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
     """Print the kind and the properties of a folder. Raises ValueError if its kind is unknown or it is damaged."""
     console = console or make_console()
     folder = settings.folder
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: {'a file; name its folder' if folder.exists() else 'no such folder'}")
     kind, fields, has_digests = _describe(folder, settings.verify)
     if settings.verify and not has_digests:
         raise ValueError(f"{folder}: --verify is for token stores and for runs that have checkpoints; leave it out")

@@ -1,0 +1,23 @@
+"""Settings of `bertwright info`, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class InfoSettings:
+    """Describe a folder: a model, a vocabulary, a token store, features, a run or a grid of runs."""
+
+    folder: Positional[Path]
+    """The folder to describe."""
+    verify: bool = False
+    """Compare every byte of a store, or of a run's newest checkpoint, with its digest."""
+
+    def __post_init__(self) -> None:
+        if not self.folder.is_dir():
+            problem = "a file; name its folder" if self.folder.exists() else "no such folder"
+            raise ValueError(f"{self.folder}: {problem}")
