@@ -41,10 +41,6 @@ src/bertwright/models/*
 src/bertwright/pretraining/data.py
 src/bertwright/tokenstore/*
 src/bertwright/training/*
-docs/benchmarks.md
-docs/decisions/02-counter-dropout.md
-docs/decisions/03-native-kernels.md
-docs/decisions/13-bfloat16-on-a-cpu.md
 tests/**/*
 """.split()
 CONVERTED = """
