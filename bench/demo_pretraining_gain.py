@@ -16,7 +16,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
+from bertwright.commands.finetune.settings import FinetuneSettings
+from bertwright.commands.finetune.setup import read_examples
 from bertwright.commands.pretrain.settings import ModelSettings
 from bertwright.files import read_json
 from bertwright.interop.huggingface import load_config, save_model

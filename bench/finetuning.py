@@ -165,7 +165,8 @@ def ours(chosen: argparse.Namespace) -> Block:
 
 def ceiling(chosen: argparse.Namespace) -> Block:
     """Measure the seconds that the matrix products of a block take, in context of a loss."""
-    from bertwright.training.context import ExecutionContext, measure_peak_flops
+    from bertwright.training.context import ExecutionContext
+    from bertwright.training.throughput import measure_peak_flops
 
     config, (_, encoded) = shape(chosen.model), encode(chosen.data, chosen.task)
     number_type = torch.bfloat16 if chosen.bfloat16 else torch.float32

@@ -21,7 +21,8 @@ import transformers
 from safetensors.torch import load_file
 
 from bertwright.batching.batch import offsets_from_lengths
-from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
+from bertwright.commands.finetune.settings import FinetuneSettings
+from bertwright.commands.finetune.setup import read_examples
 from bertwright.interop.huggingface import start_task_model
 from bertwright.tasks.collation import collate, step_items
 from bertwright.tasks.task import Encoded

@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple
 from rich.console import Console
 
 from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
+from bertwright.commands.finetune.settings import FinetuneSettings, paper_optimizer
 from bertwright.files import read_json
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds

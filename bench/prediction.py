@@ -28,7 +28,7 @@ from rich.console import Console
 
 import bertwright
 from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.setup import FinetuneSettings
+from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.context import DeviceSettings
 from environment import describe_machine, minilm, sample, use_threads

@@ -155,7 +155,8 @@ def ceiling(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.models.config import SIZES
-    from bertwright.training.context import ExecutionContext, measure_peak_flops
+    from bertwright.training.context import ExecutionContext
+    from bertwright.training.throughput import measure_peak_flops
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     context = ExecutionContext(torch.device(chosen.device), dtype, torch.get_num_threads())

@@ -22,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertwright.commands.finetune.setup import FinetuneSettings, read_examples
+from bertwright.commands.finetune.settings import FinetuneSettings
+from bertwright.commands.finetune.setup import read_examples
 from bertwright.commands.pretrain.settings import ModelSettings
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.interop.model_files import model_folder

@@ -331,7 +331,7 @@ MISUSE = {
     "no store": ("pretrain --run new", "no token store given: --store FOLDER"),
     "not a store": ("pretrain --store vocabulary --run new", "vocabulary"),
     "store of another vocabulary": (f"pretrain --store mixed --run new {TINY}", "vocabulary"),
-    "run is there": (f"pretrain --store store --run run {TINY}", "run: holds a run already; go on with --resume"),
+    "run is there": (f"pretrain --store store --run run {TINY}", "run: already holds a run; resume it with --resume"),
     "nothing to resume": ("pretrain --run new --resume", "new: no run to resume there"),
     "resume with a file": ("pretrain --run run --resume --config a.toml", "leave --config out"),
     "resume otherwise": ("pretrain --run run --resume --learning-rate 1", "learning_rate was 0.0001, now 1.0"),

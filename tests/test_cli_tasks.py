@@ -23,7 +23,7 @@ import polars
 import pytest
 
 from bertwright.commands import predict as predicting
-from bertwright.commands.finetune.run import Run
+from bertwright.commands.finetune.run import FinetuneRun
 from bertwright.files import lock_folder, read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.io.tables import TableSchema, read_rows
@@ -268,12 +268,15 @@ def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monke
         f"--learning-rates 1e-2 --batch-sizes 8 --epochs 1 --seeds 2 {HERE} --run"
     )
     planned = well(f"{command} new --dry-run")
-    assert "2, of 6 steps in all" in planned
+    assert "2, 6 steps in total" in planned
     assert not (at / "new").exists()
     with interrupted(monkeypatch, after=2):
         done = ran(f"{command} new")
     assert done.code == 130
-    assert done.err == "bertwright: interrupted: 1 of 2 runs are done; go on with: bertwright grid --run new --resume\n"
+    assert (
+        done.err
+        == "bertwright: interrupted: 1 of 2 runs are finished; resume with: bertwright grid --run new --resume\n"
+    )
     told = well("info new")
     assert re.search(r"new: grid of fine-tuning runs\s+state +not finished\s+runs done +1 of 2", told)
     (at / "begun").mkdir()
@@ -311,7 +314,7 @@ def test_a_probe_keeps_its_features_and_takes_more_seeds(at: Path) -> None:
     well(f"probe --task tagging --train train.conll --dev dev.conll --model bert --run new {command}")
     features = files(at / "new/features")
     shown = well("probe --run new --resume --seeds 0 1")
-    assert "2 of 4 heads are done already" in shown
+    assert "2 of 4 heads are finished already" in shown
     assert len(lines(at / "new/results.jsonl")) == 4
     assert files(at / "new/features") == features
 
@@ -505,8 +508,8 @@ MISUSE: dict[str, tuple[str, str]] = {
     "a vocabulary for a model": (f"{CLASSIFY} train.tsv --model vocabulary", "vocabulary: no config.json"),
     "no such model": (f"{CLASSIFY} one.tsv --model gone", "gone: no such folder; give a model folder, or a hub name"),
     "frozen too far": (f"{CLASSIFY} train.tsv --freeze-layers 3", "freeze_layers = 3: this model has 2 layers"),
-    "run is there": (f"{CLASSIFY} one.tsv --run classification", "holds a run already; go on with --resume"),
-    "nothing to resume": ("finetune --run new --resume", "new: no run to resume there (settings.toml is missing)"),
+    "run is there": (f"{CLASSIFY} one.tsv --run classification", "already holds a run; resume it with --resume"),
+    "nothing to resume": ("finetune --run new --resume", "new: no run to resume (settings.toml is missing)"),
     "resume otherwise": ("finetune --run classification --resume --seed 3", "seed was 0, now 3: a resumed run keeps"),
     "wrong key in TOML": ("finetune --config a.toml --run new", 'a.toml: task: unknown setting "taks"; did you mean'),
     "part of nothing": (f"{CLASSIFY} train.tsv --validation-fraction 0.99", "24 examples in 8 groups leave one split empty"),
@@ -558,17 +561,17 @@ MISUSE: dict[str, tuple[str, str]] = {
     "numbers kept secret": ("evaluate regression secret.csv",
         "secret.csv, line 2: this number is -1, as are all others, and no score tells anything"),
     "no room for a context": ("finetune --task question-answering --max-query-length 40 --model bert --run new --train "
-        "dev.json", "max_query_length = 40: no room for a context is left in the model's 32 positions; ask for less"),
+        "dev.json", "max_query_length = 40: leaves no room for a context in the model's 32 positions; lower it"),
     "a table within a table": ("finetune --config text.toml --run new",
         'text.toml: task: unknown setting "text"; it belongs into the table [task.overrides]'),
     # grid, probe, submission
     "nothing to choose by": (f"grid --task classification --train train.tsv --model bert --run new {HERE}",
-        "nothing to choose by: name labelled files with --dev"),
+        "no dev split to select by: name labelled files with --dev"),
     "rate for rates": ("grid --task classification --run new --learning-rate 1", "--learning-rates 1"),
-    "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates holds 1 twice"),
-    "no grid to resume": ("grid --run new --resume", "new: no run to resume there"),
+    "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates has 1 twice"),
+    "no grid to resume": ("grid --run new --resume", "new: no run to resume"),
     "questions to probe": (f"probe --task question-answering {WINDOW} --train dev.json --dev "
-        "dev.json --model bert --run new --representations last", "too many to keep; fine-tune it"),
+        "dev.json --model bert --run new --representations last", "too many to cache; fine-tune"),
     "too few layers": ("probe --task tagging --train all-o.conll --dev all-o.conll --model bert --run new",
         '"sum-last-four" needs 4 layers, this model has 2; leave it out of --representations'),
     "no dev to probe": ("probe --task tagging --train train.conll --model bert --run new --representations last",
@@ -721,18 +724,19 @@ def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch,
 @contextmanager
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
     """Ctrl-C comes during the evaluation on dev of this number, in the middle of what it interrupts."""
-    evaluate, counts = Run.evaluate, []
+    evaluate, counts = FinetuneRun.evaluate, []
 
-    def evaluated(*arguments: Any) -> None:
-        evaluate(*arguments)
+    def evaluate_and_interrupt(run: FinetuneRun) -> dict[str, float]:
+        scores = evaluate(run)
         counts.append(1)
         if len(counts) == after:
             os.kill(os.getpid(), signal.SIGINT)
+        return scores
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(Run, "evaluate", evaluated)
+            patch.setattr(FinetuneRun, "evaluate", evaluate_and_interrupt)
             yield
     finally:
         signal.signal(signal.SIGINT, handler)
@@ -744,11 +748,11 @@ def test_ctrl_c_saves_and_the_run_goes_on_to_the_bit(at: Path, monkeypatch: pyte
         done = ran(f"{CLASSIFY} {data}")
     assert done.code == 130
     assert done.err == (
-        "bertwright: interrupted: step 2 is saved; go on with: bertwright finetune --run new --resume\n"
+        "bertwright: interrupted: step 2 is saved; resume with: bertwright finetune --run new --resume\n"
     )
     assert not (at / "new/model").exists()
     refused = {
-        f"{CLASSIFY} {data}": "new: holds a run already; go on with --resume",
+        f"{CLASSIFY} {data}": "new: already holds a run; resume it with --resume",
         "finetune --run new --resume --epochs 7": "new/settings.toml: epochs was 1.0, now 7.0",
         "finetune --run new --resume --config a.toml": "leave --config out",
     }
@@ -771,7 +775,7 @@ def test_other_files_than_before_are_noticed(at: Path, monkeypatch: pytest.Monke
     (at / "mine.tsv").write_text(written("classification", 24, seed=6), encoding="utf-8")
     done = ran("finetune --run new --resume")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "mine.tsv: not what the run began with; give the file its content back, or start anew" in done.err
+    assert "mine.tsv: changed since the run started; restore its content, or start again" in done.err
 
 
 def test_a_result_that_somebody_else_has_written_meanwhile_stays(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,13 +37,14 @@ import bertwright
 from bertwright import estimators
 from bertwright.commands.convert import ConvertSettings, convert
 from bertwright.commands.finetune import run as finetuning
-from bertwright.commands.finetune.setup import FinetuneSettings
+from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.estimators import BertClassifier, BertEstimator, BertRegressor, BertTagger
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.presets import TaskSettings
+from bertwright.training import fit as engine
 from bertwright.training.context import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
@@ -250,7 +251,9 @@ def test_pairs_may_be_tuples_arrays_and_frames(bert: str) -> None:
 def test_defaults_are_those_of_a_run() -> None:
     settings = FinetuneSettings(Path("run"), TaskSettings("classification"))
     expected = {name: value for name, value in vars(settings).items() if not hasattr(value, "__dataclass_fields__")}
-    expected |= vars(settings.device) | vars(settings.optimizer) | {"random_state": settings.seed}
+    expected |= (
+        vars(settings.tuning) | vars(settings.device) | vars(settings.optimizer) | {"random_state": settings.seed}
+    )
     for name, parameter in inspect.signature(BertEstimator).parameters.items():
         if name not in ("model", "verbose", "max_length"):
             assert parameter.default == expected[name], name
@@ -437,13 +440,13 @@ def test_an_interrupted_fit_leaves_nothing_behind(
     bert: str, classifier: BertClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    figures = finetuning._figures
+    summarize = finetuning.summarize
 
     def interrupting(window: Any) -> dict[str, float]:
         signal.raise_signal(signal.SIGINT)
-        return figures(window)
+        return summarize(window)
 
-    monkeypatch.setattr(finetuning, "_figures", interrupting)
+    monkeypatch.setattr(finetuning, "summarize", interrupting)
     twin = clone(classifier).set_params(epochs=60.0)
     with pytest.raises(KeyboardInterrupt, match="fit was interrupted, nothing is kept"):
         twin.fit(TRAIN.texts, TRAIN.good)
@@ -468,13 +471,13 @@ def test_nothing_is_written_that_nobody_could_resume_or_look_at(bert: str, monke
 
 def test_of_the_best_weights_one_copy_is_kept(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    evaluate = finetuning.Run.evaluate
+    evaluate = engine._Fit.evaluate
 
-    def watched(run: finetuning.Run, *given: Any) -> None:
-        evaluate(run, *given)
+    def watched(run: Any) -> None:
+        evaluate(run)
         kept.append(len(list((run.settings.run / "best").glob("step-*"))))
 
-    monkeypatch.setattr(finetuning.Run, "evaluate", watched)
+    monkeypatch.setattr(engine._Fit, "evaluate", watched)
     monkeypatch.setattr(finetuning, "evaluate_examples", improving(finetuning.evaluate_examples))
     BertClassifier(bert, **QUICK | {"epochs": 3.0, "validation_fraction": 0.25}).fit(TRAIN.texts, TRAIN.good)
     assert kept == [1, 1, 1]
@@ -670,8 +673,9 @@ def test_settings_reach_the_run(bert: str, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ValueError, match="seen"):
         BertRegressor(bert, **given, **rest, **placed).fit([("a", "b"), ("c", "d")], [1, 2])
     (settings,) = seen
-    assert {name: getattr(settings, name) for name in given} == given
-    assert (settings.seed, settings.validation_fraction, settings.optimizer.learning_rate) == (11, 0.5, 7e-5)
+    reached = vars(settings) | vars(settings.tuning)
+    assert {name: reached[name] for name in given} == given
+    assert (settings.seed, settings.tuning.validation_fraction, settings.optimizer.learning_rate) == (11, 0.5, 7e-5)
     assert settings.optimizer.bias_correction  # the rest of the paper's optimizer stays
     assert settings.device == DeviceSettings(**placed)
     assert (settings.task.task, settings.task.overrides.max_length, settings.task.overrides.text_pair) == (

@@ -28,8 +28,9 @@ models.config models.initialization models.text_encoder models.encoder models.he
 models.mimetic_init models.rnn models.feature_head
 pretraining.settings pretraining.segments pretraining.masking pretraining.data pretraining.objective
 pretraining.evaluation
-training.settings training.optimizer training.schedules training.context training.loop training.interrupt
-training.checkpoint training.metrics_log training.run_directory
+training.schedules training.settings training.distributed training.context training.throughput training.optimizer
+training.loop training.prefetch training.interrupt training.checkpoint training.metrics_log training.trial_log
+training.run_directory training.fit
 interop.crc32c interop.tf_checkpoint interop.model_files interop.weight_names interop.weights interop.head_config
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
@@ -38,8 +39,8 @@ tasks.presets
 inference.fill_mask inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare
 commands.fill_mask commands.embed commands.convert commands.info.settings commands.info.run commands.pretrain.settings commands.pretrain.setup commands.pretrain.run
-commands.finetune.setup commands.finetune.run commands.evaluate commands.predict
-commands.grid.settings commands.grid.run commands.glue_submission commands.probe.head_training commands.probe.run
+commands.finetune.settings commands.finetune.setup commands.finetune.run commands.evaluate commands.predict
+commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission commands.probe.settings commands.probe.head_training commands.probe.run
 estimators
 cli.options cli.main __main__
 """.split()

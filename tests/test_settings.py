@@ -11,7 +11,7 @@ import pytest
 
 import bertwright
 from bertwright.cli.options import RECIPE_NAMES, find_config
-from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
+from bertwright.commands.finetune.settings import FinetuneSettings, paper_optimizer
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.settings import (
     check_minimum,

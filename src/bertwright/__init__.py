@@ -38,14 +38,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertwright.commands.evaluate import EvaluateSettings, evaluate
     from bertwright.commands.finetune.run import finetune
-    from bertwright.commands.finetune.setup import FinetuneSettings
+    from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
     from bertwright.commands.grid.run import grid
     from bertwright.commands.grid.settings import GridSettings
     from bertwright.commands.predict import PredictSettings, predict
     from bertwright.commands.prepare import StoreSettings, prepare
     from bertwright.commands.pretrain.run import pretrain
     from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
-    from bertwright.commands.probe.run import ProbeSettings, probe
+    from bertwright.commands.probe.run import probe
+    from bertwright.commands.probe.settings import ProbeSettings
     from bertwright.commands.survey import SurveySettings, survey
     from bertwright.commands.vocabulary import LearnSettings, learn_vocabulary
     from bertwright.corpus.documents import CorpusSettings
@@ -81,6 +82,7 @@ __all__ = [
     "SurveySettings",
     "TaskOptions",
     "TaskSettings",
+    "TuningSettings",
     "VocabularySettings",
     "evaluate",
     "finetune",
@@ -115,17 +117,15 @@ HOMES = {
     "commands.grid.run": ("grid",),
     "commands.predict": ("PredictSettings", "predict"),
     "commands.pretrain.run": ("pretrain",),
-    "commands.probe.run": (
-        "ProbeSettings",
-        "probe",
-    ),
+    "commands.probe.run": ("probe",),
+    "commands.probe.settings": ("ProbeSettings",),
     "commands.pretrain.settings": (
         "LongPhase",
         "ModelSettings",
         "PretrainSettings",
     ),
     "commands.grid.settings": ("GridSettings",),
-    "commands.finetune.setup": ("FinetuneSettings",),
+    "commands.finetune.settings": ("FinetuneSettings", "TuningSettings"),
     "tasks.presets": (
         "TaskOptions",
         "TaskSettings",

@@ -144,3 +144,15 @@ def _live(
     with Progress(*columns, *remaining, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(escape_control(what), total=size)
         yield lambda done: progress.advance(task, done)
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration for people.
+
+    >>> format_duration(42.3), format_duration(5_000), format_duration(200_000)
+    ('42 s', '1 h 23 min', '55 h 33 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

@@ -11,7 +11,6 @@ Hugging Face folder, never as Python objects of torch.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -30,7 +29,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.setup import FinetuneSettings, paper_optimizer
+from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.inference.model import Bert, Text, load
 from bertwright.interop.model_files import CLASSES, model_folder, new_folder
 from bertwright.io.tables import SURROGATE, label_text
@@ -67,10 +66,10 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         batch_size: int = FinetuneSettings.batch_size,
         learning_rate: float = paper_optimizer().learning_rate,
         max_length: int | None = None,
-        dropout: float = FinetuneSettings.dropout,
-        freeze_layers: int | None = FinetuneSettings.freeze_layers,
-        layerwise_lr_decay: float = FinetuneSettings.layerwise_lr_decay,
-        validation_fraction: float = FinetuneSettings.validation_fraction,
+        dropout: float | None = TuningSettings.dropout,
+        freeze_layers: int | None = TuningSettings.freeze_layers,
+        layerwise_lr_decay: float = TuningSettings.layerwise_lr_decay,
+        validation_fraction: float = TuningSettings.validation_fraction,
         random_state: int | np.random.RandomState | None = FinetuneSettings.seed,
         device: str = DeviceSettings.device,
         dtype: str = DeviceSettings.dtype,
@@ -147,15 +146,15 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             settings = from_table(FinetuneSettings, self._settings(folder, pairs), type(self).__name__)
             try:
                 console = Console(quiet=not self.verbose)
-                return load(finetune(settings, console, {"train": examples}, passing=True), "cpu")
+                return load(finetune(settings, console, {"train": examples}, temporary=True), "cpu")
             except KeyboardInterrupt:  # its advice to resume is about the folder that goes away here
                 raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted, nothing is kept") from None
 
     def _settings(self, run: str, pairs: bool) -> dict[str, Any]:
         """The table of a `FinetuneSettings`."""
         seeded = isinstance(self.random_state, int | np.integer)
-        names = ("epochs", "batch_size", "dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
-        given = {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in ("epochs", "batch_size")}
+        tuning = ("dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
         given["seed"] = self.random_state if seeded else check_random_state(self.random_state).randint(2**31 - 1)
         return _table(given) | {
             "run": run,
@@ -164,9 +163,9 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
                 "task": self.kind,
                 "overrides": _table({"max_length": self.max_length, "text_pair": "pair" if pairs else None}),
             },
+            "tuning": _table({name: getattr(self, name) for name in tuning}),
             "optimizer": _table({"learning_rate": self.learning_rate}),
             "device": self._device,
-            "save_every": sys.maxsize,  # nobody resumes in a folder that goes away
         }
 
     @property

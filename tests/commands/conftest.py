@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.commands.finetune.setup import FinetuneSettings
+from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
 from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.files import write_text
@@ -125,13 +126,16 @@ def review_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+TUNING = {field.name for field in fields(TuningSettings)}
+
+
 @pytest.fixture
 def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSettings]:
     """Settings of a fine-tuning run on the reviews, any field changed by name."""
 
     def make(run: Path, **changes: Any) -> FinetuneSettings:
         files = {part: (str(review_files / f"{part}.tsv"),) for part in ("train", "dev", "test")}
-        fields: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "run": run,
             "task": TaskSettings("classification", **files),
             "model": str(tiny_bert),
@@ -141,7 +145,8 @@ def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSe
             "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1, bias_correction=True),
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
-        return FinetuneSettings(**(fields | changes))
+        shared = {name: changes.pop(name) for name in TUNING if name in changes}
+        return FinetuneSettings(**(defaults | {"tuning": TuningSettings(**shared)} | changes))
 
     return make
 

@@ -28,8 +28,9 @@ from safetensors.torch import load_file, save_file
 
 import bertwright
 from bertwright.commands.evaluate import EvaluateSettings, evaluate
-from bertwright.commands.finetune.run import Run, finetune
-from bertwright.commands.finetune.setup import FinetuneSettings, open_run, rate_factors
+from bertwright.commands.finetune.run import FinetuneRun, finetune
+from bertwright.commands.finetune.settings import FinetuneSettings
+from bertwright.commands.finetune.setup import layerwise_lr_scales, open_run
 from bertwright.files import read_json
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.heads import HeadSpec
@@ -39,9 +40,10 @@ from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 from bertwright.tasks.task_io import load_task
 from bertwright.training import checkpoint
 from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.fit import train_until_stopped
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.optimizer import AdamW, OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Make = Callable[..., FinetuneSettings]
@@ -52,13 +54,12 @@ run_finetune = partial(run_and_capture, finetune)
 
 
 @contextmanager
-def opened(settings: FinetuneSettings) -> Iterator[tuple[Run, io.StringIO]]:
+def opened(settings: FinetuneSettings) -> Iterator[tuple[FinetuneRun, io.StringIO]]:
     """A run before its first step, and what it prints."""
     printed = io.StringIO()
     console = Console(file=printed, width=200)
-    with execution_context(settings.device) as place:
-        found = open_run(settings, place, console)
-        yield Run(**vars(found), settings=settings, place=place, console=console), printed
+    with execution_context(settings.device) as context:
+        yield FinetuneRun(open_run(settings, context, console), settings, context, console), printed
 
 
 def questions(path: Path, *rows: tuple[str, str | None]) -> str:
@@ -187,15 +188,15 @@ def test_every_step_stands_in_one_line_of_an_interrupted_run(
 ) -> None:
     settings = make_tuning(tmp_path / "whole", epochs=0.5, log_every=4, save_every=1_000)
     run_finetune(settings)
-    broken, compute = replace(settings, run=tmp_path / "broken"), Run.compute
+    broken, step = replace(settings, run=tmp_path / "broken"), AdamW.step
 
-    def with_signal(run: Run, batch: Any) -> Any:
-        if run.optimizer.steps == 5:  # the step in hand is the sixth of ten
+    def with_signal(optimizer: AdamW, learning_rate: float, norm: float) -> None:
+        if optimizer.steps == 5:  # the current step is the sixth of ten
             os.kill(os.getpid(), signal.SIGINT)
-        return compute(run, batch)
+        step(optimizer, learning_rate, norm)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="step 6 is saved"):
-        patch.setattr(Run, "compute", with_signal)
+        patch.setattr(AdamW, "step", with_signal)
         run_finetune(broken)
     run_finetune(replace(broken, resume=True))
     first, second, third, *_ = read_untimed(settings.run)
@@ -235,7 +236,7 @@ def test_other_training_data_is_refused(
     run_finetune(settings)
     (settings.run / "model").rename(tmp_path / "gone")
     train.write_text(train.read_text() + "the bear\tbad\n")
-    with pytest.raises(ValueError, match=rf"{re.escape(place)}: not what the run began with"):
+    with pytest.raises(ValueError, match=rf"{re.escape(place)}: changed since the run started"):
         finetune(replace(settings, resume=True))
 
 
@@ -261,7 +262,7 @@ def test_weights_that_are_damaged_already_are_refused_before_anything_is_written
     name = next(name for name in weights if name.endswith("position_embeddings.weight"))
     weights[name][-1, 0] = float("nan")
     save_file(weights, tmp_path / "damaged/model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match=r"the weights to start from are damaged: .*position.* not finite"):
+    with pytest.raises(ValueError, match=r"the initial weights are damaged: .*position.* not finite"):
         finetune(make_tuning(tmp_path / "run", model=str(tmp_path / "damaged")), Console(file=io.StringIO()))
     assert not (tmp_path / "run").exists()
 
@@ -273,13 +274,11 @@ def test_best_weights_that_are_gone_or_unknown_are_refused(tmp_path: Path, make_
     (settings.run / "model").rename(tmp_path / "gone")
     (settings.run / "best").rename(tmp_path / "best")
     again = replace(settings, resume=True)
-    with pytest.raises(
-        ValueError, match=r"the weights of step \d+, the best on dev, are gone; .*checkpoints/step-0000"
-    ):
+    with pytest.raises(ValueError, match=r"best checkpoint, of step \d+, is missing; .*checkpoints/step-0000"):
         finetune(again)
     (tmp_path / "best").rename(settings.run / "best")
     (settings.run / "metrics.jsonl").rename(tmp_path / "metrics.jsonl")
-    with pytest.raises(ValueError, match=r"metrics.jsonl does not tell the scores of the best weights, step-000000"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl lacks the scores of the best checkpoint, step-000000"):
         finetune(again)
     (tmp_path / "metrics.jsonl").rename(settings.run / "metrics.jsonl")
     finetune(again)
@@ -297,7 +296,7 @@ def test_a_file_under_two_names_is_refused(tmp_path: Path, make_tuning: Make, re
             finetune(make_tuning(tmp_path / "run", task=task))
     task = TaskSettings("classification", train=(train,), dev=(os.path.relpath(train),))
     with opened(make_tuning(tmp_path / "run", task=task)) as (run, printed):
-        run.announce()
+        run.print_summary()
     assert "train.tsv: trained on and scored" in printed.getvalue()
 
 
@@ -306,7 +305,7 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> 
     run_finetune(settings)
     with pytest.raises(ValueError, match="batch_size was 16, now 8"):
         finetune(replace(settings, resume=True, batch_size=8))
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already holds a run"):
         finetune(settings)
 
 
@@ -321,22 +320,22 @@ def test_examples_may_be_given_in_place_of_files(tmp_path: Path, make_tuning: Ma
     assert read_untimed(settings.run) == read_untimed(given.run)
     assert read_json(settings.run / "report.json")["scores"] == read_json(given.run / "report.json")["scores"]
     odd = [examples["train"][0]._replace(label=label) for label in "xy"]
-    with pytest.raises(ValueError, match=r"dev\.tsv, line 2: the label .* is not one of the training data: 'x', 'y'"):
+    with pytest.raises(ValueError, match=r"dev\.tsv, line 2: .*label .* is not one of the training data: 'x', 'y'"):
         finetune(replace(given, run=tmp_path / "odd"), Console(quiet=True), examples | {"train": odd})
 
 
 # What moves
 
 
-def test_rate_factors(tiny_bert: Path) -> None:
+def test_layerwise_lr_scales(tiny_bert: Path) -> None:
     model = start_task_model(tiny_bert, HeadSpec("sequence", 2), seed=0).model
-    factors = rate_factors(model, freeze_layers=None, decay=0.5)
+    factors = layerwise_lr_scales(model, freeze_layers=None, decay=0.5)
     assert factors["classifier.weight"] == factors["pooler.dense.weight"] == 1.0
     assert factors["encoder.layers.1.qkv.weight"] == 0.5
     assert factors["encoder.layers.0.qkv.weight"] == 0.25
     assert factors["encoder.embeddings.word.weight"] == 0.125
     with pytest.raises(ValueError, match="this model has 2 layers"):
-        rate_factors(model, freeze_layers=3, decay=1.0)
+        layerwise_lr_scales(model, freeze_layers=3, decay=1.0)
 
 
 def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
@@ -351,9 +350,9 @@ def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, t
 def test_lower_layers_move_less_with_layer_decay(tmp_path: Path, make_tuning: Make) -> None:
     def moved(decay: float) -> dict[str, torch.Tensor]:
         with opened(make_tuning(tmp_path / "run", epochs=0.2, layerwise_lr_decay=decay)) as (run, _):
-            before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
-            assert len(list(run.reports([]))) == 4
-            return {name: (tensor - before[name]).abs().mean() for name, tensor in run.model.state_dict().items()}
+            before = {name: tensor.clone() for name, tensor in run.state.model.state_dict().items()}
+            assert len(list(train_until_stopped(run.training(), run.context, ()))) == 4
+            return {name: (tensor - before[name]).abs().mean() for name, tensor in run.state.model.state_dict().items()}
 
     plain, decayed = moved(1.0), moved(0.1)
     share = {name: float(decayed[name] / plain[name]) for name in plain}
@@ -389,27 +388,28 @@ def test_dev_is_scored_where_an_epoch_ends(
 ) -> None:
     settings = make_tuning(tmp_path / "run", batch_size=batch_size, epochs=epochs, eval_every=eval_every)
     with opened(settings) as (run, _):
-        assert run.train.encoded.num_items == 320
-        assert [step for step in range(1, run.steps + 1) if run.is_due(step)] == due
+        assert run.state.train.encoded.num_items == 320
+        fit = run.fit_settings()
+        assert [step for step in range(1, fit.steps + 1) if step == fit.steps or step in fit.eval_steps] == due
 
 
 def test_labels_are_smoothed_by_the_share_that_is_asked_for(tmp_path: Path, make_tuning: Make) -> None:
     with opened(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
-        run.model.eval()
-        (batch,) = next(run.batches(0))
-        right = F.log_softmax(run.model(batch.batch, batch.positions), 1).gather(1, batch.labels[:, None])
+        run.state.model.eval()
+        (batch,) = next(run.training().batches(0))
+        right = F.log_softmax(run.state.model(batch.batch, batch.positions), 1).gather(1, batch.labels[:, None])
         wrong = (1 - right.exp()).log()
-        assert float(run.compute(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
+        assert float(run.training().loss(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
 
 
 def test_dropout_is_that_of_the_settings(tmp_path: Path, make_tuning: Make) -> None:
     with opened(make_tuning(tmp_path / "run", dropout=0.3)) as (run, _):
-        assert (run.model.config.hidden_dropout, run.model.config.attention_dropout) == (0.3, 0.3)
+        assert (run.state.model.config.hidden_dropout, run.state.model.config.attention_dropout) == (0.3, 0.3)
     first, second = (make_tuning(tmp_path / f"{rate}", epochs=0.1, dropout=rate) for rate in (0.0, 0.3))
     losses = []
     for settings in (first, second):
         with opened(settings) as (run, _):
-            losses.append(next(run.reports([])).sums["loss"])
+            losses.append(next(train_until_stopped(run.training(), run.context, ())).sums["loss"])
     assert losses[0] != losses[1]
 
 
@@ -434,7 +434,7 @@ def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, mak
     task = TaskSettings("regression", train=(str(path),))
     with pytest.raises(
         ValueError,
-        match=r"validation_fraction = 0\.1: what it sets aside cannot choose the best epoch; give a larger share, .*"
+        match=r"validation_fraction = 0\.1: .*choose a larger fraction.*"
         r"few\.tsv, line \d+: this number is \d+, and there is no other: correlations",
     ):
         finetune(make_tuning(tmp_path / "refused", task=task, validation_fraction=0.1))
@@ -487,8 +487,8 @@ def test_a_large_group_does_not_become_the_dev_part(
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{place % 2}\n" for place, text in enumerate(texts)))
     task = TaskSettings("classification", train=(str(path),))
     with opened(make_tuning(tmp_path / "run", task=task, validation_fraction=0.1)) as (run, _):
-        assert run.dev is not None
-        assert (len(run.train.examples), len(run.dev.examples)) == (copies + others - dev, dev)
+        assert run.state.dev is not None
+        assert (len(run.state.train.examples), len(run.state.dev.examples)) == (copies + others - dev, dev)
 
 
 def test_a_dev_part_far_from_its_share_is_told_of(tmp_path: Path, make_tuning: Make) -> None:
@@ -496,10 +496,10 @@ def test_a_dev_part_far_from_its_share_is_told_of(tmp_path: Path, make_tuning: M
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
     task = TaskSettings("classification", train=(str(path),))
     printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
-    assert "20 of 40 examples (50.0%) are set aside as dev" in printed
+    assert "dev split: 20 of 40 examples (50.0%)" in printed
     (tmp_path / "dev.tsv").write_text("text\tlabel\nthe bear sees\tbad\n")
     named = replace(task, dev=(str(tmp_path / "dev.tsv"),))
-    assert "set aside" not in run_finetune(
+    assert "dev split:" not in run_finetune(
         make_tuning(tmp_path / "other", task=named, epochs=0.2, validation_fraction=0.1)
     )
 
@@ -538,7 +538,7 @@ def test_copies_are_never_parted(tmp_path: Path, make_tuning: Make, form: str) -
     path.write_text("".join(written_out(thing, copy, form) for copy in range(4) for thing in range(9)))
     task = TaskSettings(kind, train=(str(path),), overrides=overrides)
     with opened(make_tuning(tmp_path / "run", task=task, validation_fraction=0.25)) as (run, _):
-        parts = [part.examples for part in (run.train, run.dev) if part]
+        parts = [part.examples for part in (run.state.train, run.state.dev) if part]
     train, dev = ([tuple(getattr(example, name) for name in seen.split()) for example in part] for part in parts)
     assert 2 * len(train) == 7 * len(dev)  # as near to a quarter as the copies of nine things come
     assert not set(train) & set(dev)
@@ -557,7 +557,7 @@ def test_examples_that_lose_tokens_are_told_of_by_part(tmp_path: Path, make_tuni
     def told(**changes: Any) -> list[str]:
         task = TaskSettings("classification", **(files | changes))
         with opened(make_tuning(tmp_path / "run", task=task)) as (run, printed):
-            run.announce()
+            run.print_summary()
         return [line.strip() for line in printed.getvalue().splitlines() if "lose tokens" in line]
 
     full = "lose tokens: max_length is 64; the model has no more positions"
@@ -615,7 +615,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
 
 def test_a_folder_with_a_model_is_not_trained_into(tmp_path: Path, make_tuning: Make) -> None:
     (tmp_path / "run" / "model").mkdir(parents=True)
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already holds a run"):
         finetune(make_tuning(tmp_path / "run"))
 
 
@@ -661,10 +661,10 @@ def test_presets_find_their_files(tmp_path: Path) -> None:
 def test_bad_settings(make_tuning: Make, tmp_path: Path) -> None:
     for changes, message in (
         ({"epochs": 0.0}, "epochs must be above 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"dropout": 1.0}, "dropout is a share"),
         ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay is a factor"),
-        ({"freeze_layers": -1}, "freeze_layers is a number of layers"),
+        ({"freeze_layers": -1}, "freeze_layers is -1; it must be at least 0"),
     ):
         with pytest.raises(ValueError, match=message):
             make_tuning(tmp_path / "run", **changes)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,27 +18,20 @@ import pytest
 from harness import read_weight_file, run_and_capture, same_weights
 from rich.console import Console
 
-from bertwright.commands.finetune.run import Run, finetune
-from bertwright.commands.finetune.setup import FinetuneSettings
+from bertwright.commands.finetune.run import FinetuneRun, finetune
+from bertwright.commands.finetune.settings import TuningSettings
+from bertwright.commands.grid import cost
 from bertwright.commands.grid import run as grids
+from bertwright.commands.grid.results import TrialResult, live_candidates, rank_settings, read_results, write_results
 from bertwright.commands.grid.run import grid
-from bertwright.commands.grid.settings import (
-    GridSettings,
-    HyperParams,
-    Trial,
-    TrialResult,
-    live_candidates,
-    rank_settings,
-    read_results,
-    write_results,
-)
+from bertwright.commands.grid.settings import GridSettings, HyperParams, Trial
 from bertwright.files import read_json, remove_folder
 from bertwright.interop.model_files import model_folder
-from bertwright.settings import field_docs, from_table, read_toml
+from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.context import DeviceSettings
 from bertwright.training.loop import DivergedError
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.optimizer import AdamW, OptimizerSettings
 from bertwright.training.run_directory import saved_settings
 
 Make = Callable[..., GridSettings]
@@ -120,7 +113,7 @@ def test_the_chosen_model_is_what_finetune_makes_of_its_settings(
     settings, _ = finished
     chosen = read_json(settings.run / "report.json")["chosen"]
     (trial,) = [trial for trial in settings.trials() if trial.name == chosen["run"]]
-    alone = finetune(replace(settings.finetuning(trial), run=tmp_path / "alone"), Console(file=io.StringIO()))
+    alone = finetune(replace(settings.finetune_settings(trial), run=tmp_path / "alone"), Console(file=io.StringIO()))
     assert same_weights(alone, settings.run / "model")
     assert (alone / "task.json").read_bytes() == (settings.run / "model" / "task.json").read_bytes()
 
@@ -136,7 +129,7 @@ def test_only_the_chosen_weights_stay_and_all_figures(finished: tuple[GridSettin
 def test_what_all_runs_have_in_common_is_said_once(finished: tuple[GridSettings, str]) -> None:
     settings, printed = finished
     assert printed.count("320 examples") == 1
-    assert "of 320 steps in all" in printed  # four runs of four epochs, each of 320 / 16 steps
+    assert "320 steps in total" in printed  # four runs of four epochs, each of 320 / 16 steps
     assert all(f"{number} of 4  {trial.name}" in printed for number, trial in enumerate(settings.trials(), 1))
     log = (settings.run / "runs" / settings.trials()[0].name / "log.txt").read_text()
     assert "320 examples" in log
@@ -150,7 +143,7 @@ def test_resuming_a_finished_grid_shows_it_again(
     monkeypatch.setattr(grids, "finetune", lambda *_: pytest.fail("run again"))
     before = read_weight_file(settings.run / "model")
     again = run_grid(replace(settings, resume=True))
-    assert "all 4 runs are done" in again
+    assert "all 4 runs are finished" in again
     assert again.endswith(printed[printed.index("dev accuracy, best") :])
     assert read_weight_file(settings.run / "model") == before
     assert saved_settings(GridSettings, settings.run) == replace(settings, resume=True)
@@ -168,20 +161,22 @@ def test_ctrl_c_in_the_middle_of_a_run_costs_nothing(
     def second_is_stopped(tuning: Any, console: Console) -> Path:
         begun.append(tuning.run.name)
         if len(begun) == 2:
-            compute = Run.compute
+            step = AdamW.step
 
-            def with_signal(run: Run, batch: Any) -> Any:
-                if run.optimizer.steps == 3:  # the step in hand is the fourth of eighty
+            def with_signal(optimizer: AdamW, learning_rate: float, norm: float) -> None:
+                if optimizer.steps == 3:  # the current step is the fourth of eighty
                     os.kill(os.getpid(), signal.SIGINT)
-                return compute(run, batch)
+                step(optimizer, learning_rate, norm)
 
             with monkeypatch.context() as patch:
-                patch.setattr(Run, "compute", with_signal)
+                patch.setattr(AdamW, "step", with_signal)
                 return finetune(tuning, console)
         return finetune(tuning, console)
 
     monkeypatch.setattr(grids, "finetune", second_is_stopped)
-    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are done; go on with: bertwright grid --run .* --resume"):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"1 of 2 runs are finished; resume with: bertwright grid --run .* --resume"
+    ):
         run_grid(settings)
     stopped = settings.run / "runs" / begun[1]
     assert [path.name for path in (stopped / "checkpoints").glob("step-*")] == ["step-00000004"]
@@ -208,7 +203,7 @@ def test_a_kill_between_a_run_and_its_record_repeats_nothing(
         with pytest.raises(SystemExit):
             run_grid(settings)
     made = read_weight_file(settings.run / "runs" / settings.trials()[0].name / "model")
-    monkeypatch.setattr(Run, "carry_out", lambda _: pytest.fail("run again"))
+    monkeypatch.setattr(FinetuneRun, "finish", lambda *_: pytest.fail("run again"))
     run_grid(replace(settings, resume=True))
     assert read_weight_file(settings.run / "model") == made
     assert len(rows(settings)) == 1
@@ -217,10 +212,10 @@ def test_a_kill_between_a_run_and_its_record_repeats_nothing(
 def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make) -> None:
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tbad\nthe seal\tgood\n" * 8)
     task = TaskSettings("classification", train=(str(tmp_path / "train.tsv"),))
-    one = {"task": task, "validation_fraction": 0.25, "epochs": (1.0,), "seeds": 1}
+    one = {"task": task, "tuning": TuningSettings(validation_fraction=0.25), "epochs": (1.0,), "seeds": 1}
     settings = make(tmp_path / "run", **one)
     run_grid(settings)
-    with pytest.raises(ValueError, match="holds a run already; go on with --resume"):
+    with pytest.raises(ValueError, match="already holds a run; resume it with --resume"):
         run_grid(settings)
     with pytest.raises(ValueError, match=r"seeds was 1, now 2: a resumed run keeps its settings"):
         run_grid(replace(settings, seeds=2, resume=True))
@@ -228,13 +223,13 @@ def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make)
     last, second = (settings.run / "results.jsonl").read_text().splitlines()
     (settings.run / "results.jsonl").write_text(last + "\n")  # as if the second run were still to be done
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tgood\nthe seal\tbad\n" * 8)
-    with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
+    with pytest.raises(ValueError, match=r"train\.tsv: changed since the run started"):
         run_grid(replace(settings, resume=True))
     remove_folder(settings.run / "runs" / json.loads(second)["run"])  # a run to be begun has no files to be held to
-    with pytest.raises(ValueError, match=r"train\.tsv: not what the run began with"):
+    with pytest.raises(ValueError, match=r"train\.tsv: changed since the run started"):
         run_grid(replace(settings, resume=True))
     (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
-    with pytest.raises(ValueError, match=r"results\.jsonl, line 2: no result of this grid"):
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2: not a result"):
         run_grid(replace(settings, resume=True))
 
 
@@ -246,7 +241,7 @@ def test_runs_of_a_grid_start_from_the_same_weights(tmp_path: Path, tiny_bert: P
     (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were still to be done
     kept = (tmp_path / "bert/model.safetensors").read_bytes()
     (tmp_path / "bert/model.safetensors").write_bytes(kept[:-4] + b"\0\0\0\0")
-    with pytest.raises(ValueError, match="the weights to start from: not what the run began with"):
+    with pytest.raises(ValueError, match="the initial weights: changed since the run started"):
         run_grid(replace(settings, resume=True))
 
 
@@ -292,7 +287,7 @@ def test_a_run_that_diverges_is_recorded_and_the_grid_goes_on(tmp_path: Path, ma
 
 def test_where_every_run_diverges_none_is_chosen(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", learning_rates=(1e30,), epochs=(0.5,), seeds=1)
-    with pytest.raises(DivergedError, match="every run diverged; the first one: step"):
+    with pytest.raises(DivergedError, match="all runs diverged; the first one: step"):
         run_grid(settings)
     assert not (settings.run / "model").exists()
 
@@ -305,7 +300,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, make: Make) -> None:
     printed = run_grid(settings)
     assert not list(tmp_path.iterdir())
     assert "Grid of 24 runs" in printed
-    assert "24, of 540 steps in all" in printed  # 2 rates × 3 seeds × (20 + 40 + 10 + 20) steps
+    assert "24, 540 steps in total" in printed  # 2 rates × 3 seeds × (20 + 40 + 10 + 20) steps
     assert "estimated time" in printed
     with pytest.raises(ValueError, match=r"no model given"):
         run_grid(replace(settings, model=None))
@@ -314,10 +309,10 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, make: Make) -> None:
 def test_the_estimate_counts_steps_evaluations_and_openings(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grids, "_step_seconds", lambda run: run.settings.batch_size)
-    monkeypatch.setattr(grids, "_pass_seconds", lambda _, part: {"dev": 1_000.0, "test": 100_000.0}[part.name])
+    monkeypatch.setattr(cost, "time_steps", lambda state, settings, context: settings.batch_size)
+    monkeypatch.setattr(cost, "time_evaluation", lambda _, split: {"dev": 1_000.0, "test": 100_000.0}[split.name])
     settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.5,))
-    plan = grids.estimate_cost(settings, settings.trials(), Console(file=io.StringIO()))
+    plan = cost.estimate_cost(settings, settings.trials(), Console(file=io.StringIO()))
     # 30 steps of 16 seconds, 15 of 32; dev after an epoch and at the end; test once; 8 runs
     assert plan.steps == 4 * (30 + 15)
     assert plan.seconds == pytest.approx(4 * (30 * 16 + 15 * 32) + 8 * (2 * 1_000 + 100_000), abs=300)
@@ -336,8 +331,8 @@ def test_the_best_mean_wins_not_the_best_run() -> None:
     first, second = rank_settings(runs, "f1")
     assert (first.setting.learning_rate, first.best.trial.seed) == (2, 1)
     assert (second.setting.learning_rate, second.best.trial.seed) == (1, 0)
-    assert first.spread is not None
-    assert first.spread.mean == pytest.approx(0.75)
+    assert first.scores is not None
+    assert first.scores.mean == pytest.approx(0.75)
 
 
 def test_a_setting_that_failed_once_stands_behind_those_that_never_did() -> None:
@@ -376,27 +371,14 @@ def test_only_runs_that_can_still_be_chosen_keep_their_weights() -> None:
 # Misuse
 
 
-def test_what_a_grid_takes_over_from_finetune_means_the_same_there() -> None:
-    tuning = {one.name: (one.type, one.default) for one in fields(FinetuneSettings)}
-    ours = {one.name: (one.type, one.default) for one in fields(GridSettings)}
-    shared = ours.keys() & tuning.keys() - {"epochs"}
-    assert {"dropout", "label_smoothing", "freeze_layers", "layerwise_lr_decay", "validation_fraction"} < shared
-    for name in shared:
-        assert ours[name] == tuning[name], name
-    texts, others = field_docs(GridSettings), field_docs(FinetuneSettings)
-    for name in shared - {"run", "model", "resume"}:
-        assert texts.get(name) == others.get(name), name
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"learning_rates": ()}, "learning_rates is empty; name one value or more"),
-        ({"epochs": (3.0, 2.0, 3.0)}, "epochs holds 3 twice"),
-        ({"batch_sizes": (0,)}, "batch_size must be at least 1, not 0"),
-        ({"seeds": 0}, "seeds must be at least 1, not 0"),
-        ({"dropout": 1.0}, "dropout is a share"),
-        ({"optimizer": OptimizerSettings(learning_rate=1e-5)}, "from learning_rates, not learning_rate"),
+        ({"learning_rates": ()}, "learning_rates is empty; name at least one value"),
+        ({"epochs": (3.0, 2.0, 3.0)}, "epochs has 3 twice"),
+        ({"batch_sizes": (0,)}, "batch_size is 0; it must be at least 1"),
+        ({"seeds": 0}, "seeds must be from 1 to 1,000, not 0"),
+        ({"optimizer": OptimizerSettings(learning_rate=1e-5)}, r"learning_rate = 1e-05: .*--learning-rates 1e-05"),
     ],
 )
 def test_settings_that_make_no_grid(tmp_path: Path, make: Make, changes: dict[str, Any], message: str) -> None:
@@ -406,14 +388,14 @@ def test_settings_that_make_no_grid(tmp_path: Path, make: Make, changes: dict[st
 
 def test_without_dev_there_is_nothing_to_choose_by(tmp_path: Path, make: Make, review_files: Path) -> None:
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
-    with pytest.raises(ValueError, match="nothing to choose by"):
+    with pytest.raises(ValueError, match="no dev split to select by"):
         run_grid(make(tmp_path / "run", task=task))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_grid_is_one_process(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="one process"):
+    with pytest.raises(ValueError, match="single process"):
         run_grid(make(tmp_path / "run"))
 
 

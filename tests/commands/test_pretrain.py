@@ -165,7 +165,7 @@ def test_a_model_with_one_kind_of_segment_is_refused_where_pairs_are_read(
     config = BertConfig(tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=32)
     save_model(tmp_path / "one", BertForPretraining(replace(config, type_vocab_size=1), seed=0), tokenizer)
     settings = make_settings(tmp_path / "run", model=ModelSettings(init=str(tmp_path / "one")))
-    with pytest.raises(ValueError, match=r"one kind of segment \(type_vocab_size 1\).*; choose --objective mlm$"):
+    with pytest.raises(ValueError, match=r"type_vocab_size = 1: .*; choose --objective mlm$"):
         run_pretrain(settings)
     assert not settings.run.exists()
     run_pretrain(replace(settings, data=replace(settings.data, objective="mlm")))
@@ -244,13 +244,13 @@ def test_narrow_models_start_looking_around_and_the_papers_sizes_from_random_wei
     assert {size: looks_around(ModelSettings(size)) for size in SIZES} == {
         "tiny": True, "mini": True, "small": True, "medium": True, "base": False, "large": False
     }  # fmt: skip
-    assert looks_around(ModelSettings("base", init_scheme="neighbours"))
-    assert not looks_around(ModelSettings("tiny", init_scheme="random"))
+    assert looks_around(ModelSettings("base", init_scheme="mimetic"))
+    assert not looks_around(ModelSettings("tiny", init_scheme="normal"))
     assert not looks_around(ModelSettings("tiny"), causal=True)
 
 
 def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
-    message = r"^size = 'tiny', num_layers = 3: the model to start from, folder, has its own; leave that out"
+    message = r"^size = 'tiny', num_layers = 3: the model to start from, folder, has its own; omit it"
     with pytest.raises(ValueError, match=message):
         ModelSettings(size="tiny", init="folder", num_layers=3, hidden_dropout=0.0)
     for name, value in (
@@ -258,7 +258,7 @@ def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
         ("max_positions", 512),
         ("activation", "gelu"),
         ("initializer_range", 0.02),
-        ("init_scheme", "random"),
+        ("init_scheme", "normal"),
     ):
         with pytest.raises(ValueError, match=f"{name} = {value!r}: the model to start from"):
             ModelSettings(init="folder", **{name: value})  # type: ignore[arg-type]
@@ -342,7 +342,7 @@ def test_a_store_may_move_but_not_change(tmp_path: Path, make_settings: Make, vo
     (tmp_path / "other.txt").write_text(text.rpartition("\n\n")[0], encoding="utf-8")  # without its last document
     corpus = CorpusSettings((str(tmp_path / "other.txt"),))
     build(tmp_path / "other", corpus, Tokenizer.load(vocabulary_folder), PrepareSettings(held_out=0.1, workers=1))
-    with pytest.raises(ValueError, match=r"other: holds another text, .*than the run began with"):
+    with pytest.raises(ValueError, match=r"other: its text or sentences changed since the run started"):
         pretrain(replace(settings, resume=True, store=tmp_path / "other"))
 
 
@@ -362,7 +362,7 @@ def test_ctrl_c_reaches_all_processes_of_a_run_which_goes_on_as_it_says(tmp_path
             wait_for(lambda: len(read_metrics(settings.run)) > saved[-1] + 5)
             run.send_signal(signal.SIGINT)
             printed, _ = run.communicate(timeout=60)
-        step, way = re.search(r"interrupted: step ([\d,]+) is saved; go on with: torchrun (.*)", printed).groups()  # type: ignore[union-attr]
+        step, way = re.search(r"interrupted: step ([\d,]+) is saved; resume with: torchrun (.*)", printed).groups()  # type: ignore[union-attr]
         saved.append(int(step.replace(",", "")))
         command = shlex.split(way)
     names = sorted(path.name for path in (settings.run / "checkpoints").iterdir())
@@ -382,7 +382,7 @@ def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_s
         run.communicate(timeout=60)
     ours = [line for line in second.stderr.splitlines() if line.startswith("bertwright")]
     assert "another process is writing there" in next(line for line in ours if line.startswith("bertwright: error: "))
-    assert f"bertwright, rank 1: error: {settings.run}: refused by the first rank, which says why" in ours
+    assert f"bertwright, rank 1: error: {settings.run}: rejected by rank 0; see its message" in ours
     assert "Error: " not in second.stderr.replace("ChildFailedError: ", "")  # the end of a trace of ours
 
 
@@ -417,7 +417,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make
 def test_a_folder_with_a_run_is_not_begun_again(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
-    refusal = "holds a run already; go on with --resume, or name another"
+    refusal = "already holds a run; resume it with --resume, or name another"
     with pytest.raises(ValueError, match=refusal):
         pretrain(settings)
     (settings.run / "settings.toml").unlink()  # its checkpoints would be taken for the new run's
@@ -431,7 +431,7 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_settings: Make) -
     changed = replace(settings, resume=True, optimizer=OptimizerSettings(learning_rate=1.0))
     with pytest.raises(ValueError, match=r"optimizer.learning_rate was 0.003, now 1.0"):
         pretrain(changed)
-    run_pretrain(replace(settings, resume=True, keep=1, log_every=50))
+    run_pretrain(replace(settings, resume=True, keep_last=1, log_every=50))
 
 
 def test_a_resumed_run_writes_down_what_may_change(tmp_path: Path, make_settings: Make) -> None:
@@ -440,7 +440,7 @@ def test_a_resumed_run_writes_down_what_may_change(tmp_path: Path, make_settings
     shutil.rmtree(settings.run / "model")
     assert settings.store is not None
     moved = shutil.copytree(settings.store, tmp_path / "moved")
-    now = replace(settings, resume=True, store=moved, keep=1, log_every=50)
+    now = replace(settings, resume=True, store=moved, keep_last=1, log_every=50)
     run_pretrain(now)
     assert saved_settings(PretrainSettings, settings.run) == now
     assert "resume = false" in (settings.run / "settings.toml").read_text()
@@ -472,19 +472,19 @@ def test_a_held_out_part_too_small_to_score_is_left_out(
     preparing = PrepareSettings(held_out_inputs=(str(tmp_path / "one.txt"),), workers=1)
     build(tmp_path / "store", corpus, Tokenizer.load(vocabulary_folder), preparing)
     settings = make_settings(tmp_path / "run", store=tmp_path / "store")
-    assert "held_out has one sentence: too little to score" in " ".join(run_pretrain(settings).split())
+    assert "held_out: one sentence is too little to score" in " ".join(run_pretrain(settings).split())
     assert {record["kind"] for record in read_metrics(settings.run)} == {"train"}
 
 
 def test_ranks_without_a_sequence_are_refused_before_anything_is_written(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", long=LongPhase(long_ratio=0.25, long_length=64, long_batch_size=3))
-    place = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=0, world_size=4)
+    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=0, world_size=4)
     with pytest.raises(ValueError, match="batch_size is 3, less than the 4 ranks"):
-        open_run(settings, place, Console(file=StringIO()))
+        open_run(settings, context, Console(file=StringIO()))
 
 
 def test_nothing_to_resume(tmp_path: Path, make_settings: Make) -> None:
-    with pytest.raises(ValueError, match="no run to resume there"):
+    with pytest.raises(ValueError, match="no run to resume"):
         pretrain(make_settings(tmp_path / "run", resume=True))
 
 
@@ -564,10 +564,10 @@ def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: M
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 0}, "steps must be at least 1"),
-        ({"micro_batch_size": 0}, "micro_batch_size must be at least 1"),
+        ({"steps": 0}, "steps is 0; it must be at least 1"),
+        ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be at least 1"),
         ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size is 0"),
-        ({"long": LongPhase(0.5, 512)}, "sequences of 512 tokens are asked for, but the model has 64 positions"),
+        ({"long": LongPhase(0.5, 512)}, "max_length = 512: the model has 64 positions"),
         ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "not a multiple of num_heads"),
     ],
 )
@@ -584,5 +584,5 @@ def test_a_checkpoint_of_another_vocabulary_is_not_trained_on(tmp_path: Path, ma
     for name in ("vocab.txt", "tokenizer.json"):
         text = (other / name).read_text()
         (other / name).write_text(text.replace("bear", "boar"))
-    with pytest.raises(ValueError, match="its vocabulary is not the one that"):
+    with pytest.raises(ValueError, match="its vocabulary differs from that of"):
         pretrain(make_settings(tmp_path / "second", model=ModelSettings(init=str(other))))

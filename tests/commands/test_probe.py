@@ -23,7 +23,8 @@ from bertwright.commands.info.settings import InfoSettings
 from bertwright.commands.probe import head_training
 from bertwright.commands.probe import run as probe_module
 from bertwright.commands.probe.head_training import epoch_batches
-from bertwright.commands.probe.run import ProbeSettings, Result, probe, table_rows
+from bertwright.commands.probe.run import ProbeResult, probe, table_rows
+from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.models.config import BertConfig
@@ -120,7 +121,7 @@ def test_every_representation_is_learned_from(make: Make) -> None:
     assert "paper" not in printed
     assert read_json(settings.run / "report.json") == {
         "metric": "f1",
-        "rows": json.loads(json.dumps([row.plain() for row in rows])),
+        "rows": json.loads(json.dumps([row.to_record() for row in rows])),
     }
     assert from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there") == settings
     assert sorted(path.name for path in (settings.run / "features/dev").iterdir()) == [
@@ -130,14 +131,14 @@ def test_every_representation_is_learned_from(make: Make) -> None:
 
 def test_a_line_of_results_is_the_best_epoch_on_dev(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
-    scores = head_training.scores
+    scores = head_training.score
 
     def noted(*given: Any) -> dict[str, float]:
         found = scores(*given)
         seen.append(found["f1"])
         return dict(found)
 
-    monkeypatch.setattr(head_training, "scores", noted)
+    monkeypatch.setattr(head_training, "score", noted)
     settings = make(seeds=(0,), epochs=6)
     run_probe(settings)
     (result,) = results(settings.run)
@@ -165,7 +166,7 @@ def test_an_interrupted_run_goes_on_to_the_same_results(make: Make, tmp_path: Pa
     monkeypatch.setattr(probe_module, "train", lambda *given: trained.append(given) or train(*given))
     rows, printed = run_probe(replace(settings, resume=True))
     assert len(trained) == 2
-    assert "1 of 2 heads are done already" in printed
+    assert "1 of 2 heads are finished already" in printed
     assert timeless(settings.run) == timeless(whole.run)
     assert rows[0].dev.seeds == 2
     assert f" 2   {100 * rows[0].dev.mean:.2f} ± {100 * rows[0].dev.std:.2f} " in printed
@@ -175,7 +176,7 @@ def test_heads_may_be_added_but_nothing_else_changed(make: Make) -> None:
     settings = make(seeds=(0,), epochs=1)
     run_probe(settings)
     before = timeless(settings.run)
-    with pytest.raises(ValueError, match=r"holds a run already; go on with --resume"):
+    with pytest.raises(ValueError, match=r"already holds a run; resume it with --resume"):
         run_probe(settings)
     with pytest.raises(ValueError, match=r"settings\.toml: epochs was 1, now 2"):
         run_probe(replace(settings, resume=True, epochs=2))
@@ -196,7 +197,7 @@ def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(
     with interrupted_in(probe_module, "train", 2):
         run_probe(settings)
     rows, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
-    assert "1 of 6 heads are done already" in printed
+    assert "1 of 6 heads are finished already" in printed
     asked = [(name, seed) for name in ("last", "embeddings") for seed in (0, 1, 7)]
     assert [(result["representation"], result["seed"]) for result in results(settings.run)] == asked
     assert [(row.representation, row.dev.seeds) for row in rows] == [("embeddings", 3), ("last", 3)]
@@ -222,7 +223,7 @@ def test_changed_files_are_noticed(make: Make, tmp_path: Path) -> None:
     whole = results(settings.run)[0]
     for line in ({"seed": 0}, whole | {"dev": {}}, whole | {"dev": {"f1": "x"}}, whole | {"test": [1]}):
         (settings.run / "results.jsonl").write_text(json.dumps(line) + "\n")
-        with pytest.raises(ValueError, match=r"results\.jsonl: not as it was written"):
+        with pytest.raises(ValueError, match=r"results\.jsonl, line \d+: not a result"):
             run_probe(replace(settings, resume=True))
 
 
@@ -250,7 +251,7 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
 
 def test_what_a_user_should_know_is_remarked(make: Make, tmp_path: Path) -> None:
     _, printed = run_probe(make(seeds=(0,), epochs=1, task=replace(make().task, dev=(str(tmp_path / "train.jsonl"),))))
-    assert "trained on and scored; such a score says little about others" in " ".join(printed.split())
+    assert "trained on and scored; such a score says little about other examples" in " ".join(printed.split())
 
 
 def test_features_of_other_data_are_refused_before_a_run_is_begun(make: Make, tmp_path: Path) -> None:
@@ -307,7 +308,7 @@ def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make,
     for changes, message in (
         ({"task": replace(task, dev=())}, "no dev examples: name files with --dev"),
         ({"model": None}, "no model given: --model"),
-        ({"task": squad}, "reads every token of every window, too many to keep; fine-tune"),
+        ({"task": squad}, "reads all tokens of all windows, too many to cache; fine-tune"),
         ({"task": replace(task, overrides=TaskOptions(max_length=33))}, "max_length = 33: the model has 32 positions"),
     ):
         settings = make(run=tmp_path / "refused", seeds=(0,), epochs=1, **changes)
@@ -319,14 +320,14 @@ def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": ()}, r"seeds = \[\]: one or more, each once"),
-        ({"seeds": (1, 1)}, "each once"),
-        ({"representations": ("last", "last")}, "each once"),
+        ({"seeds": ()}, r"seeds = \[\]: at least one value"),
+        ({"seeds": (1, 1)}, "each only once"),
+        ({"representations": ("last", "last")}, "each only once"),
         ({"learning_rates": (0.0,)}, "learning_rates must be above 0"),
         ({"learning_rates": (float("nan"),)}, "learning_rates must be above 0"),
-        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
         ({"lstm_size": 15}, "lstm_size must be even, half for each direction, not 15"),
-        ({"lstm_layers": 0}, "lstm_layers must be at least 1"),
+        ({"lstm_layers": 0}, "lstm_layers is 0; it must be at least 1"),
         ({"dropout": 1.0}, "dropout is a share"),
     ],
 )
@@ -352,8 +353,8 @@ def test_epochs_differ_and_batches_are_alike_in_length() -> None:
     assert np.std(np.diff([lengths[batch].mean() for batch in first])) > 10  # short and long ones take turns
 
 
-def result(rate: float, seed: int, dev: float, test: float) -> Result:
-    return Result("last", rate, seed, 1, {"f1": dev}, {"f1": test}, 1.0, "")
+def result(rate: float, seed: int, dev: float, test: float) -> ProbeResult:
+    return ProbeResult("last", rate, seed, 1, {"f1": dev}, {"f1": test}, 1.0, "")
 
 
 def test_of_several_rates_the_best_on_dev_stands_in_the_table() -> None:

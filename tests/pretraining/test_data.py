@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.pretraining.data import DataSettings, PretrainingBatch, PretrainingData, prefetch
+from bertwright.pretraining.data import DataSettings, PretrainingBatch, PretrainingData
 from bertwright.tokenstore.store import TokenStore
+from bertwright.training.prefetch import prefetch
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 CLS, SEP, MASK = 2, 3, 4

@@ -23,7 +23,7 @@ def write_model(folder: Path) -> None:
 def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) is None
     for step in (5, 100, 20):
-        checkpoint.save(tmp_path, step, write_model, STATE, keep=2)
+        checkpoint.save(tmp_path, step, write_model, STATE, keep_last=2)
     (tmp_path / "step-00000999.copy").mkdir()  # a user's own, which is none of ours
     assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["step-00000020", "step-00000100"]
     newest = checkpoint.latest(tmp_path)
@@ -36,40 +36,43 @@ def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: f.write_bytes(f.read_bytes()[:-1]), r"model.safetensors: 700 bytes expected, 699 bytes; start anew"),
+        (
+            lambda f: f.write_bytes(f.read_bytes()[:-1]),
+            r"model.safetensors: 700 bytes expected, 699 bytes; start again",
+        ),
         (lambda f: f.write_bytes(b"W" + f.read_bytes()[1:]), r"model.safetensors: its content was altered"),
         (lambda f: f.unlink(), r"model.safetensors: 700 bytes expected, missing"),
         (
             lambda f: (f.parent / "state.json").unlink(),
-            r"state.json is missing; start anew in another folder",
+            r"state.json is missing; start again in another folder",
         ),
         (
             lambda f: (f.parent / "state.json").write_text(""),
-            r"state.json: damaged.*; start anew in another folder",
+            r"state.json: damaged.*; start again in another folder",
         ),
-        (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged.*; start anew"),
+        (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged.*; start again"),
     ],
 )
 def test_damage_is_named_with_a_way_out(tmp_path: Path, damage: object, message: str) -> None:
-    path = checkpoint.save(tmp_path, 1, write_model, STATE, keep=2)
+    path = checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2)
     damage(path / "model.safetensors")  # type: ignore[operator]
     with pytest.raises(ValueError, match=message):
         checkpoint.latest(tmp_path)
-    checkpoint.save(tmp_path, 0, write_model, STATE, keep=2)
-    older = re.escape(f"delete {path} to go on from the one before it, or start anew")
-    with pytest.raises(ValueError, match=message.replace("start anew", older)):
+    checkpoint.save(tmp_path, 0, write_model, STATE, keep_last=2)
+    older = re.escape(f"delete {path} to resume from the one before it, or start again")
+    with pytest.raises(ValueError, match=message.replace("start again", older)):
         checkpoint.latest(tmp_path)
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, write_model, STATE, keep=1)
+    checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=1)
 
     def full(folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.save(tmp_path, 2, full, STATE, keep=1)
+        checkpoint.save(tmp_path, 2, full, STATE, keep_last=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     assert checkpoint.latest(tmp_path) == tmp_path / "step-00000001"
 
@@ -79,7 +82,7 @@ def test_the_system_s_own_refusal_to_write_is_reported(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))  # as a full disk would: writes beyond it fail
     try:
         with pytest.raises(OSError, match=r"[Tt]oo large"):
-            checkpoint.save(tmp_path, 3, write_model, STATE, keep=1)
+            checkpoint.save(tmp_path, 3, write_model, STATE, keep_last=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
@@ -89,7 +92,7 @@ def test_what_changes_the_bits_of_a_resumed_run_is_recorded_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FINDINGS M5."""
-    path = checkpoint.save(tmp_path, 1, write_model, STATE, keep=2)
+    path = checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2)
     assert checkpoint.environment_changes(path) is None
     recorded = json.loads((path / "state.json").read_text())["environment"]
     assert recorded.keys() >= {"torch", "processor"}

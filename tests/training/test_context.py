@@ -20,30 +20,33 @@ from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import context
-from bertwright.training.context import (
+from bertwright.training.context import DeviceSettings, execution_context, supports_bfloat16
+from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.throughput import (
     CPU_TOKENS,
     GPU_TOKENS,
-    DeviceSettings,
     default_micro_batch_tokens,
-    execution_context,
     measure_peak_flops,
-    supports_bfloat16,
     tokens_that_fit,
 )
-from bertwright.training.optimizer import AdamW, OptimizerSettings
 
 
-def test_settings_become_a_place() -> None:
+def test_device_settings_configure_the_process() -> None:
     before = torch.get_num_threads()
     try:
-        with execution_context(DeviceSettings(device="cpu", dtype="bfloat16", threads=1)) as place:
-            assert (place.device.type, place.dtype, place.threads, place.world_size) == ("cpu", torch.bfloat16, 1, 1)
-            assert place.is_main_process
+        with execution_context(DeviceSettings(device="cpu", dtype="bfloat16", threads=1)) as context:
+            assert (context.device.type, context.dtype, context.threads, context.world_size) == (
+                "cpu",
+                torch.bfloat16,
+                1,
+                1,
+            )
+            assert context.is_main_process
             assert torch.get_num_threads() == 1
-        with execution_context(DeviceSettings(device="cpu")) as place:
+        with execution_context(DeviceSettings(device="cpu")) as context:
             fast = supports_bfloat16(torch.device("cpu"))
-            assert place.dtype == (torch.bfloat16 if fast else torch.float32)
-            assert measure_peak_flops(place, hidden_size=128, seconds=0.01) > 1e8
+            assert context.dtype == (torch.bfloat16 if fast else torch.float32)
+            assert measure_peak_flops(context, hidden_size=128, seconds=0.01) > 1e8
     finally:
         torch.set_num_threads(before)
 
@@ -61,6 +64,7 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from bertwright.training import context
 from bertwright.training.context import DeviceSettings, execution_context
 
 
@@ -68,12 +72,12 @@ def threads() -> list[str]:
     return [path.read_text() for path in Path("/proc/self/task").glob("*/comm") if "gloo" in path.read_text()]
 
 
-with execution_context(DeviceSettings(device="cpu", threads=1), joined=True) as place:
+with execution_context(DeviceSettings(device="cpu", threads=1), distributed=True) as context:
     trained = DistributedDataParallel(torch.nn.Linear(3, 3))
     trained(torch.ones(2, 3)).sum().backward()
     assert threads()
     del trained
-print(f"rank {place.rank}: {len(threads())} threads\\n", end="")
+print(f"rank {context.rank}: {len(threads())} threads\\n", end="")
 """
 
 
@@ -102,8 +106,8 @@ def test_a_pass_takes_what_memory_holds() -> None:
     assert (many[0], many[-1]) == (512, GPU_TOKENS)
     assert tokens_that_fit(40 * 10**9, torch.bfloat16, large) < many[2] / 2
     assert tokens_that_fit(40 * 10**9, torch.float32, base) == pytest.approx(many[2] / 2, abs=1)
-    with execution_context(DeviceSettings(device="cpu", threads=torch.get_num_threads())) as place:
-        assert default_micro_batch_tokens(place, large) == CPU_TOKENS
+    with execution_context(DeviceSettings(device="cpu", threads=torch.get_num_threads())) as context:
+        assert default_micro_batch_tokens(context, large) == CPU_TOKENS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

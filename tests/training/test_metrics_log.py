@@ -60,7 +60,7 @@ def test_a_full_disk_is_named_with_the_file(tmp_path: Path, file: str, capfd: py
 @pytest.mark.parametrize("line", [b'{"step": 1, "kind"', b"[1]", b'{"step": 1}', b"\xff", b"7"])
 def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(line + b'\n{"step": 2, "kind": "train"}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 1: no record of a run"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 1: not a record of a run"):
         read_metrics(tmp_path)
 
 

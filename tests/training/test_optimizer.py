@@ -147,3 +147,26 @@ def test_state_comes_back_to_the_bit_and_another_model_s_is_refused() -> None:
 def test_impossible_settings_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         replace(SETTINGS, **change)
+
+
+def test_learning_rate_scale_may_depend_on_the_step_and_freezes_at_0() -> None:
+    """Gradual unfreezing: a parameter with scale 0 stays, and then starts as one that was never trained."""
+    values = {name: nn.Parameter(torch.tensor([[1.0]])) for name in ("constant", "unfrozen", "reference")}
+    settings = replace(SETTINGS, weight_decay=0.0, bias_correction=False)
+    frozen = AdamW(
+        {name: values[name] for name in ("constant", "unfrozen")},
+        settings,
+        {"constant": 0.5, "unfrozen": lambda step: float(step >= 2)},
+    )
+    reference = AdamW({"reference": values["reference"]}, settings)
+    for step in range(4):
+        for value in values.values():
+            value.grad = torch.tensor([[0.1]])
+        frozen.step(0.01, 0.1)
+        if step >= 2:
+            reference.step(0.01, 0.1)
+        else:
+            assert values["unfrozen"].item() == 1.0
+    assert torch.equal(values["unfrozen"], values["reference"])
+    assert all(value.grad is None for name, value in values.items() if name != "reference")
+    assert values["constant"].item() < 1.0

@@ -124,6 +124,15 @@ def start_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | N
     return TaskModelInit(model, keys.newly_initialized)
 
 
+def random_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | None = None) -> EncoderForTask:
+    """Build a task's model with random weights in the configuration of a model folder, as a baseline."""
+    source = read_source(folder)
+    config = source.config if dropout is None else source.config.with_dropout(dropout)
+    model = EncoderForTask(source.architecture.build_encoder(config), head)
+    initialize(model, config.initializer_range, seed)
+    return model
+
+
 def load_task_model(folder: Path) -> EncoderForTask:
     """Read a whole task model in float32, ready for inference: one of ours, or of the classes of `HEAD_CLASSES`.
 

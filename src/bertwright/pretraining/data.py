@@ -6,11 +6,9 @@ so all ranks know the counts by which the step's losses are divided.
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +31,6 @@ VALIDATION_BATCH = 64
 MAX_EPOCHS = 40  # of BERT itself (section A.2: "approximately 40 epochs over the 3.3 billion word corpus")
 
 NO_ANSWERS = np.zeros(0, dtype=np.int64)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -302,39 +298,3 @@ class PretrainingData:
 
 def _interleave(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second], axis=1).reshape(-1)
-
-
-def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T]:
-    """The same items, made by a background thread up to `depth` ahead of who takes them.
-
-    An exception in the making is raised where the item would have come. Closing the iterator, as leaving a loop by
-    an error or Ctrl-C does, stops the thread.
-    """
-    made: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    slots, closing = threading.Semaphore(depth), threading.Event()
-
-    def make() -> None:
-        iterator = iter(items)
-        try:
-            while slots.acquire() and not closing.is_set():
-                made.put(("item", next(iterator)))
-        except StopIteration:
-            made.put(("end", None))
-        except BaseException as error:  # KeyboardInterrupt too: it belongs to who waits for the items
-            made.put(("error", error))
-
-    thread = threading.Thread(target=make, name="prefetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            kind, value = made.get()
-            if kind == "end":
-                return
-            if kind == "error":
-                raise value
-            slots.release()
-            yield value
-    finally:
-        closing.set()
-        slots.release()
-        thread.join()

@@ -1,7 +1,7 @@
-"""Checkpoints: whole or absent, verified when read, the oldest ones deleted.
+"""Checkpoints: written atomically, verified when read, the oldest ones deleted.
 
-A checkpoint is a folder `step-00001000` with the model as a Hugging Face folder, the optimizer's state, and
-`state.json`, which names every file with its size and digest, and what the bits of the next steps depend on.
+A checkpoint is a folder `step-00001000` with the model (for BERT a Hugging Face folder), the optimizer's state, and
+`state.json`, which names each file with its size and digest, and the environment that the next steps' bits depend on.
 """
 
 from __future__ import annotations
@@ -14,58 +14,73 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertwright.files import atomic_folder, digest_file, read_json, remove_folder, write_json
 from bertwright.kernels.cpu import model_name
 from bertwright.kernels.native import describe_library
+from bertwright.training.distributed import full_state_dict
+from bertwright.training.optimizer import AdamW
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+WEIGHTS = "weights.safetensors"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Every checkpoint in a folder, oldest first."""
+    """Return all checkpoints in a folder, oldest first."""
     return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()), key=step_of)
 
 
+def path_of(folder: Path, step: int) -> Path:
+    """Return the path of a checkpoint."""
+    return folder / f"step-{step:08d}"
+
+
 def step_of(checkpoint: Path) -> int:
-    """The number of steps behind a checkpoint."""
+    """Return the number of steps of a checkpoint."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def save(
-    folder: Path, step: int, write_model: Callable[[Path], None], optimizer: Mapping[str, Tensor], keep: int
+    folder: Path,
+    step: int,
+    write_model: Callable[[Path], None],
+    optimizer: Mapping[str, Tensor],
+    keep_last: int | None,
+    fields: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write one checkpoint, then delete all but the newest `keep`.
+    """Write a checkpoint unless it already exists, then delete all but the newest `keep_last` (None: all stay).
 
-    Raises OSError (a full disk, no permission) with nothing half-written and the older checkpoints untouched.
+    `fields`: further content of state.json. Raises OSError (a full disk, no permission) with nothing half-written and
+    the older checkpoints untouched.
     """
-    path = folder / f"step-{step:08d}"
-    if path.exists():
-        return path
-    try:
-        with atomic_folder(path) as part:
-            write_model(part)
-            save_file(dict(optimizer), part / OPTIMIZER)
-            files = sorted(file for file in part.iterdir())
-            listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
-            write_json(part / STATE, {"step": step, "files": listed, "environment": describe_environment()})
-    except SafetensorError as error:  # it reports the system's errors as text
-        raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
-    for old in list_checkpoints(folder)[:-keep]:
-        remove_folder(old)
+    path = path_of(folder, step)
+    if not path.exists():
+        try:
+            with atomic_folder(path) as temporary:
+                write_model(temporary)
+                save_file(dict(optimizer), temporary / OPTIMIZER)
+                files = sorted(file for file in temporary.iterdir())
+                listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
+                state = {"step": step, "files": listed, "environment": describe_environment()}
+                write_json(temporary / STATE, state | dict(fields or {}))
+        except SafetensorError as error:  # reports the system's errors as text
+            raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
+    if keep_last is not None:
+        for old in list_checkpoints(folder)[:-keep_last]:
+            remove_folder(old)
     return path
 
 
 def verify(checkpoint: Path) -> dict[str, Any]:
-    """Compare every file of a checkpoint with its record; returns `state.json`.
+    """Compare the files of a checkpoint with their recorded sizes and digests; return the content of `state.json`.
 
-    Raises ValueError naming the first file that is missing, truncated or altered.
+    Raises ValueError that names the first file that is missing, truncated or altered.
     """
-    remedy = "start anew in another folder"
+    remedy = "start again in another folder"
     if list_checkpoints(checkpoint.parent)[0] != checkpoint:
-        remedy = f"delete {checkpoint} to go on from the one before it, or {remedy}"
+        remedy = f"delete {checkpoint} to resume from the one before it, or {remedy}"
     if not (checkpoint / STATE).is_file():
         raise ValueError(f"{checkpoint}: {STATE} is missing; {remedy}")
     try:
@@ -75,19 +90,19 @@ def verify(checkpoint: Path) -> dict[str, Any]:
         raise ValueError(
             f"{checkpoint / STATE}: damaged, expected a list of the checkpoint's files; {remedy}"
         ) from None
-    for name, size_then, digest in listed:
+    for name, expected, digest in listed:
         file = checkpoint / name
         size = file.stat().st_size if file.is_file() else None
-        if size != size_then:
+        if size != expected:
             found = "missing" if size is None else f"{size:,} bytes"
-            raise ValueError(f"{file}: {size_then:,} bytes expected, {found}; {remedy}")
+            raise ValueError(f"{file}: {expected:,} bytes expected, {found}; {remedy}")
         if digest_file(file) != digest:
             raise ValueError(f"{file}: its content was altered after it was written; {remedy}")
     return state
 
 
 def describe_environment() -> dict[str, str]:
-    """Return what training's bits depend on beside its settings and data."""
+    """Return what the bits of a training step depend on besides settings and data."""
     if torch.cuda.is_available():
         return {"torch": torch.__version__, "processor": torch.cuda.get_device_name()}
     threads, kernels = str(torch.get_num_threads()), describe_library("kernels")
@@ -95,7 +110,7 @@ def describe_environment() -> dict[str, str]:
 
 
 def environment_changes(checkpoint: Path) -> str | None:
-    """Say how this process differs from the one that wrote a verified checkpoint, if that changes the bits of a run."""
+    """Return a notice if this process differs from the one that wrote a verified checkpoint; None if it does not."""
     before, now = read_json(checkpoint / STATE).get("environment", {}), describe_environment()
     changed = [f"{name} {before[name]} → {now[name]}" for name in now if name in before and before[name] != now[name]]
     if not changed:
@@ -104,14 +119,29 @@ def environment_changes(checkpoint: Path) -> str | None:
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint, verified; None where there is none."""
-    found = list_checkpoints(folder)
-    if not found:
+    """Return the newest checkpoint of a folder, verified; None if there is none."""
+    checkpoints = list_checkpoints(folder)
+    if not checkpoints:
         return None
-    verify(found[-1])
-    return found[-1]
+    verify(checkpoints[-1])
+    return checkpoints[-1]
 
 
 def load_optimizer(checkpoint: Path) -> dict[str, Tensor]:
-    """The optimizer's state of a verified checkpoint."""
+    """Load the optimizer's state of a verified checkpoint."""
     return load_file(checkpoint / OPTIMIZER)
+
+
+def write_weights(folder: Path, model: nn.Module) -> None:
+    """Write a model of any architecture into a checkpoint."""
+    save_file({name: tensor.contiguous() for name, tensor in full_state_dict(model).items()}, folder / WEIGHTS)
+
+
+def restore(folder: Path, model: nn.Module, optimizer: AdamW) -> int:
+    """Load the newest checkpoint of a folder, as `write_weights` wrote it, if there is one; return its step or 0."""
+    path = latest(folder)
+    if path is None:
+        return 0
+    model.load_state_dict(load_file(path / WEIGHTS))
+    optimizer.load_state(load_optimizer(path))
+    return optimizer.steps

@@ -1,12 +1,13 @@
-"""What a run leaves to read: metrics as JSON lines and for TensorBoard, a live progress line, a loss plot."""
+"""Metrics of a run: records as JSON lines and for TensorBoard, a live progress line, a plot."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,63 +23,92 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Every record of a run, in order. A last line that a killed process left half-written is left out."""
+    """Read all records of a run, in order; drop a last line that a killed process left incomplete."""
     path = run / METRICS_FILE
-    return list(_records(path)) if path.exists() else []
+    return list(_parse_records(path)) if path.exists() else []
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def _parse_records(path: Path) -> Iterator[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         try:
             if line:
-                record = json.loads(line)
-                _ = record["kind"], record["step"]
-                yield record
-        except (ValueError, TypeError, KeyError) as error:
-            if number < len(lines):  # only the last line can be torn by a kill
-                raise ValueError(f"{path}, line {number}: no record of a run ({error!r})") from None
+                yield _check_record(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if number < len(lines):  # only the last line can be incomplete
+                raise ValueError(
+                    f"{path}, line {number}: not a record of a run ({type(error).__name__}: {error}); restore the file"
+                ) from None
+
+
+def _check_record(record: Any) -> dict[str, Any]:
+    """Return a record if it has a kind, a step and otherwise numbers; raise an error if not."""
+    kind, step, *values = record["kind"], record["step"], *(record[name] for name in record.keys() - {"kind", "step"})
+    if type(kind) is not str or type(step) is not int or not all(type(value) in (int, float) for value in values):
+        raise TypeError("a text as kind, a whole number as step, and otherwise numbers expected")
+    checked: dict[str, Any] = record
+    return checked
 
 
 class MetricLogger:
-    """Writes a run's records. A resumed run first forgets what lies beyond its checkpoint, so no step stands twice."""
+    """Writer of a run's records; on resume it first drops those after the checkpoint, so no step is logged twice."""
 
-    def __init__(self, run: Path, first_step: int, evaluation: str = "held_out") -> None:
-        """`evaluation`: the kind of record that `evaluations` collects by step."""
-        kept = [record for record in read_metrics(run) if record["step"] <= first_step]
+    def __init__(
+        self, run: Path, first_step: int, evaluation: str = "held_out", saved_digest: str | None = None
+    ) -> None:
+        """`evaluation`: the kind of record that `evaluations` collects by step.
+
+        `saved_digest`: `digest` at the time of the checkpoint. Raises ValueError for records that do not match it.
+        """
+        remaining = [record for record in read_metrics(run) if record["step"] <= first_step]
         self.evaluation = evaluation
-        self.evaluations = {record["step"]: record for record in kept if record["kind"] == evaluation}
-        write_text(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))
+        self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
         self.path = run / METRICS_FILE
-        self.file = self.path.open("a", encoding="utf-8", buffering=1)
+        text = "".join(json.dumps(record) + "\n" for record in remaining)
+        self._digest = hashlib.blake2b(text.encode(), digest_size=16)
+        if remaining and saved_digest not in (None, self.digest):
+            raise ValueError(
+                f"{self.path}: altered after it was written (records up to step {first_step:,}); restore its content, "
+                "or delete the file to resume without those records"
+            )
+        write_text(self.path, text)
+        self._file = self.path.open("a", encoding="utf-8", buffering=1)
         self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
 
-    def write(self, kind: str, step: int, values: dict[str, float]) -> None:
-        """One record: what it tells ("train", "held_out", "dev"), the steps done, and its numbers by name."""
-        record = {"kind": kind, "step": step} | values
+    @property
+    def digest(self) -> str:
+        """BLAKE2b of all records, which a checkpoint records to notice records that were altered."""
+        return self._digest.hexdigest()
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Write one record: its kind ("train", "held_out", "dev"), the steps finished, and numbers by name."""
+        record = {"kind": kind, "step": step} | dict(values)
+        line = json.dumps(record) + "\n"
         with attach_filename(self.path):
-            self.file.write(json.dumps(record) + "\n")
+            self._file.write(line)
+        self._digest.update(line.encode())
         if kind == self.evaluation:
             self.evaluations[step] = record
         self.board.write({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def flush(self) -> None:
-        """On disk before a checkpoint is: a record must not be lost that no later run will write again."""
+        """Flush the records to the disk, which must happen before a checkpoint: no later run writes them again."""
         with attach_filename(self.path):
-            self.file.flush()
-            os.fsync(self.file.fileno())
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        """Flush and close all files."""
         self.flush()
-        self.file.close()
+        self._file.close()
         self.board.close()
 
 
 class TensorBoardWriter:
-    """A run's numbers for TensorBoard. PyTorch's writer has a thread, whose errors reach the terminal alone."""
+    """Writer of a run's numbers for TensorBoard; PyTorch's own has a thread, whose errors only reach the terminal."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        """What older files of the folder say of steps from `first_step` on is forgotten."""
+        """TensorBoard ignores older files of the folder from `first_step` on."""
         folder.mkdir(parents=True, exist_ok=True)
         begun = time.time()
         self.path = folder / f"events.out.tfevents.{begun:017.6f}.{socket.gethostname()}.{os.getpid()}"
@@ -87,12 +117,13 @@ class TensorBoardWriter:
         self._add(Event(wall_time=begun, file_version="brain.Event:2"))
         self._add(Event(wall_time=begun, step=first_step, session_log=SessionLog(status=SessionLog.START)))
 
-    def write(self, values: dict[str, float], step: int) -> None:
-        """Numbers by tag."""
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Write numbers by tag."""
         scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
     def close(self) -> None:
+        """Close the file."""
         self.file.close()
 
     def _add(self, event: Event) -> None:
@@ -100,12 +131,12 @@ class TensorBoardWriter:
             self.records.write(event.SerializeToString())
 
 
-def progress(console: Console) -> Progress:
-    """The live line of a long command: share done, steps, the latest figures, time left; it fits 80 columns."""
+def step_progress(console: Console) -> Progress:
+    """Return the live line of a training run: share done, steps, the latest metrics, time left; fits 80 columns."""
     return Progress(
         BarColumn(bar_width=10),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[metrics]}"),
         TimeRemainingColumn(),
         TextColumn("left"),
         console=console,
@@ -115,7 +146,7 @@ def progress(console: Console) -> Progress:
 
 
 def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> None:
-    """Draw a run's figures over its steps as a PNG: for each panel, the figure's name and what its axis says."""
+    """Plot metrics over the steps of a run as a PNG file; each panel is the name of a metric and the axis label."""
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     records = read_metrics(run)
@@ -132,5 +163,5 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> No
         if panel.lines:
             panel.legend()
     figure.suptitle(run.name, parse_math=False)  # two $ in a folder's name are no formula
-    with atomic_file(path) as part:
-        figure.savefig(part, dpi=130, format="png")
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")

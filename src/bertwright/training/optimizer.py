@@ -1,8 +1,8 @@
-"""AdamW as BERT uses it: decoupled decay on matrices only, clipping by the global norm, bias correction on or off."""
+"""AdamW as BERT uses it: decoupled decay of matrices only, clipping by the global norm, optional bias correction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -10,32 +10,37 @@ from torch import Tensor, nn
 from bertwright.kernels.fused_ops import AdamStep, adamw_, adamw_rows_, gradient_norm
 from bertwright.training.settings import OptimizerSettings as OptimizerSettings
 
+LRScale = float | Callable[[int], float]  # factor of a parameter's learning rate, or its value at a step (from 0)
+
 
 class AdamW:
-    """AdamW over named parameters; its whole state is two tensors a parameter and the number of steps."""
+    """AdamW over named parameters; its whole state is two tensors per parameter and the number of steps."""
 
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
         settings: OptimizerSettings,
-        factors: Mapping[str, float] | None = None,
+        lr_scales: Mapping[str, LRScale] | None = None,
     ) -> None:
-        """`factors`: what each parameter's rate is multiplied by, 1 for those that it does not name."""
+        """`lr_scales`: factors of the learning rate by parameter, 1 for those that are not named.
+
+        In a step in which its factor is 0, a parameter and its moments stay as they are.
+        """
         self.parameters = dict(parameters)
         self.settings = settings
         self.steps = 0
-        self.param_groups: dict[tuple[float, float], list[str]] = {}
-        """Rate factor and weight decay → the names of the parameters that have both."""
+        self.param_groups: dict[tuple[LRScale, float], list[str]] = {}
+        """Learning-rate scale and weight decay → the names of the parameters that have both."""
         for name, parameter in self.parameters.items():
             decay = settings.weight_decay if parameter.ndim > 1 else 0.0
-            self.param_groups.setdefault(((factors or {}).get(name, 1.0), decay), []).append(name)
+            self.param_groups.setdefault(((lr_scales or {}).get(name, 1.0), decay), []).append(name)
         self.active_rows: dict[str, Tensor] = {}
-        """Which rows of a table had a gradient in any step, for tables with sparse gradients."""
+        """For tables with sparse gradients, the rows that had a gradient in any step."""
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
 
     def gradient_norm(self) -> float:
-        """The Euclidean norm of all gradients together; not finite as soon as one of them is not."""
+        """Return the Euclidean norm of all gradients together; it is not finite if one of them is not."""
         gradients = []
         for parameter in self.parameters.values():
             gradient = parameter.grad
@@ -47,13 +52,14 @@ class AdamW:
         return gradient_norm(gradients)
 
     def step(self, learning_rate: float, norm: float) -> None:
-        """Move every parameter that has a gradient, and forget the gradients. `norm` is `gradient_norm()`."""
+        """Update all parameters that have a gradient, and clear the gradients; `norm` is `gradient_norm()`."""
         self.steps += 1
         settings = self.settings
         corrected = settings.bias_correction
-        for (factor, decay), names in self.param_groups.items():
+        for (lr_scale, decay), names in self.param_groups.items():
+            scale = lr_scale(self.steps - 1) if callable(lr_scale) else lr_scale
             update = AdamStep(
-                lr=learning_rate * factor,
+                lr=learning_rate * scale,
                 beta1=settings.beta1,
                 beta2=settings.beta2,
                 eps=settings.eps,
@@ -66,9 +72,11 @@ class AdamW:
             for name in names:
                 parameter = self.parameters[name]
                 gradient, parameter.grad = parameter.grad, None
-                if gradient is not None and gradient.is_sparse:
-                    self._move_rows(name, gradient, update)
-                elif gradient is not None:
+                if gradient is None or scale == 0:
+                    continue
+                if gradient.is_sparse:
+                    self._update_rows(name, gradient, update)
+                else:
                     dense[name] = gradient
                     self.active_rows.pop(name, None)
             adamw_(
@@ -79,25 +87,27 @@ class AdamW:
                 update,
             )
 
-    def _move_rows(self, name: str, gradient: Tensor, update: AdamStep) -> None:
+    def _update_rows(self, name: str, gradient: Tensor, update: AdamStep) -> None:
         moments = self.exp_avg[name], self.exp_avg_sq[name]
         if name not in self.active_rows:
             self.active_rows[name] = ((moments[0] != 0) | (moments[1] != 0)).any(1).to(torch.uint8)
         adamw_rows_(self.parameters[name], gradient, *moments, self.active_rows[name], update)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that a resumed run needs, as named tensors."""
+        """Return everything that a resumed run needs, as named tensors."""
         moments = {f"exp_avg.{name}": tensor for name, tensor in self.exp_avg.items()}
         moments |= {f"exp_avg_sq.{name}": tensor for name, tensor in self.exp_avg_sq.items()}
         return moments | {"steps": torch.tensor(self.steps)}
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave; raises ValueError where names or shapes are another model's."""
+        """Load what `state` returned; raises ValueError for names or shapes of another model."""
         own = self.state()
         if own.keys() != state.keys():
-            odd = sorted(own.keys() ^ state.keys())
-            raise ValueError(f"the optimizer state belongs to another model: {len(odd)} names differ, e.g. {odd[0]}")
+            different = sorted(own.keys() ^ state.keys())
+            raise ValueError(
+                f"the optimizer state belongs to another model: {len(different)} names differ, e.g. {different[0]}"
+            )
         for name, tensor in own.items():
             if tensor.shape != state[name].shape:
                 raise ValueError(

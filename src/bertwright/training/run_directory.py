@@ -1,4 +1,4 @@
-"""Runs that can be gone on with: what their folder says of settings and data, and what a resumption may change."""
+"""Run directories: saved settings, data digests, the lock, and the settings that may change on resume."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from bertwright.files import lock_folder, read_json, remove_stale_parts, write_j
 from bertwright.models.heads import EncoderModel
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.context import DeviceSettings, ExecutionContext, execution_context
+from bertwright.training.distributed import raise_on_all_ranks
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"
-DATA = "data.json"  # digests of what a run learns from and is scored on, by name
+DATA = "data.json"  # digests of the data that a run reads, by name
 
 
 class Resumable(Protocol):
-    """What every settings record of a long run has."""
+    """Settings of a run that can be resumed."""
 
     @property
     def run(self) -> Path: ...
@@ -38,10 +39,10 @@ S = TypeVar("S", bound=Resumable)
 
 
 def saved_settings(cls: type[S], run: Path) -> S:
-    """The settings that a run folder's settings.toml holds, set to resume it."""
+    """Return the settings in a run folder's settings.toml, set to resume it."""
     path = run / "settings.toml"
     if not path.is_file():
-        raise ValueError(f"{run}: no run to resume there (settings.toml is missing); leave --resume out to start one")
+        raise ValueError(f"{run}: no run to resume (settings.toml is missing); omit --resume to start one")
     table: dict[str, Any] = read_toml(path) | {"run": str(run), "resume": True}
     try:
         return from_table(cls, table, str(path))
@@ -50,91 +51,94 @@ def saved_settings(cls: type[S], run: Path) -> S:
         raise ValueError(f"{error} (the folder was written by `{writer}`)") from None
 
 
-def check_run_directory(settings: Resumable, free: tuple[str, ...]) -> None:
-    """A new run needs a folder without one; a resumed run must be the one that the folder holds.
+def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) -> None:
+    """Raise ValueError for a new run in the folder of another one, and for a resumed run with other settings.
 
-    `free`: settings that may differ, as they say where and how often, not what is computed.
+    `resume_overrides`: names of the settings that may differ.
     """
     path = settings.run / "settings.toml"
     if not settings.resume:
         if path.exists() or (settings.run / "model").exists() or any(settings.run.glob("checkpoints/step-*")):
-            raise ValueError(f"{settings.run}: holds a run already; go on with --resume, or name another --run folder")
+            raise ValueError(f"{settings.run}: already holds a run; resume it with --resume, or name another --run")
         return
-    kept = to_table(saved_settings(type(settings), settings.run))
-    for name, (before, now) in differences(kept, to_table(settings)).items():
-        if name.partition(".")[0] not in free:
+    saved = to_table(saved_settings(type(settings), settings.run))
+    for name, (before, now) in differences(saved, to_table(settings)).items():
+        if name.partition(".")[0] not in resume_overrides:
             raise ValueError(
-                f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings; to "
-                f"go on from its weights with others, start a new run from them ({FROM_WEIGHTS})"
+                f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings; to continue from its "
+                f"weights with others, start a new run from them ({FROM_WEIGHTS})"
             )
 
 
 @contextmanager
-def locked_run(settings: Resumable, free: tuple[str, ...], alone: bool = False) -> Iterator[ExecutionContext]:
-    """Where a run computes, `alone` or with all ranks of torchrun.
+def locked_run(
+    settings: Resumable, resume_overrides: tuple[str, ...], distributed: bool = True
+) -> Iterator[ExecutionContext]:
+    """Lock a run's folder, check it, and yield the execution context; the lock lasts until the block ends.
 
-    Its folder is held for this process, and found fit by `check_run_directory`, all the while.
+    `distributed`: under torchrun, compute together with the other ranks. Raises ValueError, on all ranks, for a folder
+    that another process has locked and as `check_run_directory` does.
     """
     with ExitStack() as stack:
-        place = stack.enter_context(execution_context(settings.device, joined=not alone))
-        fault = None
-        if place.is_main_process:
+        context = stack.enter_context(execution_context(settings.device, distributed))
+        error = None
+        if context.is_main_process:
             try:
                 stack.enter_context(lock_folder(settings.run))
-                check_run_directory(settings, free)
-            except (ValueError, OSError) as error:
-                fault = error
-        place.raise_on_all_ranks(fault, str(settings.run))
-        yield place
+                check_run_directory(settings, resume_overrides)
+            except (ValueError, OSError) as raised:
+                error = raised
+        raise_on_all_ranks(error, settings.run, context.device)
+        yield context
 
 
-def finished_model(settings: Resumable, place: ExecutionContext, console: Console) -> Path | None:
-    """The model's folder, where a resumed run has one: it is written last of all, so nothing is left to do."""
+def finished_model(settings: Resumable, context: ExecutionContext, console: Console) -> Path | None:
+    """Return the model folder of a resumed run that is already finished: it is written last; else None."""
     folder = settings.run / "model"
     if not (settings.resume and folder.is_dir()):
         return None
-    if place.is_main_process:
+    if context.is_main_process:
         say(console, f"{settings.run}: finished already; the model is {folder}")
     return folder
 
 
-def prepare_model(model: EncoderModel, place: ExecutionContext) -> None:
-    """Make a model ready to be trained where this process computes."""
-    model.encoder.compute_dtype = place.dtype
-    model.encoder.sparse_gradients = place.world_size == 1  # DistributedDataParallel exchanges no sparse gradients
-    model.to(place.device).train()
+def prepare_model(model: EncoderModel, context: ExecutionContext) -> None:
+    """Move a model to the device and configure it for training."""
+    model.encoder.compute_dtype = context.dtype
+    model.encoder.sparse_gradients = context.world_size == 1  # DistributedDataParallel sums no sparse gradients
+    model.to(context.device).train()
 
 
 def changed_files(run: Path, now: Mapping[str, str]) -> list[str]:
-    """What is not as it was when a run began, by the names of the digests; those of `now` against those kept."""
+    """Return the names whose digests differ from those at the start of the run."""
     before = read_digests(run)
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
 def read_digests(run: Path) -> dict[str, str]:
-    """The digests of what a run read when it began."""
+    """Read the digests of the data that a run read when it started."""
     before = read_json(run / DATA)
     if not isinstance(before, dict):
-        raise ValueError(f"{run / DATA}: an object with digests expected; start anew in another folder")
+        raise ValueError(f"{run / DATA}: expected an object with digests; start again in another folder")
     return before
 
 
-def resume_command(settings: Resumable, verb: str, place: ExecutionContext) -> str:
-    """The command that goes on with a run, as it is typed."""
-    # Without the dashes torchrun would take --run for a beginning of its own --run-path.
-    launcher = f"torchrun --nproc-per-node {place.world_size} -m -- " if place.world_size > 1 else ""
-    return f"{launcher}bertwright {verb} --run {shlex.quote(str(settings.run))} --resume"
+def resume_command(settings: Resumable, command: str, context: ExecutionContext) -> str:
+    """Return the command line that resumes a run."""
+    # Without the dashes torchrun would read --run as an abbreviation of its own --run-path.
+    launcher = f"torchrun --nproc-per-node {context.world_size} -m -- " if context.world_size > 1 else ""
+    return f"{launcher}bertwright {command} --run {shlex.quote(str(settings.run))} --resume"
 
 
-def record_run(settings: Resumable, verb: str, data: Mapping[str, str]) -> None:
-    """Write what a run is into its folder, and sweep away what a killed process left half-written there.
+def record_run(settings: Resumable, command: str, data: Mapping[str, str]) -> None:
+    """Write the settings and data digests of a run into its folder, and delete what a killed process left incomplete.
 
-    `verb`: the command that goes on with it; `data`: the digests of what it reads.
+    `data`: digests by name, written when the run starts; `command`: the one that resumes it.
     """
     if not settings.resume:
         (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
         write_json(settings.run / DATA, data)
-    begun = replace(settings, resume=False)  # type: ignore[type-var]  # the file says how to do it all again
-    write_settings(settings.run / "settings.toml", begun, f"bertwright {verb}: the settings in force")
+    started = replace(settings, resume=False)  # type: ignore[type-var]  # the file alone repeats the run
+    write_settings(settings.run / "settings.toml", started, f"bertwright {command}: the settings in force")
     for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
         remove_stale_parts(folder)

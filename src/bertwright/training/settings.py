@@ -6,18 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
+from bertwright.training.schedules import SCHEDULES, LRSchedule, ScheduleName, make_schedule
+
 MAX_THREADS = 1_024  # beyond some thousands OpenMP ends the process
 
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """Where to compute."""
+    """Device to compute on."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: the GPU where there is one."""
+    """auto: the GPU, if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number type of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16
-    where the hardware multiplies it (GPUs since Ampere, CPUs with AVX512-BF16 or AMX), else float32."""
+    if the hardware multiplies it (GPUs since Ampere, CPUs with AVX512-BF16 or AMX), else float32."""
     threads: int | None = None
     """CPU threads; unset: `OMP_NUM_THREADS`, else all CPUs that this process may use, divided among the ranks on this
     machine."""
@@ -33,17 +35,21 @@ class DeviceSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How the weights move."""
+    """Settings of AdamW and of the learning rate."""
 
     learning_rate: float = 1e-4
-    """Peak rate (paper: 1e-4 at 256 sequences a step in pre-training, A.2; 2e-5 to 5e-5 in fine-tuning, A.3). Small
-    models take more."""
+    """Peak rate (paper: 1e-4 at 256 sequences per step in pre-training, A.2; 2e-5 to 5e-5 in fine-tuning, A.3). Small
+    models need more."""
     warmup_ratio: float = 0.01
-    """Share of all steps in which the rate climbs to its peak (paper: 10,000 of 1,000,000; in fine-tuning a tenth)."""
+    """Share of all steps in which the rate rises to its peak (paper: 10,000 of 1,000,000; in fine-tuning 0.1)."""
+    schedule: ScheduleName = "linear"
+    """Rate after the warm-up. linear: decays to 0 at the last step (paper); cosine: half a cosine to 0; constant;
+    warmup-stable-decay: constant, then linear to 0 in the last tenth; noam: inverse root of the step (Transformer);
+    slanted-triangular: from 1/32 of the peak and back (ULMFiT)."""
     beta1: float = 0.9
-    """Memory of the mean gradient (paper)."""
+    """Decay of the mean gradient (paper)."""
     beta2: float = 0.999
-    """Memory of the mean squared gradient (paper)."""
+    """Decay of the mean squared gradient (paper)."""
     eps: float = 1e-6
     """Added to the root of the mean square (Google's code)."""
     weight_decay: float = 0.01
@@ -51,14 +57,20 @@ class OptimizerSettings:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm (Google's code)."""
     bias_correction: bool = False
-    """Adam's correction of young moments. Google's code leaves it out; turn it on for fine-tuning small sets."""
+    """Adam's correction of young moments. Google's code omits it; turn it on for fine-tuning on small data sets."""
 
     def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule is one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
         if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
             raise ValueError(f"learning_rate must be above 0 and finite, not {self.learning_rate}")
         if not 0 <= self.warmup_ratio < 1:
             raise ValueError(f"warmup_ratio is a share of all steps, from 0 to below 1, not {self.warmup_ratio}")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError(f"beta1 and beta2 must lie in [0, 1), not {self.beta1} and {self.beta2}")
+            raise ValueError(f"beta1 and beta2 must be from 0 to below 1, not {self.beta1} and {self.beta2}")
         if not (self.eps > 0 and self.max_grad_norm > 0 and self.weight_decay >= 0):
-            raise ValueError("epsilon and max_grad_norm must be above 0, weight_decay at least 0")
+            raise ValueError("eps and max_grad_norm must be above 0, weight_decay at least 0")
+
+    def make_schedule(self, steps: int) -> LRSchedule:
+        """Return the learning rate as a function of the step, in a run of `steps` steps."""
+        return make_schedule(self.schedule, self.learning_rate, self.warmup_ratio, steps)

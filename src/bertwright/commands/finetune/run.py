@@ -1,334 +1,267 @@
-"""Fine-tuning, assembled: a pre-trained model and a task's files in, a run folder out.
+"""Fine-tuning: from a pre-trained model and a task's files to a run folder.
 
 RUN/settings.toml    the settings in force          RUN/metrics.jsonl, tensorboard/, scores.png
-RUN/checkpoints/     whole or absent, the newest    RUN/best/     the checkpoint with the best dev score so far
-RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   what came out, in numbers
+RUN/checkpoints/     the newest checkpoint          RUN/best/     the checkpoint with the best dev score
+RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   scores and settings
 """
 
 from __future__ import annotations
 
-import math
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from bertwright.commands.finetune.setup import (
-    RESUME_OVERRIDES,
-    FinetuneSettings,
-    FinetuneState,
-    SplitData,
-    begin,
-    notes,
-    open_run,
-)
+from bertwright.commands.finetune.settings import RESUME_OVERRIDES, FinetuneSettings
+from bertwright.commands.finetune.setup import FinetuneState, SplitData, data_warnings, open_run, record_start
 from bertwright.console import heading, item_progress, key_value_table, make_table, notice, say
-from bertwright.files import atomic_folder, remove_folder, write_json
+from bertwright.files import atomic_folder, write_json
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import micro_batches
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_percent, report_fields
+from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import TaskBatch
 from bertwright.tasks.task_io import AnyTask, TaskModel, load_task, write_task_folder
-from bertwright.training import checkpoint, schedules
-from bertwright.training.context import ExecutionContext, default_micro_batch_tokens
-from bertwright.training.interrupt import graceful_shutdown, train_until_stopped
-from bertwright.training.loop import LossModule, LossOutput, StepReport, check_finite_weights
-from bertwright.training.metrics_log import METRICS_FILE, MetricLogger, plot_metrics, progress
+from bertwright.training import checkpoint
+from bertwright.training.context import ExecutionContext
+from bertwright.training.fit import FitSettings, Training, Window, fit
+from bertwright.training.loop import LossOutput, check_finite_weights
+from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
 from bertwright.training.run_directory import finished_model, locked_run, resume_command
+from bertwright.training.throughput import default_micro_batch_tokens
 
 
 def finetune(
     settings: FinetuneSettings,
     console: Console | None = None,
     examples: Mapping[str, Sequence[Any]] | None = None,
-    passing: bool = False,
+    temporary: bool = False,
 ) -> Path:
-    """Run or resume fine-tuning; returns the finished model's folder (on ranks but the first, the run's).
+    """Start or resume fine-tuning; return the finished model's folder (on ranks other than 0, the run's).
 
-    `examples`: those of "train" and, if there are any, "dev" and "test", in place of the files that the settings name.
-    `passing`: the run's folder will go away, so nothing is plotted there, nobody is pointed to it, and other ranks, if
-    there are any, take no part.
-    Ctrl-C and SIGTERM finish the step in hand and save it before they raise KeyboardInterrupt. Raises ValueError
-    for settings, files and checkpoints that do not fit, DivergedError for numbers that are not finite, OSError for
-    a disk that fails; the newest checkpoint is whole in every case.
+    `examples`: those of "train" and optionally "dev" and "test", in place of the files that the settings name.
+    `temporary`: the caller deletes the run's folder, so it gets no plot and no checkpoints to resume from, and other
+    ranks do not take part.
+    Ctrl-C and SIGTERM finish and save the current step, then raise KeyboardInterrupt. Raises ValueError for settings,
+    files and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
+    fails; the newest checkpoint is intact in each case.
     """
     console = console or Console()
-    with locked_run(settings, RESUME_OVERRIDES, alone=passing) as place:
-        if finished := finished_model(settings, place, console):
-            return finished
-        opened = open_run(settings, place, console, examples)
-        run = Run(**vars(opened), settings=settings, place=place, console=console, passing=passing)
-        if place.is_main_process:
-            begin(settings)
-        folder = run.carry_out()
-        if place.is_main_process and not passing:
-            run.tell_what_is_left()
-        return folder
+    with locked_run(settings, RESUME_OVERRIDES, distributed=not temporary) as context:
+        if model := finished_model(settings, context, console):
+            return model
+        run = FinetuneRun(open_run(settings, context, console, examples), settings, context, console, temporary)
+        if context.is_main_process:
+            record_start(settings)
+            run.print_summary()
+        started = time.perf_counter()
+        evaluations = fit(run.fit_settings(), run.training(), context, console)
+        if not context.is_main_process:
+            return settings.run
+        return run.finish(evaluations, time.perf_counter() - started)
+
+
+def make_training(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> Training[TaskBatch]:
+    """Return the batches, loss and schedule of fine-tuning, without evaluation."""
+    tokens = default_micro_batch_tokens(context, state.model.config)
+    steps = settings.num_steps(state.train.encoded.num_items)
+
+    def batches(first_step: int) -> Iterator[list[TaskBatch]]:
+        """Yield this rank's micro-batches of each step."""
+        ranks = (context.rank, context.world_size)
+        for step in range(first_step, steps):
+            made = micro_batches(state.train.encoded, step, settings.batch_size, settings.seed, tokens, ranks)
+            yield [batch.to(context.device) for batch in made]
+
+    def loss(batch: TaskBatch) -> LossOutput:
+        """Compute one micro-batch's share of the step's loss."""
+        logits = state.model(batch.batch, batch.positions)
+        value = state.task.loss(logits, batch, settings.tuning.label_smoothing) / max(batch.num_labels, 1)
+        sums = {"tokens": batch.batch.num_tokens, "sequences": len(batch.batch)}
+        sizes = {name: torch.full((), float(size), device=logits.device) for name, size in sums.items()}
+        return LossOutput(value, {"loss": value.detach()} | sizes)
+
+    return Training(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)
 
 
 @dataclass
-class Run(FinetuneState):
-    """An opened run being carried out at a place."""
+class FinetuneRun:
+    """A fine-tuning run on rank 0, or one rank of it."""
 
+    state: FinetuneState
     settings: FinetuneSettings
-    place: ExecutionContext
+    context: ExecutionContext
     console: Console
-    passing: bool = False
+    temporary: bool = False
 
-    @property
-    def steps(self) -> int:
-        """Optimizer steps in all."""
-        return max(1, math.ceil(self.settings.epochs * self.train.encoded.num_items / self.settings.batch_size))
-
-    def is_due(self, step: int) -> bool:
-        """Whether an evaluation follows this step: the last one, and the first that completes another epoch."""
-        if step == self.steps:
-            return True
-        if every := self.settings.eval_every:
-            return step % every == 0
-        batch, items = self.settings.batch_size, self.train.encoded.num_items
-        return step * batch // items > (step - 1) * batch // items
-
-    def carry_out(self) -> Path:
-        """The remaining steps, with everything around them."""
-        started = time.perf_counter()
-        if not self.place.is_main_process:
-            with graceful_shutdown() as received:  # Ctrl-C reaches every rank; all must come to the same last step
-                for _ in self.reports(received):
-                    pass
-            return self.settings.run
-        self.announce()
-        journal = MetricLogger(self.settings.run, self.optimizer.steps, evaluation="dev")
-        self.drop_later_bests()
-        self.hold_best_to(journal)
-        with closing(journal), progress(self.console) as live, graceful_shutdown() as received:
-            self.follow(journal, live, received)
-            if received:
-                self.save(journal)
-                done = f"step {self.optimizer.steps:,} is saved"
-                raise KeyboardInterrupt(f"{done}; go on with: {resume_command(self.settings, 'finetune', self.place)}")
-        return self.finish(journal, time.perf_counter() - started)
-
-    def follow(self, journal: MetricLogger, live: Progress, received: list[int]) -> None:
-        """Step by step: log, evaluate, save."""
-        settings = self.settings
-        line = live.add_task("", total=self.steps, completed=self.optimizer.steps, figures="")
-        window: list[StepReport] = []
-        spoken = time.perf_counter()
-        for report in self.reports(received):
-            step, last = report.step, report.step == self.steps
-            due = self.is_due(step)
-            saving = step % settings.save_every == 0 if settings.save_every else due
-            window.append(report)
-            if last or saving or step % settings.log_every == 0:
-                figures = _figures(window)
-                window = []
-                journal.write("train", step, figures)
-                live.update(line, figures=f"loss {figures['loss']:.3f} {figures['tokens_per_second']:,.0f} tok/s")
-                if not self.console.is_terminal and time.perf_counter() - spoken > 30:
-                    say(self.console, f"step {step:,} of {self.steps:,}: loss {figures['loss']:.3f}")
-                    spoken = time.perf_counter()
-            live.update(line, completed=step)
-            if due:
-                self.evaluate(journal, live)
-            if saving:
-                self.save(journal)
-        if window:  # interrupted: what is saved now ends a line of the journal, as every checkpoint does
-            journal.write("train", window[-1].step, _figures(window))
-
-    def reports(self, received: list[int]) -> Iterator[StepReport]:
-        """The steps still to be done, on every rank; ends early, on all ranks alike, once a signal was received."""
-        objective: LossModule[TaskBatch] = LossModule(self.model, self.compute)
-        warmup = round(self.settings.optimizer.warmup_ratio * self.steps)
-        rate = partial(
-            schedules.linear_warmup_decay, peak=self.settings.optimizer.learning_rate, warmup=warmup, total=self.steps
-        )
-        return train_until_stopped(
-            received, objective, self.batches(self.optimizer.steps), self.optimizer, rate, self.place
+    def fit_settings(self) -> FitSettings:
+        """Return the length of the run and the steps at which it evaluates and saves."""
+        settings, items = self.settings, self.state.train.encoded.num_items
+        steps, eval_steps = settings.num_steps(items), settings.eval_steps(items)
+        save_every = settings.save_every
+        return FitSettings(
+            run=settings.run,
+            steps=steps,
+            log_every=settings.log_every,
+            eval_steps=eval_steps,
+            save_steps=range(save_every, steps, save_every) if save_every else eval_steps,
+            metric=self.state.task.metric if self.state.dev else None,
+            resumable=not self.temporary,
+            resume_command=resume_command(settings, "finetune", self.context),
         )
 
-    def batches(self, first: int) -> Iterator[list[TaskBatch]]:
-        """This rank's micro-batches of step `first` and all after it, on the device."""
-        tokens, part = (
-            default_micro_batch_tokens(self.place, self.model.config),
-            (self.place.rank, self.place.world_size),
+    def training(self) -> Training[TaskBatch]:
+        """Return everything that `fit` needs to know about fine-tuning."""
+        return replace(
+            make_training(self.state, self.settings, self.context),
+            evaluate=self.evaluate if self.state.dev else None,
+            write_model=self.write_model,
+            summarize=summarize,
+            format_metrics=lambda metrics: f"loss {metrics['loss']:.3f} {metrics['tokens_per_second']:,.0f} tok/s",
+            format_scores=format_scores,
         )
-        for step in range(first, self.steps):
-            made = micro_batches(self.train.encoded, step, self.settings.batch_size, self.settings.seed, tokens, part)
-            yield [batch.to(self.place.device) for batch in made]
 
-    def compute(self, batch: TaskBatch) -> LossOutput:
-        """One micro-batch's share of the step's loss, and what the journal sums up."""
-        logits = self.model(batch.batch, batch.positions)
-        loss = self.task.loss(logits, batch, self.settings.label_smoothing) / max(batch.num_labels, 1)
-        device = logits.device
-        tokens = torch.full((), float(batch.batch.num_tokens), device=device)
-        sequences = torch.full((), float(len(batch.batch)), device=device)
-        return LossOutput(loss, {"loss": loss.detach(), "tokens": tokens, "sequences": sequences})
+    def evaluate(self) -> dict[str, float]:
+        """Score the model on dev; the task takes over what it chooses there, such as a threshold."""
+        assert self.state.dev is not None
+        scored = self.score(self.state.dev, tune=True)
+        self.state.task = scored.task
+        return scored.scores
 
-    def announce(self) -> None:
-        """What is about to happen, before it takes its time."""
-        config = self.model.config
-        parts = [part for part in (self.train, self.dev, self.test) if part]
-        names = self.task.label_names
+    def score(self, split: SplitData, tune: bool = False) -> EvaluationResult:
+        """Score the model on a split, with a live progress line."""
+        state = self.state
+        with item_progress(self.console, f"scoring {split.name}", split.encoded.num_items) as advance:
+            scored = evaluate_examples(state.model, state.task, split.examples, split.encoded, tune, advance)
+        if only := find_only_class(scored.task, scored.predictions):
+            text = f"{split.name}: all predictions are {only!r}"
+            notice(self.console, f"{text}; the model does not tell the classes apart (more --epochs, another rate?)")
+        return scored
+
+    def write_model(self, folder: Path) -> None:
+        """Write the model with its task."""
+        check_finite_weights(self.state.model, self.state.optimizer.steps)
+        write_task_folder(folder, TaskModel(self.state.model, self.state.task), self.state.tokenizer)
+
+    def print_summary(self) -> None:
+        """Print what is trained, on what, and what the user should know of the data."""
+        state, settings, context = self.state, self.settings, self.context
+        config, tuning = state.model.config, settings.tuning
+        splits = [split for split in (state.train, state.dev, state.test) if split]
+        names = state.task.label_names
         labels = {"labels": f"{len(names)}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"} if names else {}
+        source = (
+            f"random weights, configuration of {settings.model}" if tuning.from_scratch else f"from {settings.model}"
+        )
+        steps = settings.num_steps(state.train.encoded.num_items)
+        own = " (the model's own; --dropout overrides it)" if tuning.dropout is None else ""
         self.console.print(
             key_value_table(
-                {"task": f"{self.settings.task.task} ({self.task.kind}), best by {self.task.metric}"}
+                {"task": f"{settings.task.task} ({state.task.kind}), best by {state.task.metric}"}
                 | labels
-                | {"model": f"{config}, {config.num_parameters:,} parameters, from {self.settings.model}"}
-                | {part.name: _described(part) for part in parts}
-                | {"steps": f"{self.steps:,}, each of {self.settings.batch_size}; {self.settings.epochs:g} epochs"}
-                | {"place": str(self.place)}
+                | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
+                | {"dropout": f"{config.hidden_dropout:g}{own}"}
+                | {split.name: _describe(split) for split in splits}
+                | {"steps": f"{steps:,}, each of {settings.batch_size}; {settings.epochs:g} epochs"}
+                | {"device": str(context)}
             )
         )
-        for note in notes(self.task, self.settings.task, parts, config.max_positions):
-            notice(self.console, note)
-        if self.dev and self.settings.validation_fraction and not self.settings.task.files("dev"):
-            dev, both = len(self.dev.examples), len(self.dev.examples) + len(self.train.examples)
-            if not 0.5 < dev / both / self.settings.validation_fraction < 2:
-                found = f"{dev:,} of {both:,} examples ({dev / both:.1%}) are set aside as dev"
-                notice(self.console, f"{found}: what belongs together, such as equal texts, is not parted")
-        if self.dev is None and not self.passing:
-            notice(
-                self.console,
-                "no dev examples: the last weights are the result (--dev FILE, or --validation-fraction 0.1)",
-            )
-        if self.optimizer.steps:
-            say(self.console, f"Resuming after step {self.optimizer.steps:,}")
+        for warning in data_warnings(state.task, settings.task, splits, config.max_positions):
+            notice(self.console, warning)
+        if state.dev and tuning.validation_fraction and not settings.task.files("dev"):
+            dev, both = len(state.dev.examples), len(state.dev.examples) + len(state.train.examples)
+            if not 0.5 < dev / both / tuning.validation_fraction < 2:
+                split = f"dev split: {dev:,} of {both:,} examples ({dev / both:.1%})"
+                notice(self.console, f"{split}; examples in one group (such as equal texts) are never split")
+        if state.dev is None and not self.temporary:
+            notice(self.console, "no dev examples: the last weights are the result (--dev FILE, or "
+                                 "--validation-fraction 0.1)")  # fmt: skip
 
-    def evaluate(self, journal: MetricLogger, live: Progress) -> None:
-        """Score the model on dev; the best so far is kept as a checkpoint of its own."""
-        if self.dev is None or self.optimizer.steps in journal.evaluations:
-            return
-        line = live.add_task("", total=self.dev.encoded.num_items, figures="on dev")
-        advance = partial(live.advance, line)
-        found = evaluate_examples(
-            self.model, self.task, self.dev.examples, self.dev.encoded, tune=True, advance=advance
-        )
-        live.remove_task(line)
-        before = [record[self.task.metric] for record in journal.evaluations.values()]
-        best = not before or found.scores[self.task.metric] > max(before)
-        journal.write("dev", self.optimizer.steps, found.scores)
-        if best:
-            write = partial(self.write_model, task=found.task)
-            # What it outdoes goes with the next checkpoint: a run killed before that goes on from where it was best.
-            keep = 1 if self.passing else sys.maxsize  # which nobody goes on with
-            checkpoint.save(self.settings.run / "best", self.optimizer.steps, write, {}, keep=keep)
-        epoch = self.optimizer.steps * self.settings.batch_size / self.train.encoded.num_items
-        say(
-            self.console,
-            f"dev after step {self.optimizer.steps:,} (epoch {epoch:.1f}): {format_scores(found.scores)}{' *' if best else ''}",
-        )
-
-    def save(self, journal: MetricLogger) -> None:
-        """A whole checkpoint of this step; the journal reaches the disk first."""
-        journal.flush()
-        folder = self.settings.run / "checkpoints"
-        write = partial(self.write_model, task=self.task)
-        checkpoint.save(folder, self.optimizer.steps, write, self.optimizer.state(), keep=1)
-        for outdone in checkpoint.list_checkpoints(self.settings.run / "best")[:-1]:
-            remove_folder(outdone)
-
-    def write_model(self, folder: Path, task: AnyTask) -> None:
-        check_finite_weights(self.model, self.optimizer.steps)
-        write_task_folder(folder, TaskModel(self.model, task), self.tokenizer)
-
-    def drop_later_bests(self) -> None:
-        """What a killed run found best beyond its last checkpoint is found again."""
-        for path in checkpoint.list_checkpoints(self.settings.run / "best"):
-            if checkpoint.step_of(path) > self.optimizer.steps:
-                remove_folder(path)
-
-    def hold_best_to(self, journal: MetricLogger) -> None:
-        """Raise ValueError where the best weights so far are not those that the journal knows as the best."""
-        best, last = checkpoint.latest(self.settings.run / "best"), self.settings.run / "checkpoints"
-        scores = {step: record[self.task.metric] for step, record in journal.evaluations.items()}
-        known = max(scores, key=lambda step: scores[step], default=None)  # of equal ones the first
-        if known == (best and checkpoint.step_of(best)):
-            return
-        if best is None:
-            lost, left = (
-                f"the weights of step {known:,}, the best on dev, are gone",
-                checkpoint.list_checkpoints(last)[-1],
-            )
-        else:
-            lost, left = f"{METRICS_FILE} does not tell the scores of the best weights, {best.name}", best
-        raise ValueError(f"{self.settings.run}: {lost}; start anew in another folder, or use {left} as it is")
-
-    def finish(self, journal: MetricLogger, seconds: float) -> Path:
-        """Take the best weights, score them on test, write plot, report and model, and show what came out."""
-        check_finite_weights(self.model, self.optimizer.steps)
-        run, folder = self.settings.run, self.settings.run / "model"
+    def finish(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> Path:
+        """Load the best weights, score them on test, write plot, report and model; return the model's folder."""
+        settings, state, run = self.settings, self.state, self.settings.run
+        check_finite_weights(state.model, state.optimizer.steps)
+        best_step = state.optimizer.steps
         best = checkpoint.latest(run / "best")
         if best is not None and (found := load_task(best)):
-            self.model.load_state_dict(found.model.state_dict())
-            self.task = found.task
-        best_step = checkpoint.step_of(best) if best else self.optimizer.steps
+            state.model.load_state_dict(found.model.state_dict())
+            state.task, best_step = found.task, checkpoint.step_of(best)
         results: dict[str, dict[str, float]] = {}
-        if self.dev is not None:  # scored already, when it was found best
-            record = journal.evaluations[best_step]
+        if state.dev is not None:
+            record = evaluations[best_step]
             results["dev"] = {name: value for name, value in record.items() if name not in ("kind", "step")}
-        if self.test is not None:
-            results["test"] = self.score(self.test).scores
-        if not self.passing:
-            plot_metrics(run, run / "scores.png", (("loss", "training loss"), (self.task.metric, self.task.metric)))
-        outcome = {
-            "task": self.settings.task.task,
-            "metric": self.task.metric,
-            "steps": self.optimizer.steps,
+        if state.test is not None:
+            results["test"] = self.score(state.test).scores
+        if not self.temporary:
+            plot_metrics(run, run / "scores.png", (("loss", "training loss"), (state.task.metric, state.task.metric)))
+        report = {
+            "task": settings.task.task,
+            "metric": state.task.metric,
+            "steps": state.optimizer.steps,
             "best_step": best_step,
             "seconds_of_this_process": seconds,
             "scores": results,
-        } | report_fields(self.task, self.train.examples)
-        write_json(run / "report.json", outcome)
-        with atomic_folder(folder) as part:  # last of all: its presence says that the run is finished
-            self.write_model(part, self.task)
+        } | report_fields(state.task, state.train.examples)
+        write_json(run / "report.json", report)
+        with atomic_folder(run / "model") as temporary:  # last: the folder exists if and only if the run is finished
+            self.write_model(temporary)
         if results:
             heading(self.console, f"Scores after step {best_step:,}")
-            self.console.print(score_table(results, self.task.metric))
-        return folder
+            self.console.print(score_table(results, state.task.metric))
+        if not self.temporary:
+            self.print_outputs()
+        return run / "model"
 
-    def tell_what_is_left(self) -> None:
-        """Where to find what came out, and what to do with it."""
+    def print_outputs(self) -> None:
+        """Print where the results are and how to use the model."""
         run = self.settings.run
-        for name, path in {
-            "model": run / "model",
-            "plot": run / "scores.png",
-            "all figures": run / METRICS_FILE,
-        }.items():
+        outputs = {"model": run / "model", "plot": run / "scores.png", "all metrics": run / METRICS_FILE}
+        for name, path in outputs.items():
             say(self.console, f"{name:<12} {path}")
         model = shlex.quote(str(run / "model"))
         say(self.console, f"try it       bertwright predict {model} --inputs FILE --output FILE")
 
-    def score(self, part: SplitData) -> EvaluationResult:
-        with item_progress(self.console, f"scoring {part.name}", part.encoded.num_items) as advance:
-            return evaluate_examples(self.model, self.task, part.examples, part.encoded, advance=advance)
+
+def summarize(window: Window) -> dict[str, float]:
+    """Return the mean loss and the speed of some steps."""
+    return {
+        "loss": window.sums["loss"] / window.steps,
+        "tokens_per_second": window.sums["tokens"] / window.seconds,
+        "sequences_per_second": window.sums["sequences"] / window.seconds,
+    }
+
+
+def find_only_class(task: AnyTask, predictions: Sequence[Any]) -> str | None:
+    """Return the class of all predictions if they are all of one class, although the task has several."""
+    if isinstance(task, Classification):
+        classes = {prediction.label for prediction in predictions}
+    elif isinstance(task, Tagging):
+        classes = {tag for prediction in predictions for tag in prediction.tags}
+    else:
+        return None
+    return classes.pop() if len(classes) == 1 < len(task.label_names) and len(predictions) > 1 else None
 
 
 def score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> Table:
-    """Scores by name, one column a part of the data; the metric that chose comes first."""
+    """Return a table of scores by name, one column per split; the metric that selects comes first."""
     table = make_table("", *results)
-    names = dict.fromkeys(name for found in results.values() for name in found)
+    names = dict.fromkeys(name for scores in results.values() for name in scores)
     for name in sorted(names, key=lambda name: name != metric):
-        table.add_row(name.replace("_", " "), *(shown(found.get(name), name) for found in results.values()))
+        table.add_row(name.replace("_", " "), *(format_score(scores.get(name), name) for scores in results.values()))
     return table
 
 
-def shown(score: float | None, name: str = "") -> str:
-    """A share, or a correlation, as a percentage with two decimals, as papers print it; an error as it is.
+def format_score(score: float | None, name: str = "") -> str:
+    """Format a share or a correlation in percent with two decimals, as papers print it, and an error as it is.
 
-    >>> shown(0.92204), shown(None), shown(3.012, "mse")
+    >>> format_score(0.92204), format_score(None), format_score(3.012, "mse")
     ('92.20', '', '3.012')
     """
     if score is None:
@@ -337,27 +270,17 @@ def shown(score: float | None, name: str = "") -> str:
 
 
 def format_scores(scores: Mapping[str, float]) -> str:
-    """The first scores, for a line of text.
+    """Format the first four scores for a line of text.
 
     >>> format_scores({"f1": 0.9, "accuracy": 0.95})
     'f1 90.00, accuracy 95.00'
     """
-    return ", ".join(f"{name.replace('_', ' ')} {shown(value, name)}" for name, value in list(scores.items())[:4])
+    return ", ".join(
+        f"{name.replace('_', ' ')} {format_score(value, name)}" for name, value in list(scores.items())[:4]
+    )
 
 
-def _described(part: SplitData) -> str:
-    encoded = part.encoded
+def _describe(split: SplitData) -> str:
+    encoded = split.encoded
     mean = len(encoded.input_ids) / max(len(encoded.lengths), 1)
-    return f"{len(part.examples):,} examples, {len(encoded.lengths):,} sequences of {mean:.0f} tokens on average"
-
-
-def _figures(window: list[StepReport]) -> dict[str, float]:
-    """Some steps in numbers."""
-    seconds = sum(report.seconds for report in window)
-    return {
-        "loss": sum(report.sums["loss"] for report in window) / len(window),
-        "learning_rate": window[-1].learning_rate,
-        "gradient_norm": window[-1].gradient_norm,
-        "tokens_per_second": sum(report.sums["tokens"] for report in window) / seconds,
-        "sequences_per_second": sum(report.sums["sequences"] for report in window) / seconds,
-    }
+    return f"{len(split.examples):,} examples, {len(encoded.lengths):,} sequences of {mean:.0f} tokens on average"

@@ -1,4 +1,4 @@
-"""The settings of a pre-training run; `runs.pretrain` carries them out."""
+"""Settings of a pre-training run."""
 
 from __future__ import annotations
 
@@ -8,37 +8,47 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertwright.models.config import BertConfig
 from bertwright.pretraining.settings import DataSettings
+from bertwright.settings import check_minimum
 from bertwright.training.settings import DeviceSettings, OptimizerSettings
 
 if TYPE_CHECKING:
     from bertwright.models.heads import BertForPretraining
 
-# What a new model is made by; that of --init has its own.
+# Settings of a new model; the one of --init has its own.
 NEW_MODEL = (
     "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "activation", "initializer_range",
 )  # fmt: skip
-PAPER_WIDTH = 768  # BASE's; narrower models are not the paper's, and start as suits them (decisions 10 and 11)
+PAPER_HIDDEN_SIZE = (
+    768  # of BASE; smaller models are not the paper's, and are initialised as suits them (decisions 10, 11)
+)
+
+# Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
+# A store may have been moved: its content is compared by digest.
+RESUME_OVERRIDES = (
+    "run", "store", "resume", "micro_batch_size", "save_every", "keep_last", "log_every", "eval_every",
+    "eval_sequences", "device",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What is trained."""
+    """Shape and initialisation of the model."""
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
     """Named size; unset: base (paper: base and large; the smaller ones: Turc et al. 2019)."""
     init: str | None = None
-    """Model folder or hub name whose weights to start from, in place of random ones. It decides the shape, the
-    activation and, unless they are given, the dropouts; the store must have been prepared with its vocabulary."""
+    """Model folder or hub name to start from, instead of random weights. It decides the shape, the activation and,
+    unless they are given, the dropouts; the store must have been prepared with its vocabulary."""
     hidden_size: int | None = None
-    """Width, in place of the named size's."""
+    """Hidden size, instead of the named size's."""
     num_layers: int | None = None
-    """Number of layers, in place of the named size's."""
+    """Number of layers, instead of the named size's."""
     num_heads: int | None = None
-    """Attention heads, in place of the named size's."""
+    """Attention heads, instead of the named size's."""
     intermediate_size: int | None = None
-    """Feed-forward width, in place of four times the width."""
+    """Feed-forward size, instead of four times the hidden size."""
     max_positions: int | None = None
-    """Longest sequence that the model will ever read; unset: 512 (paper)."""
+    """Length of the longest sequence that the model can read; unset: 512 (paper)."""
     hidden_dropout: float | None = None
     """Dropout of embeddings and sub-layer outputs; unset: 0.1 (paper, A.2), or that of --init."""
     attention_dropout: float | None = None
@@ -46,41 +56,41 @@ class ModelSettings:
     activation: Literal["gelu", "gelu_tanh"] | None = None
     """gelu: the erf form; gelu_tanh: the approximation in Google's first release. Unset: gelu."""
     initializer_range: float | None = None
-    """Standard deviation of the first weights; unset: 0.02 (Google's code), and 0.02·√(768 / width) below a width of
-    768, so that products with a state spread at every width as they do in BASE."""
-    init_scheme: Literal["neighbours", "random"] | None = None
-    """neighbours: every head starts out looking at the tokens around its own, which saves most of the steps in which a
-    new model knows nothing but frequencies; random: all weights are independent draws (Google's code). Unset:
-    neighbours below a width of 768, where both sides are seen; else random."""
+    """Standard deviation of the initial weights; unset: 0.02 (Google's code), and 0.02·√(768 / hidden size) below a
+    hidden size of 768, so that products with a state have the same variance as in BASE."""
+    init_scheme: Literal["mimetic", "normal"] | None = None
+    """mimetic: each attention head initially attends to nearby tokens, which saves most of the steps in which a new
+    model has only learned token frequencies; normal: all weights are independent draws (Google's code). Unset: mimetic
+    below a hidden size of 768 if attention is bidirectional; else normal."""
 
     def __post_init__(self) -> None:
         if self.init is not None and (given := self._given("size", "init_scheme", *NEW_MODEL)):
-            told = ", ".join(f"{name} = {value!r}" for name, value in given.items())
-            raise ValueError(f"{told}: the model to start from, {self.init}, has its own; leave that out")
+            values = ", ".join(f"{name} = {value!r}" for name, value in given.items())
+            raise ValueError(f"{values}: the model to start from, {self.init}, has its own; omit it")
 
     def config(self, vocab_size: int, causal: bool) -> BertConfig:
-        """A new model's configuration. Raises ValueError for a shape that does not work."""
-        width = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
-        given = width | self._given(*NEW_MODEL) | self.dropouts
+        """Return a new model's configuration; raises ValueError for an impossible shape."""
+        intermediate = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
+        given = intermediate | self._given(*NEW_MODEL) | self.dropouts
         config = BertConfig.from_size(self.size or "base", vocab_size, is_causal=causal, **given)
         if self.initializer_range is not None:
             return config
-        return replace(config, initializer_range=0.02 * max(1.0, PAPER_WIDTH / config.hidden_size) ** 0.5)
+        return replace(config, initializer_range=0.02 * max(1.0, PAPER_HIDDEN_SIZE / config.hidden_size) ** 0.5)
 
     def new_model(self, config: BertConfig, seed: int) -> BertForPretraining:
-        """A model of this shape with its first weights, which are a function of the seed."""
+        """Return a model with its initial weights, which are a function of the seed."""
         from bertwright.models.heads import BertForPretraining  # torch, which --help need not wait for
         from bertwright.models.mimetic_init import mimetic_init_
 
         model = BertForPretraining(config, seed)
-        unset = "neighbours" if config.hidden_size < PAPER_WIDTH and not config.is_causal else "random"
-        if (self.init_scheme or unset) == "neighbours":
+        default = "mimetic" if config.hidden_size < PAPER_HIDDEN_SIZE and not config.is_causal else "normal"
+        if (self.init_scheme or default) == "mimetic":
             mimetic_init_(model.encoder)
         return model
 
     @property
     def dropouts(self) -> dict[str, float]:
-        """Those that are given, by the names that a configuration has for them."""
+        """Return the dropouts that are set, by their names in the configuration."""
         return self._given("hidden_dropout", "attention_dropout")
 
     def _given(self, *names: str) -> dict[str, Any]:
@@ -89,14 +99,14 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class LongPhase:
-    """The last steps, on longer sequences (paper, A.2: 90 % of the steps at length 128, the rest at 512)."""
+    """The last phase, on longer sequences (paper, A.2: 90 % of the steps at length 128, the rest at 512)."""
 
     long_ratio: float = 0.1
-    """Share of all steps that the long phase has; 0 turns it off."""
+    """Share of all steps in the long phase; 0 turns it off."""
     long_length: int = 512
-    """Its max-length, in tokens; its max-predictions is the default at that length."""
+    """Its max-length, in tokens; its max-predictions-per-seq is the default at that length."""
     long_batch_size: int | None = None
-    """Its sequences a step; unset: the same number as before (paper)."""
+    """Its sequences per step; unset: the same number as before (paper)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.long_ratio <= 1:
@@ -105,30 +115,30 @@ class LongPhase:
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """Pre-train a BERT on a token store; with --resume, go on where a run stopped."""
+    """Pre-train a BERT on a token store; with --resume, continue an interrupted run."""
 
     run: Path
-    """Run folder, to be made; with --resume, one that exists."""
+    """Run folder, to be created; with --resume, one that exists."""
     store: Path | None = None
-    """Token store that `bertwright prepare` wrote. Needed unless --resume finds it in the run's settings."""
+    """Token store that `bertwright prepare` wrote. Required unless --resume finds it in the run's settings."""
     resume: bool = False
-    """Go on from the run's newest checkpoint with the settings that stand in the run folder: to the bit on a CPU with
-    the same threads and micro-batch."""
+    """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
+    uninterrupted run on the same CPU with the same threads and micro-batches."""
     steps: int = 1_000_000
-    """Optimizer steps in all (paper: 1,000,000)."""
+    """Optimizer steps in total (paper: 1,000,000)."""
     micro_batch_size: int | None = None
-    """Sequences a forward pass: bounds memory, and changes rounding alone (on a GPU, also which attention weights are
-    dropped). Unset: about 4,096 tokens; on a GPU, up to 65,536 as its memory holds them."""
+    """Sequences per forward pass: bounds memory, and changes only rounding (on a GPU, also which attention weights are
+    dropped). Unset: about 4,096 tokens; on a GPU, up to 65,536 if its memory holds them."""
     save_every: int = 1_000
     """Steps between checkpoints."""
     keep_last: int = 2
-    """Checkpoints kept; older ones are deleted."""
+    """Number of newest checkpoints that are preserved; older ones are deleted."""
     log_every: int = 20
-    """Steps that one line of metrics.jsonl sums up, or fewer: a line ends at every checkpoint."""
+    """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
     eval_every: int = 1_000
-    """Steps between evaluations on the held-out part of the store."""
+    """Steps between evaluations on the held-out documents of the store."""
     eval_sequences: int = 1_024
-    """Held-out sequences an evaluation scores."""
+    """Held-out sequences per evaluation."""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     long: LongPhase = field(default_factory=LongPhase)
@@ -136,19 +146,17 @@ class PretrainSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.micro_batch_size is not None and self.micro_batch_size < 1:
-            raise ValueError(f"micro_batch_size must be at least 1, not {self.micro_batch_size}")
+        names = ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences", "micro_batch_size")
+        check_minimum(self, 1, *names)
 
     @property
     def warmup_steps(self) -> int:
+        """Number of steps in which the learning rate rises."""
         return round(self.optimizer.warmup_ratio * self.steps)
 
     @property
     def phases(self) -> list[Phase]:
-        """The run's one or two phases in order; together they cover every step."""
+        """The run's one or two phases in order; together they cover all steps."""
         first_long = self.steps - round(self.long.long_ratio * self.steps)
         long_data = replace(
             self.data,
@@ -162,24 +170,8 @@ class PretrainSettings:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps `first` … `end`-1 of a run read their batches by these settings."""
+    """Steps `first` … `end`-1 of a run and the settings of their batches."""
 
     first: int
     end: int
     data: DataSettings
-
-
-# May differ between a run and its resumption: they say where and how often, not what is computed.
-# A store may have been moved: what it holds is compared by digest.
-RESUME_OVERRIDES = (
-    "run",
-    "store",
-    "resume",
-    "micro_batch_size",
-    "save_every",
-    "keep_last",
-    "log_every",
-    "eval_every",
-    "eval_sequences",
-    "device",
-)

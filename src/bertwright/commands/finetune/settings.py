@@ -1,0 +1,102 @@
+"""Settings of a fine-tuning run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertwright.seeding import check_seed
+from bertwright.settings import check_minimum
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.regression import Regression
+from bertwright.training.settings import DeviceSettings, OptimizerSettings
+
+# Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
+RESUME_OVERRIDES = ("run", "resume", "eval_every", "save_every", "log_every", "device")
+
+
+def paper_optimizer() -> OptimizerSettings:
+    """Return the settings of section A.3, with Adam's bias correction: without it small data sets often fail."""
+    return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
+
+
+@dataclass(frozen=True)
+class TuningSettings:
+    """Settings that fine-tuning and a grid of fine-tuning runs share."""
+
+    validation_fraction: float = 0.0
+    """Share of the training examples that becomes the dev split if there are no dev files."""
+    limit: int | None = None
+    """Use only this many randomly chosen examples of each split, for a quick trial. Unset: all."""
+    from_scratch: bool = False
+    """Start from random weights, as a baseline: of --model, only the configuration and the tokenizer are used."""
+    dropout: float | None = None
+    """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
+    label_smoothing: float = 0.0
+    """Share of a target's probability that is spread over all labels (paper: none)."""
+    freeze_layers: int | None = None
+    """Freeze the embeddings and this many of the lowest layers; 0: only the embeddings. Unset: nothing."""
+    layerwise_lr_decay: float = 1.0
+    """Factor between a layer's learning rate and that of the layer above it; below 1, lower layers change less
+    (ULMFiT)."""
+
+    def __post_init__(self) -> None:
+        check_minimum(self, 1, "limit")
+        check_minimum(self, 0, "freeze_layers")
+        for name in ("dropout", "label_smoothing", "validation_fraction"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ValueError(f"{name} is a share, from 0 to below 1, not {value}")
+        if not 0 < self.layerwise_lr_decay <= 1:
+            raise ValueError(f"layerwise_lr_decay is a factor, above 0 and at most 1, not {self.layerwise_lr_decay}")
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """Fine-tune a BERT on a task; with --resume, continue an interrupted run."""
+
+    run: Path
+    """Run folder, to be created; with --resume, one that exists."""
+    task: TaskSettings
+    model: str | None = None
+    """Model folder, run folder or hub name to start from. Required unless --resume finds it in the run's settings."""
+    resume: bool = False
+    """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
+    uninterrupted run."""
+    epochs: float = 3.0
+    """Passes over the training examples (paper, A.3: 2, 3 or 4)."""
+    batch_size: int = 32
+    """Examples per step (paper, A.3: 16 or 32); for question answering, windows."""
+    seed: int = 0
+    """Seed of the new head's weights, the order of the examples, and dropout."""
+    eval_every: int | None = None
+    """Steps between evaluations on dev; unset: once per epoch."""
+    save_every: int | None = None
+    """Steps between checkpoints; unset: at each evaluation."""
+    log_every: int = 10
+    """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
+    tuning: TuningSettings = field(default_factory=TuningSettings)
+    optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_minimum(self, 1, "batch_size", "eval_every", "save_every", "log_every")
+        check_seed(self.seed)
+        if not (self.epochs > 0 and math.isfinite(self.epochs)):
+            raise ValueError(f"epochs must be above 0, not {self.epochs}")
+        if self.tuning.label_smoothing and isinstance(self.task.build_task(), Regression):
+            raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
+
+    def num_steps(self, num_items: int) -> int:
+        """Return the number of optimizer steps for a number of training items."""
+        return max(1, math.ceil(self.epochs * num_items / self.batch_size))
+
+    def eval_steps(self, num_items: int) -> Container[int]:
+        """Return the steps before the last one that an evaluation follows: by default those that complete an epoch."""
+        steps = self.num_steps(num_items)
+        if self.eval_every:
+            return range(self.eval_every, steps, self.eval_every)
+        epochs = range(1, steps * self.batch_size // num_items + 1)
+        return frozenset(-(-epoch * num_items // self.batch_size) for epoch in epochs)

@@ -1,0 +1,89 @@
+"""Settings of a feature probe: heads trained on a frozen BERT's states."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bertwright.models.feature_head import REPRESENTATIONS, RepresentationName
+from bertwright.seeding import check_seed
+from bertwright.settings import check_minimum
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.settings import DeviceSettings
+
+# Settings that may change on resume: they add heads, or decide where to compute, not what is computed.
+RESUME_OVERRIDES = ("run", "resume", "representations", "features", "seeds", "learning_rates", "device")
+
+
+class ProbeTrial(NamedTuple):
+    """One head to be trained."""
+
+    representation: RepresentationName
+    learning_rate: float
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.representation}, rate {self.learning_rate:g}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """Train heads on a frozen BERT and compare its layers (section 5.3); with --resume, train those that are missing."""
+
+    run: Path
+    """Run folder, to be created; with --resume, one that exists."""
+    task: TaskSettings
+    model: str | None = None
+    """Model folder, run folder or hub name. Required unless --resume finds it in the run's settings."""
+    resume: bool = False
+    """Train the heads that are missing in the run folder. Representations, rates and seeds that are given are added to
+    those in its settings."""
+    representations: tuple[RepresentationName, ...] = tuple(REPRESENTATIONS)
+    """Layers that make up a word's vector (paper, table 7: these six). A sum has learned weights; the embeddings are
+    the input of the first layer."""
+    features: Path | None = None
+    """Folder for the states of all words, computed once; runs with the same model and files may share it. Unset: in the
+    run folder. It takes 2 bytes × words × hidden size × layers."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """One head per seed, which decides its weights, the order of the examples and dropout (paper: 5 restarts)."""
+    learning_rates: tuple[float, ...] = (1e-3,)
+    """Peak rates; of several, the table shows the one that is best on dev."""
+    epochs: int = 10
+    """Passes over the training examples; the one that is best on dev counts."""
+    batch_size: int = 32
+    """Examples per step."""
+    lstm_size: int = 768
+    """Output size of the BiLSTM, both directions together (paper: "768-dimensional")."""
+    lstm_layers: int = 2
+    """Layers of the BiLSTM (paper: 2). Only tagging has one: a text has a single vector, the state of [CLS], which a
+    linear layer reads."""
+    dropout: float = 0.3
+    """Dropout before, between and after the layers of the BiLSTM (the paper names no value)."""
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        for name in ("representations", "seeds", "learning_rates"):
+            values = getattr(self, name)
+            if not values or len({*values}) < len(values):
+                raise ValueError(f"{name} = {[*values]}: at least one value is required, and each only once")
+        check_minimum(self, 1, "epochs", "batch_size", "lstm_layers")
+        check_minimum(self, 2, "lstm_size")
+        for seed in self.seeds:
+            check_seed(seed, "one of seeds")
+        if self.lstm_size % 2:
+            raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
+        if not all(rate > 0 and math.isfinite(rate) for rate in self.learning_rates):
+            raise ValueError(f"learning_rates must be above 0, not {[*self.learning_rates]}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is a share, from 0 to below 1, not {self.dropout}")
+
+    def extend(self, saved: ProbeSettings) -> ProbeSettings:
+        """Return these settings with the heads of saved ones, in their order, before the new heads."""
+        return replace(
+            self,
+            representations=tuple(dict.fromkeys(saved.representations + self.representations)),
+            learning_rates=tuple(dict.fromkeys(saved.learning_rates + self.learning_rates)),
+            seeds=tuple(dict.fromkeys(saved.seeds + self.seeds)),
+        )

@@ -1,0 +1,87 @@
+"""Several processes as one run: the process group, gradients over all ranks, decisions that all ranks share.
+
+Gradients are exchanged by DistributedDataParallel. Sharded weights (FSDP2) belong in `wrap`, `no_sync` and
+`full_state_dict`, and nowhere else: callers see a module that is called, and a state dict that is whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+TIMEOUT = timedelta(days=7)  # ranks wait while rank 0 evaluates; torchrun notices a dead rank
+
+
+@contextmanager
+def process_group(world_size: int, device: torch.device) -> Iterator[None]:
+    """Connect the ranks that torchrun started, until the block ends; do nothing for a single process."""
+    if world_size == 1:
+        yield
+        return
+    # DistributedDataParallel imports this module, and default arguments in it keep the process group of that moment
+    # alive with gloo's threads, which can abort a process at its exit. Imported before, there is no group yet.
+    importlib.import_module("torch.distributed.nn.functional")
+    on_gpu = device.type == "cuda"
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT, device_id=device if on_gpu else None)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def world_size() -> int:
+    """Return the number of ranks that compute together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def wrap(module: nn.Module, find_unused_parameters: bool = False) -> nn.Module:
+    """Return a module whose backward pass averages gradients over all ranks; a single process gets the module itself.
+
+    `find_unused_parameters`: a step may use only some of the parameters, which costs the ranks a search.
+    """
+    if world_size() == 1:
+        return module
+    return DistributedDataParallel(module, find_unused_parameters=find_unused_parameters)
+
+
+def no_sync(module: object) -> AbstractContextManager[None]:
+    """Keep gradients on their rank within the block: they are exchanged once per step, with the last micro-batch."""
+    return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+
+
+def full_state_dict(module: nn.Module) -> dict[str, Tensor]:
+    """Return all weights by name, whole on each rank."""
+    return dict(module.state_dict())
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Sum a tensor over all ranks, in place; return it."""
+    if world_size() > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Return whether the flag is set on at least one rank: all ranks must stop at the same step."""
+    if world_size() == 1:
+        return flag
+    return bool(sum_over_ranks(torch.tensor(float(flag), device=device)) > 0)
+
+
+def raise_on_all_ranks(error: Exception | None, subject: Any, device: torch.device) -> None:
+    """Raise rank 0's error there, and a ValueError that names the subject on all others; `error` is None elsewhere."""
+    if world_size() > 1:
+        failed = torch.tensor([error is not None], device=device)
+        dist.broadcast(failed, src=0)
+        if failed and dist.get_rank() > 0:
+            raise ValueError(f"{subject}: rejected by rank 0; see its message")
+    if error is not None:
+        raise error

@@ -1,0 +1,67 @@
+"""Speed and memory of this machine: the peak of its matrix products, and the micro-batches that fit its memory."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from bertwright.kernels.linear_bf16 import is_native_bf16, linear_forward, uses_native_linear
+from bertwright.models.text_encoder import EncoderConfig
+from bertwright.training.context import ExecutionContext
+
+CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # per forward pass: enough to use the whole processor
+ACTIVATIONS_PER_TOKEN = (
+    50  # values that a layer saves for the backward pass, in hidden sizes; twice the measured number
+)
+GPU_SHARE = 0.6  # of a GPU's memory for activations; gradients of weights and fragmentation take more
+
+
+def default_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig) -> int:
+    """Return the tokens of one forward pass in training if the user names no number; equal on equal machines."""
+    if context.device.type != "cuda":
+        return CPU_TOKENS
+    return tokens_that_fit(torch.cuda.get_device_properties(context.device).total_memory, context.dtype, config)
+
+
+def tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig) -> int:
+    """Return the tokens per forward pass that fit a GPU's memory (bytes) beside float32 weights, gradients and moments.
+
+    >>> from bertwright.models.config import BertConfig
+    >>> base = BertConfig.from_size("base", vocab_size=30_522)
+    >>> [tokens_that_fit(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
+    [3296, 13713, 50171]
+    """
+    free = GPU_SHARE * memory - 4 * 4 * config.num_parameters
+    bytes_per_token = ACTIVATIONS_PER_TOKEN * dtype.itemsize * config.hidden_size * config.num_layers
+    return min(max(int(free / bytes_per_token), 512), GPU_TOKENS)
+
+
+def measure_peak_flops(context: ExecutionContext, hidden_size: int, seconds: float = 0.3) -> float:
+    """Measure the sustained speed (FLOP/s) of matrix products with the shape of a feed-forward layer.
+
+    Utilisation is relative to this: a model of this hidden size reaches it if it consists of matrix products only,
+    torch's or the native ones, whichever are faster. The median counts, because some processors are several times as
+    fast for a moment as they can be for long.
+    """
+    on_gpu = context.device.type == "cuda"
+    count, repeats = (32_768, 20) if on_gpu else (4_096, 1)  # a GPU needs more work per launch and per synchronization
+    rows = torch.randn(count, hidden_size, device=context.device).to(context.dtype)
+    weights = torch.randn(4 * hidden_size, hidden_size, device=context.device).to(context.dtype)
+    product = torch.empty(len(rows), len(weights), device=context.device, dtype=context.dtype)
+    multiply: list[Callable[[], object]] = [lambda: torch.mm(rows, weights.T, out=product)]
+    if is_native_bf16(rows) and uses_native_linear(weights):
+        multiply.append(lambda: linear_forward(rows, weights, None))
+    times: list[list[float]] = [[] for _ in multiply]
+    until = time.perf_counter() + seconds
+    while len(times[0]) < 3 or time.perf_counter() < until:
+        for run, measured in zip(multiply, times, strict=True):
+            started = time.perf_counter()
+            for _ in range(repeats):
+                run()
+            if on_gpu:
+                torch.cuda.synchronize(context.device)
+            measured.append(time.perf_counter() - started)
+    return repeats * 2 * rows.numel() * len(weights) / min(map(statistics.median, times))

@@ -1,0 +1,119 @@
+"""The engine on a toy model: it needs batches, a loss and an evaluation, and resumes to the bit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from bertwright.seeding import make_rng
+from bertwright.training import checkpoint
+from bertwright.training.context import ExecutionContext
+from bertwright.training.fit import FitSettings, Training, fit
+from bertwright.training.loop import LossOutput
+from bertwright.training.metrics_log import read_metrics
+from bertwright.training.optimizer import AdamW, OptimizerSettings
+
+CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
+
+
+def train_toy(run: Path, kill_at: int = 0) -> str:
+    """Train a network to add numbers, from the newest checkpoint; returns what is printed."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    settings = OptimizerSettings(learning_rate=0.01, schedule="cosine")
+    optimizer = AdamW(dict(model.named_parameters()), settings)
+    checkpoint.restore(run / "checkpoints", model, optimizer)
+
+    def batches(first_step: int) -> Iterator[list[Tensor]]:
+        for step in range(first_step, 60):
+            yield [torch.from_numpy(make_rng(1, step).normal(size=(16, 4))).float()]
+
+    def loss(batch: Tensor) -> LossOutput:
+        if kill_at and optimizer.steps == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        error = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+        return LossOutput(error, {"loss": error})
+
+    def evaluate() -> dict[str, float]:
+        return {"score": -float(loss(next(batches(0))[0]).loss)}
+
+    run.mkdir(exist_ok=True)
+    console = Console(file=StringIO())
+    fit(
+        FitSettings(run, 60, eval_steps=range(10, 60, 10), save_steps=range(0, 60, 7), metric="score"),
+        Training(model, optimizer, settings.make_schedule(60), batches, loss, evaluate),
+        CPU,
+        console,
+    )
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def read_weights(run: Path) -> list[bytes]:
+    return [(path / checkpoint.WEIGHTS).read_bytes() for path in sorted(run.glob("*/step-*"))]
+
+
+def test_toy_model_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    train_toy(tmp_path / "unbroken")
+    for kill_at in (5, 12, 21, 59):
+        process = multiprocessing.get_context("fork").Process(target=train_toy, args=(tmp_path / "killed", kill_at))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    assert "Resuming after step 56" in train_toy(tmp_path / "killed")
+    assert read_metrics(tmp_path / "killed") == read_metrics(tmp_path / "unbroken")
+    assert read_weights(tmp_path / "killed") == read_weights(tmp_path / "unbroken")
+    scores = {record["step"]: record["score"] for record in read_metrics(tmp_path / "killed") if "score" in record}
+    assert list(scores) == [10, 20, 30, 40, 50, 60]
+    (best,) = checkpoint.list_checkpoints(tmp_path / "killed" / "best")
+    assert scores[checkpoint.step_of(best)] == max(scores.values()) > -0.5
+
+
+def test_checkpoint_left_by_a_kill_between_saving_and_deleting_is_deleted_on_resume(tmp_path: Path) -> None:
+    train_toy(tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    shutil.copytree(folder / "step-00000060", folder / "step-00000056")
+    train_toy(tmp_path / "run")
+    assert [path.name for path in folder.iterdir()] == ["step-00000060"]
+
+
+def test_altered_metrics_are_rejected_on_resume_and_deleted_ones_are_not(tmp_path: Path) -> None:
+    train_toy(tmp_path / "run")
+    log = tmp_path / "run" / "metrics.jsonl"
+    lines = log.read_text().splitlines()
+    record = json.loads(lines[2])
+    log.write_text("\n".join([*lines[:2], json.dumps(record | {"loss": 0.5}), *lines[3:], ""]))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"metrics\.jsonl: altered .*step 60.*delete the file"):
+            train_toy(tmp_path / "run")
+    log.unlink()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl lacks the scores of the best checkpoint"):
+        train_toy(tmp_path / "run")
+
+
+def test_resume_in_another_environment_prints_the_difference(tmp_path: Path) -> None:
+    train_toy(tmp_path / "run")
+    state = tmp_path / "run" / "checkpoints" / "step-00000060" / "state.json"
+    saved = json.loads(state.read_text())
+    assert "environment" not in train_toy(tmp_path / "run")
+    saved["environment"]["threads"] = "77"
+    state.write_text(json.dumps(saved))
+    assert "threads 77 → " in " ".join(train_toy(tmp_path / "run").split())
+
+
+def test_window_ends_at_each_log_step_and_checkpoint(tmp_path: Path) -> None:
+    train_toy(tmp_path / "run")
+    steps = [record["step"] for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]
+    assert steps == sorted({*range(10, 61, 10), *range(7, 60, 7)})
+    assert all(one < other for one, other in itertools.pairwise(steps))
