@@ -127,7 +127,7 @@ def tagger(bert: str) -> BertTagger:
 
 
 @pytest.fixture
-def with_labels_of(request: pytest.FixtureRequest) -> Any:
+def fitted(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
@@ -583,7 +583,7 @@ def test_numbers_and_truth_values_of_any_make_are_taken(bert: str) -> None:
         ([1 + 2j, 3.0], r"y\[0\] is .*1\+2j.* a number is expected"),
         ([np.complex64(1), 2**70], r"y\[0\] is .* \(complex64\): a number is expected"),
         ([2.0, 2.0], "y is 2 throughout: two different numbers are the least"),
-        ([1.0, 1e300], r"^X\[1\]: a finite number expected"),
+        ([1.0, 1e300], r"^X\[1\]: expected a finite number"),
         ([1.0], "inconsistent numbers of samples"),
     ],
 )
@@ -603,7 +603,7 @@ def test_a_regressor_refuses(bert: str, y: Any, message: str) -> None:
         ([["film"], ["is", "dull"]], [["O"], ["O"]], r"^X\[1\]: 2 words, but 1 tags"),
         ([["film"], ["is"]], [["O"]], "inconsistent numbers of samples"),
         ([["film"], ["is"]], [["O"], ["O"]], "all words have the tag 'O'"),
-        ([["film"], ["is", "dull"]], [["B-X"], ["O", "Y"]], r"^X\[1\]: tag 'Y' of 'dull': expected a tag of iob2 O"),
+        ([["film"], ["is", "dull"]], [["B-X"], ["O", "Y"]], r"^X\[1\]: tag 'Y' of 'dull': expected a tag of iob2: O"),
     ],
 )
 def test_a_tagger_refuses(bert: str, X: Any, y: Any, message: str) -> None:
