@@ -668,3 +668,70 @@ def test_bad_settings(make_tuning: Make, tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             make_tuning(tmp_path / "run", **changes)
+
+
+# Baselines and trials
+
+
+def test_dropout_defaults_to_the_models_own_and_is_printed(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
+    model = shutil.copytree(tiny_bert, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.0}))
+    for dropout, expected in ((None, 0.0), (0.25, 0.25)):
+        with opened(make_tuning(tmp_path / "run", model=str(model), dropout=dropout)) as (run, printed):
+            run.print_summary()
+            assert run.state.model.config.hidden_dropout == expected
+            (line,) = [line for line in printed.getvalue().splitlines() if line.strip().startswith("dropout")]
+            assert line.split()[1] == f"{expected:g}"
+            assert ("the model's own" in line) == (dropout is None)
+
+
+def test_run_from_scratch_uses_configuration_and_tokenizer_only(
+    tmp_path: Path, make_tuning: Make, tiny_bert: Path
+) -> None:
+    pretrained = start_task_model(tiny_bert, HeadSpec("sequence", 2), seed=0).model.state_dict()
+    weights = []
+    for seed in (3, 3, 4):
+        with opened(make_tuning(tmp_path / "run", from_scratch=True, dropout=0.0, seed=seed)) as (run, printed):
+            run.print_summary()
+            assert f"random weights, configuration of {tiny_bert}" in printed.getvalue()
+            weights.append(run.state.model.state_dict())
+            assert run.state.model.config.hidden_dropout == 0.0
+    name = "encoder.layers.0.qkv.weight"
+    assert pretrained.keys() == weights[0].keys()
+    assert torch.equal(weights[0][name], weights[1][name])
+    assert not torch.equal(weights[0][name], weights[2][name])
+    assert not torch.equal(weights[0][name], pretrained[name])
+
+
+def test_limit_uses_the_same_few_examples_of_each_split(tmp_path: Path, make_tuning: Make) -> None:
+    chosen = []
+    for seed in (0, 1):
+        with opened(make_tuning(tmp_path / "run", limit=70, seed=seed)) as (run, _):
+            splits = [run.state.train, run.state.dev, run.state.test]
+            assert [len(split.examples) for split in splits if split] == [70, 70, 60]
+            chosen.append([example.location for split in splits if split for example in split.examples])
+    assert chosen[0] == chosen[1]
+    assert chosen[0][:70] != [f"train.tsv, line {number}" for number in range(2, 72)]
+    with pytest.raises(ValueError, match="limit is 0; it must be at least 1"):
+        make_tuning(tmp_path / "run", limit=0)
+
+
+def test_predictions_of_a_single_class_are_reported(tmp_path: Path, make_tuning: Make) -> None:
+    blind = OptimizerSettings(learning_rate=1e-9)
+    settings = make_tuning(tmp_path / "run", epochs=0.1, optimizer=blind)
+    printed = " ".join(run_finetune(settings).split())
+    assert re.search(r"! dev: all predictions are '(good|bad)'", printed)
+    learned = run_finetune(make_tuning(tmp_path / "learned"))
+    assert "all predictions are" not in learned[learned.index("dev after step 80") :]
+
+
+@pytest.mark.parametrize("line", ['{"kind": "dev", "step": "0"}', '{"kind": ["dev"], "step": 1}', '{"kind": "dev"}'])
+def test_metrics_of_other_content_are_named_by_line(tmp_path: Path, make_tuning: Make, line: str) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    run_finetune(settings)
+    shutil.rmtree(settings.run / "model")
+    log = settings.run / "metrics.jsonl"
+    log.write_text(f"{line}\n{log.read_text()}")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1: not a record"):
+        finetune(replace(settings, resume=True))

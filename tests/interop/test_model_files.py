@@ -12,7 +12,7 @@ from bertwright.interop.model_files import is_run, model_folder
 from bertwright.training import checkpoint
 
 
-def test_a_run_stands_for_its_newest_checkpoint_and_then_for_its_model(tmp_path):
+def test_a_run_stands_for_its_best_checkpoint_and_then_for_its_model(tmp_path):
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     assert not is_run(run)
@@ -24,9 +24,13 @@ def test_a_run_stands_for_its_newest_checkpoint_and_then_for_its_model(tmp_path)
     write = partial(write_text, text="")
     for step in (9, 10):
         checkpoint.save(
-            run / "checkpoints", step, lambda folder: write(folder / "config.json"), {"m": torch.zeros(1)}, keep=2
+            run / "checkpoints", step, lambda folder: write(folder / "config.json"), {"m": torch.zeros(1)}, keep_last=2
         )
-    assert model_folder(str(run)) == run / "checkpoints/step-00000010"
+    with pytest.warns(UserWarning, match=r"run: .* not finished; its newest checkpoint .*step-00000010"):
+        assert model_folder(str(run)) == run / "checkpoints/step-00000010"
+    checkpoint.save(run / "best", 9, lambda folder: write(folder / "config.json"), {}, keep_last=1)
+    with pytest.warns(UserWarning, match=r"run: .* not finished; its best checkpoint .*step-00000009"):
+        assert model_folder(run) == run / "best/step-00000009"
     (run / "model").mkdir()
     assert model_folder(run) == run / "model"
 

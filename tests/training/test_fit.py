@@ -47,7 +47,7 @@ def train_toy(run: Path, kill_at: int = 0) -> str:
         return LossOutput(error, {"loss": error})
 
     def evaluate() -> dict[str, float]:
-        return {"score": -float(loss(next(batches(0))[0]).loss)}
+        return {"score": -loss(next(batches(0))[0]).loss.item()}
 
     run.mkdir(exist_ok=True)
     console = Console(file=StringIO())

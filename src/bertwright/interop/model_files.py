@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,8 +39,8 @@ def is_run(folder: Path) -> bool:
 def model_folder(name: str | Path) -> Path:
     """The folder of a model, by what a user may call it.
 
-    A model folder is itself. A run stands for its finished model, or for its newest checkpoint; a grid for the model
-    that it chose. `org/name` and `hf://org/name`, with `@revision` if need be, are downloaded into the Hugging Face
+    A model folder is itself. A run stands for its finished model; an unfinished one, with a warning, for its best
+    checkpoint on dev or, without one, its newest. A grid stands for the model that it chose. `org/name` and `hf://org/name`, with `@revision` if need be, are downloaded into the Hugging Face
     cache, or found there. Raises ValueError for a run that has no checkpoint yet, and where neither folder nor hub has
     the name.
     """
@@ -54,12 +55,16 @@ def model_folder(name: str | Path) -> Path:
 
 
 def _of_run(run: Path) -> Path:
+    """Return the best checkpoint of an unfinished run, or the newest if none was evaluated as best, with a warning."""
     from bertwright.training import checkpoint
 
-    newest = checkpoint.latest(run / "checkpoints")
-    if newest is None:
+    best = checkpoint.latest(run / "best")
+    found = best or checkpoint.latest(run / "checkpoints")
+    if found is None:
         raise ValueError(f"{run}: a run without a checkpoint yet")
-    return newest
+    which = "best" if best else "newest"
+    warnings.warn(f"{run}: this run is not finished; its {which} checkpoint is used, {found.name}", stacklevel=3)
+    return found
 
 
 def _downloaded(name: str) -> Path:
