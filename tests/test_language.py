@@ -41,6 +41,7 @@ src/bertwright/models/*
 src/bertwright/pretraining/data.py
 src/bertwright/tokenstore/*
 src/bertwright/training/*
+src/bertwright/vocabulary/wordpiece.cpp
 tests/**/*
 """.split()
 CONVERTED = """
