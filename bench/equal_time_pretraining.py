@@ -114,7 +114,7 @@ def ours(work: Path, threads: int, steps: int, start: str) -> None:
         *["--eval-every", str(steps), "--save-every", "500", "--bias-correction"],
     ]
     if start == "peers":
-        command += ["--initializer-range", "0.02", "--init-scheme", "random"]
+        command += ["--initializer-range", "0.02", "--init-scheme", "normal"]
     subprocess.run(command, check=True)
 
 

@@ -1,6 +1,6 @@
 """Held-out loss of small models after equal steps, by scheme and σ of the initialisation.
 
-    python bench/init_ablation.py STORE WORK [--size tiny] [--kinds random neighbours] [--ranges 0.02 0.05 0.09]
+    python bench/init_ablation.py STORE WORK [--size tiny] [--schemes normal mimetic] [--ranges 0.02 0.05 0.09]
                                       [--steps 2000] [--rates 1e-3] [--dropouts 0] [--lengths 32] [--objective mlm+nsp]
                                       [--seeds 1] [--threads 1] [--dtype float32]
 
@@ -36,7 +36,7 @@ SHOWN = {"mlm_loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
 class Start(NamedTuple):
     """Settings in which the runs differ."""
 
-    kind: str
+    scheme: str
     sigma: float
     rate: float
     dropout: float
@@ -50,7 +50,7 @@ def scores(chosen: argparse.Namespace, start: Start, seed: int) -> dict[str, flo
     if not (run / "model").exists():
         recipe = from_table(PretrainSettings, read_toml(RECIPE) | {"run": str(run)}, str(RECIPE))
         dropouts = {"hidden_dropout": start.dropout, "attention_dropout": start.dropout}
-        first = {"init_scheme": start.kind, "initializer_range": start.sigma}
+        first = {"init_scheme": start.scheme, "initializer_range": start.sigma}
         batches = {"max_length": start.length, "batch_size": STEP_TOKENS // start.length}
         settings = replace(
             recipe,
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--size", choices=tuple(SIZES), default="tiny")
-    parser.add_argument("--kinds", nargs="+", choices=("random", "neighbours"), default=["random", "neighbours"])
+    parser.add_argument("--schemes", nargs="+", choices=("normal", "mimetic"), default=["normal", "mimetic"])
     parser.add_argument("--ranges", type=float, nargs="+", default=[0.02, 0.05, 0.09])
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3])
     parser.add_argument("--dropouts", type=float, nargs="+", default=[0.0])
@@ -89,7 +89,7 @@ def main() -> None:
     )
     print("| initialisation | σ | rate | dropout | length | loss | accuracy, % | next sentence, % |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for given in product(chosen.kinds, chosen.ranges, chosen.rates, chosen.dropouts, chosen.lengths):
+    for given in product(chosen.schemes, chosen.ranges, chosen.rates, chosen.dropouts, chosen.lengths):
         start = Start(*given)
         found = [scores(chosen, start, seed) for seed in range(chosen.seeds)]
         cells = [value if isinstance(value, str) else f"{value:g}" for value in start]

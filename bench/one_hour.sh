@@ -8,7 +8,7 @@ DATA=$1 WORK=$2 THREADS=${3:-1} RECIPE=${4:-short}
 case $RECIPE in
 long)
     size=30000
-    recipe=(--learning-rate 1e-3 --initializer-range 0.02 --init-scheme random --steps 3800
+    recipe=(--learning-rate 1e-3 --initializer-range 0.02 --init-scheme normal --steps 3800
         --eval-every 380 --save-every 500)
     ;;
 short)
