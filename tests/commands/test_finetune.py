@@ -457,12 +457,10 @@ def test_a_token_without_a_vector_is_told_of_before_training(
     config = tmp_path / "bert" / "tokenizer_config.json"
     config.write_text(json.dumps(read_json(config) | {"additional_special_tokens": ["[E1]"]}))
     settings = make_tuning(tmp_path / "run", model=str(tmp_path / "bert"))
-    with pytest.raises(
-        ValueError, match=r"bert: the tokenizer has \d+ tokens, the model vectors of \d+; .*resize_token"
-    ):
+    with pytest.raises(ValueError, match=r"bert: .*tokenizer of at most \d+ tokens.*got \d+.*resize_token"):
         finetune(settings)
     assert not settings.run.exists()
-    with pytest.raises(ValueError, match="bert: the tokenizer has"):
+    with pytest.raises(ValueError, match=r"bert: .*tokenizer"):
         bertwright.load(tmp_path / "bert")
 
 

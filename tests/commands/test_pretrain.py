@@ -215,7 +215,7 @@ def test_what_is_unset_is_the_papers() -> None:
     assert ModelSettings().config(30_000, causal=False) == BertConfig.from_size("base", 30_000)
     wide = ModelSettings("tiny", hidden_size=64, max_positions=32, hidden_dropout=0.2, activation="gelu_tanh")
     assert wide.config(30_000, causal=True) == BertConfig.from_size(
-        "tiny", 30_000, causal=True, hidden_size=64, intermediate_size=256, max_positions=32, hidden_dropout=0.2,
+        "tiny", 30_000, is_causal=True, hidden_size=64, intermediate_size=256, max_positions=32, hidden_dropout=0.2,
         activation="gelu_tanh", initializer_range=0.02 * 12**0.5,
     )  # fmt: skip
 
@@ -568,7 +568,7 @@ def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: M
         ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be at least 1"),
         ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size is 0"),
         ({"long": LongPhase(0.5, 512)}, "max_length = 512: the model has 64 positions"),
-        ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "not a multiple of num_heads"),
+        ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "multiple of num_heads"),
     ],
 )
 def test_impossible_settings(tmp_path: Path, make_settings: Make, changes: dict[str, object], message: str) -> None:
