@@ -376,8 +376,8 @@ def test_answers_that_stand_elsewhere_are_moved_or_named(at: Path) -> None:
     (at / "odd.json").write_text(squad(*(("the bear sees the wolf", *answer) for answer in answers)))
     shown = " ".join(well(f"{ANSWER} odd.json").split())
     assert "1 questions whose answer is not at the given start, but occurs once elsewhere" in shown
-    assert "moved there (odd.json, article 1 (Animals), question q0)" in shown
-    assert "2 questions whose answer is not where the file says, nor once elsewhere: not learned from" in shown
+    assert "(odd.json, article 1 (Animals), question q0)" in shown
+    assert "2 questions whose answer is not at the given start, nor once elsewhere: not trained on" in shown
     assert "(odd.json, article 1 (Animals), question q1; odd.json, article 1 (Animals), question q2)" in shown
 
 

@@ -573,9 +573,10 @@ def test_answers_without_a_place_are_all_in_the_report(tmp_path: Path, make_tuni
     task = TaskSettings("question-answering", train=(train,), dev=(train,), overrides=TaskOptions(max_query_length=4))
     printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=1.0))
     told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
-    assert "1 questions whose answer is not at the given start, but occurs once elsewhere: moved there (" in told
-    assert "7 questions whose answer is not where the file says" in told
-    assert "not trained on; report.json lists all (" in told
+    assert "1 questions whose answer is not at the given start, but occurs once elsewhere" in told
+    assert "7 questions whose answer is not at the given start" in told
+    assert "not trained on" in told
+    assert "report.json" in told
     assert "and 2 more)" in told
     assert read_json(tmp_path / "run" / "report.json")["answers"] == {
         "moved": [f"{train}, line 1"],
