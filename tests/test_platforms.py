@@ -59,8 +59,8 @@ def test_a_training_works_without_what_linux_alone_has(system: str, tmp_path: Pa
 
 def test_a_folder_is_locked_by_windows_means(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from bertwright.files import folder_lock\n"
-        "with folder_lock(Path(sys.argv[1])):\n"
+        "from pathlib import Path; from bertwright.files import lock_folder\n"
+        "with lock_folder(Path(sys.argv[1])):\n"
         "    if sys.argv[3] == 'first':\n"
         "        sys.exit(subprocess.call([sys.executable, '-c', sys.orig_argv[2], *sys.argv[1:3], 'second']))\n"
     )

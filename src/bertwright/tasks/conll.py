@@ -166,9 +166,8 @@ def to_conll(words: Sequence[str], tags: Sequence[str], location: str = "words")
 
     Raises ValueError with the location for a sentence without words, or a word that would be read differently.
 
-    >>> print(to_conll(["Paris", "."], ["B-LOC", "O"]).strip())
-    Paris	B-LOC
-    .	O
+    >>> to_conll(["Paris", "."], ["B-LOC", "O"]).split()
+    ['Paris', 'B-LOC', '.', 'O']
     """
     if not words:
         raise ValueError(f"{location}: a column file has no sentences without words; write .jsonl")
