@@ -24,8 +24,8 @@ from bertwright.interop.huggingface import load_config, save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.context import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine
 

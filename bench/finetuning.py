@@ -79,7 +79,7 @@ def contenders(bfloat16: bool, compiled: bool) -> dict[str, tuple[list[str], dic
 
 
 def block_examples(lengths: Ints, number: int, steps: int) -> Ints:
-    """Choose the examples of a block, steps × BATCH: evenly spaced batches of 1,600 random examples sorted by length."""
+    """Choose a block's examples, steps × BATCH: evenly spaced batches of 1,600 random examples sorted by length."""
     drawn = np.random.default_rng(number)
     among = drawn.permutation(len(lengths))[: BATCH * GROUPED]
     batches = len(among) // BATCH

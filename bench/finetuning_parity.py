@@ -2,9 +2,9 @@
 
     python bench/finetuning_parity.py DATA [--task conll2003_context] [--steps 20] [--dtype float32] [--threads 2]
 
-What `finetuning_scores.py` cannot tell apart from chance shows here: with nothing left to chance, `transformers` and bertwright
-must have the same loss at every step, and end with the same weights. Ours is `bertwright finetune` as it is; the
-peer's side takes the sequences and their order from ours, and its model, optimizer, loss and clipping are its own.
+What `finetuning_scores.py` cannot tell apart from chance shows here: with nothing left to chance, `transformers` and
+bertwright must have the same loss at every step, and end with the same weights. Ours is `bertwright finetune` as it is;
+the peer's side takes the sequences and their order from ours, and its model, optimizer, loss and clipping are its own.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 Each run of one task, system and seed appends one line of JSON to FILE; runs that FILE already contains are skipped. The
 recipe is that of section A.3 for both: batch 32, linear warm-up over a tenth of the steps and decay, AdamW with decay
 0.01 and bias correction, clipping at 1.0, dropout 0.1, the best epoch on dev, both in the same number type (--dtype;
-the peer's bfloat16 is its autocast). The peer's side is `transformers_baseline.py`, padded to each batch's longest sequence. The
-weights are all-MiniLM-L6-v2 unless --model names others.
+the peer's bfloat16 is its autocast). The peer's side is `transformers_baseline.py`, padded to each batch's longest
+sequence. The weights are all-MiniLM-L6-v2 unless --model names others.
 
 --table shows the runs that the other options name. squad learns from 20,000 questions chosen at random;
 conll2003_context fills each window of 128 tokens with the sentences around. --examples and --dev-examples cut every
@@ -35,7 +35,7 @@ from bertwright.files import read_json
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.tasks.presets import TaskOptions, TaskSettings
-from bertwright.training.context import DeviceSettings
+from bertwright.training.settings import DeviceSettings
 from environment import describe_machine, minilm, sample, use_threads
 
 # oneDNN and PyTorch cache machine code and scratch memory for every batch width: 20 GB on SQuAD, where few widths

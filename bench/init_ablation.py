@@ -4,9 +4,9 @@
                                       [--steps 2000] [--rates 1e-3] [--dropouts 0] [--lengths 32] [--objective mlm+nsp]
                                       [--seeds 1] [--threads 1] [--dtype float32]
 
-STORE is a token store (`make demo` leaves one in demo-run/store). All else is src/bertwright/recipes/demo.toml; a step has 1,024
-tokens, whatever the length. Each combination of what is listed is a run. Runs stay in WORK, and one that is finished
-there is not run again.
+STORE is a token store (`make demo` leaves one in demo-run/store). All else is src/bertwright/recipes/demo.toml; a step
+has 1,024 tokens, whatever the length. Each combination of what is listed is a run. Runs stay in WORK, and one that is
+finished there is not run again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.config import SIZES
 from bertwright.settings import from_table, read_toml
-from bertwright.training.context import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
+from bertwright.training.settings import DeviceSettings
 from environment import describe_machine
 
 RECIPE = Path(__file__).parent.parent / "src" / "bertwright" / "recipes" / "demo.toml"

@@ -30,7 +30,7 @@ import bertwright
 from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.context import DeviceSettings
+from bertwright.training.settings import DeviceSettings
 from environment import describe_machine, minilm, sample, use_threads
 
 TRIED = 512  # texts on which batch sizes are tried

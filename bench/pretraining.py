@@ -1,4 +1,4 @@
-"""Speed of a pre-training step (MLM + NSP, 32 sequences of 128 tokens, vocabulary 30,522), side by side with `transformers`.
+"""Speed of a pre-training step (MLM + NSP, 32 × 128 tokens, vocabulary 30,522), side by side with `transformers`.
 
     python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2]
     python bench/pretraining.py --device cuda --sequences 256 --sizes base large   (written, not yet run on a GPU)
@@ -123,9 +123,10 @@ def ours(chosen: argparse.Namespace) -> Step:
     from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
     from bertwright.pretraining.data import PretrainingBatch
-    from bertwright.training.context import DeviceSettings, execution_context
+    from bertwright.training.context import execution_context
     from bertwright.training.loop import train_steps
     from bertwright.training.optimizer import AdamW, OptimizerSettings
+    from bertwright.training.settings import DeviceSettings
 
     number_type: Literal["bfloat16", "float32"] = "bfloat16" if chosen.bfloat16 else "float32"
     settings = DeviceSettings(chosen.device, number_type, chosen.threads)

@@ -2,8 +2,9 @@
 
     python bench/startup.py [--rounds 5]
 
-User and system time of the process and its children, so that other work on the machine does not count; medians. The model is
-all-MiniLM-L6-v2 without a masked-token head for `load`, and a model of its shape with random weights for `fill-mask`.
+User and system time of the process and its children, so that other work on the machine does not count; medians. The
+model is all-MiniLM-L6-v2 without a masked-token head for `load`, and a model of its shape with random weights for
+`fill-mask`.
 """
 
 from __future__ import annotations

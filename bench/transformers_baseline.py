@@ -1,9 +1,9 @@
 """The paper's tasks as a careful user of `transformers` fine-tunes them: its tokenizer, its models, a plain loop.
 
-The other side of `finetuning_scores.py` and `finetuning.py`. From bertwright come only what both sides must have in common (the
-settings of a run, the examples as they are in the files, the rate as a function of the step) and SQuAD's scorer,
-which is proven on published predictions. Everything in between is `transformers`: encoding, alignment of words and
-tokens, windows, padding, loss, reading answers off the logits.
+The other side of `finetuning_scores.py` and `finetuning.py`. From bertwright come only what both sides must have in
+common (the settings of a run, the examples as they are in the files, the rate as a function of the step) and SQuAD's
+scorer, which is proven on published predictions. Everything in between is `transformers`: encoding, alignment of words
+and tokens, windows, padding, loss, reading answers off the logits.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python demo/corpus.py OUT.txt
 
 Documents are the language manual's topics (`pydoc_data.topics`) and the modules of the standard library and of the
-installers bundled with it: their docstrings and comment blocks in the order of the source. Only prose is paragraphs_of_prose (no code,
-doctests, tables, argument lists), a paragraph a line, a blank line between documents, no paragraph twice. The same
-installation gives the same file.
+installers bundled with it: their docstrings and comment blocks in the order of the source. The file has prose only (no
+code, doctests, tables, argument lists): one paragraph per line, a blank line between documents, no paragraph twice. The
+same installation gives the same file.
 """
 
 from __future__ import annotations

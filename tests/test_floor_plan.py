@@ -38,9 +38,11 @@ tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answe
 tasks.presets
 inference.fill_mask inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare
-commands.fill_mask commands.embed commands.convert commands.info.settings commands.info.run commands.pretrain.settings commands.pretrain.setup commands.pretrain.run
+commands.fill_mask commands.embed commands.convert commands.info.settings commands.info.run
+commands.pretrain.settings commands.pretrain.setup commands.pretrain.run
 commands.finetune.settings commands.finetune.setup commands.finetune.run commands.evaluate commands.predict
-commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission commands.probe.settings commands.probe.head_training commands.probe.run
+commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission
+commands.probe.settings commands.probe.head_training commands.probe.run
 estimators
 cli.options cli.main __main__
 """.split()

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from bertwright.pretraining.data import DataSettings
     from bertwright.tasks.presets import TaskOptions, TaskSettings
     from bertwright.tokenstore.build import PrepareSettings
-    from bertwright.training.context import DeviceSettings
     from bertwright.training.optimizer import OptimizerSettings
+    from bertwright.training.settings import DeviceSettings
     from bertwright.vocabulary.trainer import VocabularySettings
 
 __all__ = [
@@ -131,15 +131,15 @@ HOMES = {
         "TaskSettings",
     ),
     "tokenstore.build": ("PrepareSettings",),
-    "training.context": ("DeviceSettings",),
+    "training.settings": ("DeviceSettings",),
     "training.optimizer": ("OptimizerSettings",),
     "vocabulary.trainer": ("VocabularySettings",),
 }
 
 SPIN_COUNT = 2_000  # turns of a loop after which an OpenMP thread that waits for others sleeps
 
-# By default OpenMP's threads spin for milliseconds. As soon as another process is busy, that takes the CPU from the very
-# thread that they wait for (bench/busy_machine.py). The setting counts if it is made before torch loads OpenMP.
+# By default OpenMP's threads spin for milliseconds. As soon as another process is busy, that takes the CPU from the
+# very thread that they wait for (bench/busy_machine.py). The setting counts if it is made before torch loads OpenMP.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(os.environ) and "torch" not in sys.modules:
     os.environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)  # libgomp: torch on Linux
     os.environ["KMP_BLOCKTIME"] = "1"  # libomp: torch on macOS; milliseconds

@@ -37,7 +37,8 @@ from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.task_io import write_task_folder
-from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.context import execution_context
+from bertwright.training.settings import DeviceSettings
 
 SHOWN = 40  # characters of a value in a message
 

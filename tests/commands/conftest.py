@@ -26,8 +26,8 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_io import AnyTask
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.training import checkpoint
-from bertwright.training.context import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 

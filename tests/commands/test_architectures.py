@@ -33,7 +33,7 @@ from bertwright.models.heads import BertForPretraining, EncoderModel
 from bertwright.models.initialization import initialize
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.context import DeviceSettings
+from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)

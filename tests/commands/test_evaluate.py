@@ -28,7 +28,7 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_io import AnyTask
-from bertwright.training.context import DeviceSettings
+from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 CPU = DeviceSettings("cpu", "float32", 1)

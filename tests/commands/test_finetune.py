@@ -39,11 +39,12 @@ from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 from bertwright.tasks.task_io import load_task
 from bertwright.training import checkpoint
-from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.context import execution_context
 from bertwright.training.fit import train_until_stopped
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Make = Callable[..., FinetuneSettings]

@@ -29,10 +29,10 @@ from bertwright.files import read_json, remove_folder
 from bertwright.interop.model_files import model_folder
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.context import DeviceSettings
 from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 from bertwright.training.run_directory import saved_settings
+from bertwright.training.settings import DeviceSettings
 
 Make = Callable[..., GridSettings]
 

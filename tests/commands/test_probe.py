@@ -32,8 +32,8 @@ from bertwright.models.feature_head import REPRESENTATIONS
 from bertwright.models.heads import BertForPretraining
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskOptions, TaskSettings
-from bertwright.training.context import DeviceSettings
 from bertwright.training.run_directory import saved_settings
+from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 ANIMALS, PLACES = "bear deer fish wolf crow".split(), "forest river mountain valley".split()

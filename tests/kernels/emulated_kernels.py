@@ -1,8 +1,8 @@
-"""A pytest plugin that lets the native kernels run on an emulated processor: `pytest -p emulated_kernels tests/kernels`.
+"""A pytest plugin that runs the native kernels on an emulated processor: `pytest -p emulated_kernels tests/kernels`.
 
-It compiles them with Debian's cross-compiler, as for a wheel, starts a process under qemu-user, and sends every call there: the
-buffers, the arguments, and back the buffers. So the tests that hold the kernels to their reference implementation in
-PyTorch hold those of the other processor to it, too.
+It compiles them with Debian's cross-compiler, as for a wheel, starts a process under qemu-user, and sends every call
+there: the buffers, the arguments, and back the buffers. So the tests that hold the kernels to their reference
+implementation in PyTorch hold those of the other processor to it, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The C interface: declarations on both sides are equal, and wrong arguments raise exceptions, also under `python -O`."""
+"""The C interface: both sides declare the same, and wrong arguments raise exceptions, also under `python -O`."""
 
 from __future__ import annotations
 

@@ -424,7 +424,7 @@ def test_where_kernels_are_required_they_load() -> None:
 
 @needs_compiler
 def test_flags_are_those_of_the_level_not_of_the_processor_model(package: Path, tmp_path: Path) -> None:
-    """FINDINGS M5, L6: one level gives the same bits on all its machines, and a shared compiler cache cannot go wrong."""
+    """FINDINGS M5, L6: a level gives the same bits on all machines, and a shared compiler cache cannot go wrong."""
     log, real = tmp_path / "log", next(find_compilers()).command[0]
     logging = pretend_compiler(tmp_path / "logging", f'echo "$@" >> {log}; exec {real} "$@"')
     with pytest.MonkeyPatch.context() as patch:

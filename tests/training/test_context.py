@@ -20,8 +20,9 @@ from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import context
-from bertwright.training.context import DeviceSettings, execution_context, supports_bfloat16
+from bertwright.training.context import execution_context, supports_bfloat16
 from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.settings import DeviceSettings
 from bertwright.training.throughput import (
     CPU_TOKENS,
     GPU_TOKENS,
@@ -65,7 +66,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from bertwright.training import context
-from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.context import execution_context
+from bertwright.training.settings import DeviceSettings
 
 
 def threads() -> list[str]:

@@ -24,7 +24,8 @@ from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presentation import score_tables, truncation_warnings
 from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.task_io import AnyTask
-from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.context import execution_context
+from bertwright.training.settings import DeviceSettings
 
 
 @dataclass(frozen=True)

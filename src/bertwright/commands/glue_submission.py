@@ -30,8 +30,9 @@ from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import TASK_FILE
 from bertwright.tasks.task_io import AnyTask, read_task
-from bertwright.training.context import DeviceSettings, ExecutionContext, execution_context
+from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.loop import DivergedError
+from bertwright.training.settings import DeviceSettings
 
 
 @dataclass(frozen=True)

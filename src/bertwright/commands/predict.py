@@ -44,7 +44,8 @@ from bertwright.tasks.presentation import (
 )
 from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.task_io import AnyTask
-from bertwright.training.context import DeviceSettings, execution_context
+from bertwright.training.context import execution_context
+from bertwright.training.settings import DeviceSettings
 
 STANDARD_OUTPUT = Path(STDIN)
 OWN = {suffix: cls.kind for suffix, cls in NATIVE_SUFFIXES.items()}  # formats for one kind of task only

@@ -50,7 +50,7 @@ HEADER, BLOCKS = "header.json", "blocks.json"
 
 
 class LayerStates(EncoderModel):
-    """An encoder whose output is the states of some of its layers, concatenated; `predict_logits` runs it like a task model."""
+    """An encoder whose output concatenates the states of some layers; `predict_logits` runs it like a task model."""
 
     def __init__(self, encoder: TextEncoder, layers: Sequence[int], pooled: bool = False) -> None:
         """Read K `layers`, ascending; `pooled`: one state per sequence. Raises ValueError for an unknown layer."""

@@ -174,7 +174,7 @@ def meta_model(build: Callable[[Any], M], source: ModelSource) -> M:
 
 
 class _NoInit(TorchFunctionMode):
-    """Skips torch.nn's own initialization of weights: on the meta device it imports torch._refs and sympy, for seconds."""
+    """Skip torch.nn's initialization of weights: on the meta device it imports torch._refs and sympy, for seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

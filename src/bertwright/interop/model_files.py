@@ -40,9 +40,9 @@ def model_folder(name: str | Path) -> Path:
     """The folder of a model, by what a user may call it.
 
     A model folder is itself. A run stands for its finished model; an unfinished one, with a warning, for its best
-    checkpoint on dev or, without one, its newest. A grid stands for the model that it chose. `org/name` and `hf://org/name`, with `@revision` if need be, are downloaded into the Hugging Face
-    cache, or found there. Raises ValueError for a run that has no checkpoint yet, and where neither folder nor hub has
-    the name.
+    checkpoint on dev or, without one, its newest. A grid stands for the model that it chose. `org/name` and
+    `hf://org/name`, with `@revision` if need be, are downloaded into the Hugging Face cache, or found there. Raises
+    ValueError for a run that has no checkpoint yet, and where neither folder nor hub has the name.
     """
     if not str(name):  # Path would take it for the current folder
         raise ValueError("the name of the model is empty; give a folder or a hub name")

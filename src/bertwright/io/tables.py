@@ -107,7 +107,7 @@ def label_text(value: Any, column: str, place: str) -> str:
 
     Whole numbers are whole, for a gap in a column makes 1.0 of them in pandas.
 
-    >>> label_text(1, "label", "a.jsonl, line 1"), label_text(1.0, "label", "b.jsonl, line 1"), label_text(True, "label", "line 2")
+    >>> label_text(1, "label", "line 1"), label_text(1.0, "label", "line 1"), label_text(True, "label", "line 2")
     ('1', '1', 'true')
     """
     if isinstance(value, float) and value.is_integer():

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Level(NamedTuple):
-    """An instruction set that libraries are compiled for; one build per level gives the same bits on all its machines."""
+    """An instruction set to compile libraries for; one build per level gives the same bits on all its machines."""
 
     name: str
     flags: tuple[str, ...]

@@ -67,7 +67,7 @@ class BertConfig:
                 raise ValueError(f"{name} = {getattr(self, name)}: expected at least 1")
         if self.hidden_size % self.num_heads:
             raise ValueError(
-                f"hidden_size = {self.hidden_size}: expected a multiple of num_heads = {self.num_heads}; every head has "
+                f"hidden_size = {self.hidden_size}: expected a multiple of num_heads = {self.num_heads}; heads have "
                 "hidden_size / num_heads dimensions"
             )
         for name in ("hidden_dropout", "attention_dropout"):

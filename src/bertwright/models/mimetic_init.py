@@ -53,7 +53,7 @@ def sinusoids(frequencies: Tensor, positions: int) -> Tensor:
 
 
 def rotate(queries: Tensor, angles: Tensor) -> Tensor:
-    """Rotate weights on sinusoids: at position i + d they give what `queries` give at i, if angles = d · frequencies."""
+    """Rotate weights on sinusoids by angles d · frequencies: the result gives at i + d what `queries` give at i."""
     sine, cosine = queries[..., 0::2], queries[..., 1::2]
     rotated = sine * angles.cos() + cosine * angles.sin(), cosine * angles.cos() - sine * angles.sin()
     return torch.stack(rotated, dim=-1).flatten(-2)

@@ -11,7 +11,7 @@ import torch
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc
 from bertwright.training.distributed import process_group
-from bertwright.training.settings import DeviceSettings as DeviceSettings
+from bertwright.training.settings import DeviceSettings
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from bertwright.console import say
 from bertwright.files import lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.models.heads import EncoderModel
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
-from bertwright.training.context import DeviceSettings, ExecutionContext, execution_context
+from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.distributed import raise_on_all_ranks
+from bertwright.training.settings import DeviceSettings
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"
 DATA = "data.json"  # digests of the data that a run reads, by name

@@ -133,8 +133,8 @@ def _check_diacritics(counts: WordCounts, settings: VocabularySettings) -> None:
     if settings.strip_accents is None and settings.strips_accents and share > MAX_DIACRITIC_SHARE:
         raise ValueError(
             f"{share:.0%} of the text is Korean, Japanese, Indic or Thai; lowercase=True strips accents as well, which "
-            "takes such letters apart (한 becomes three jamo, が becomes か); set strip_accents=False to preserve them, or "
-            "lowercase=False, or strip_accents=True to strip them anyway"
+            "takes such letters apart (한 becomes three jamo, が becomes か); set strip_accents=False to preserve "
+            "them, or lowercase=False, or strip_accents=True to strip them anyway"
         )
 
 

@@ -65,7 +65,7 @@ class WordCounts:
         return Counter(dict(zip(map(chr, distinct.tolist()), totals.tolist(), strict=True)))
 
     def prune(self, max_words: int) -> None:
-        """Drop rare words if there are more than `max_words` distinct ones, up to the frequency that leaves half of them.
+        """Drop rare words, up to the frequency that leaves half of them, if more than `max_words` are distinct.
 
         Half, so that it happens rarely; by frequency alone, so that the order of words does not matter.
         """

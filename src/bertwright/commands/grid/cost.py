@@ -75,7 +75,7 @@ def _open_timed(settings: FinetuneSettings, context: ExecutionContext, console: 
 
 
 def time_steps(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> float:
-    """Return the median seconds per optimizer step of a run; a copy of the model is trained, the state does not change."""
+    """Return the median seconds per optimizer step of a run, measured on a copy of its model."""
     model = copy.deepcopy(state.model)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     copied = replace(state, model=model, optimizer=AdamW(trained, NOOP_OPTIMIZER))

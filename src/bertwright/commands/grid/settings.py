@@ -87,7 +87,7 @@ class GridSettings:
             self.finetune_settings(trial)  # checks its values
 
     def trials(self) -> list[Trial]:
-        """Return all runs, those of a setting in sequence, so that the weights of rejected settings are deleted early."""
+        """Return all runs in order of their settings, so that rejected weights are deleted early."""
         combinations = product(self.learning_rates, self.batch_sizes, self.epochs, range(self.seeds))
         return [Trial(HyperParams(rate, size, epochs), seed) for rate, size, epochs, seed in combinations]
 

@@ -30,7 +30,7 @@ class ProbeTrial(NamedTuple):
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """Train heads on a frozen BERT and compare its layers (section 5.3); with --resume, train those that are missing."""
+    """Train heads on a frozen BERT to compare its layers (section 5.3); with --resume, train the missing ones."""
 
     run: Path
     """Run folder, to be created; with --resume, one that exists."""
