@@ -20,14 +20,14 @@ from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import read_examples
 from bertwright.commands.pretrain.settings import ModelSettings
 from bertwright.files import read_json
-from bertwright.interop.huggingface import load_config, save_model
+from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from environment import describe_machine
+from environment import describe_machine, load_bert_config
 
 OPTIMIZER = OptimizerSettings(learning_rate=5e-4, warmup_ratio=0.1, bias_correction=True)
 
@@ -45,7 +45,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         for seed in range(chosen.seeds):
             untrained = Path(work, f"untrained-{seed}")
-            save_model(untrained, ModelSettings().new_model(load_config(pretrained), seed), Tokenizer.load(pretrained))
+            save_model(
+                untrained, ModelSettings().new_model(load_bert_config(pretrained), seed), Tokenizer.load(pretrained)
+            )
             for name, model in (("untrained", untrained), ("pre-trained", pretrained)):
                 settings = FinetuneSettings(
                     run=Path(work, f"{name}-{seed}-run"),

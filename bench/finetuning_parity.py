@@ -21,7 +21,7 @@ import transformers
 from safetensors.torch import load_file
 
 from bertwright.batching.batch import offsets_from_lengths
-from bertwright.commands.finetune.settings import FinetuneSettings
+from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
 from bertwright.commands.finetune.setup import read_examples
 from bertwright.interop.huggingface import start_task_model
 from bertwright.tasks.collation import collate, step_items
@@ -76,7 +76,7 @@ def main() -> None:
         settings = settings_of(run, WORKS[chosen.task], chosen.data, Path(folder), chosen.threads)
         read = read_examples(settings.task.build_task(), settings.task, "train")
         epochs = (chosen.steps - 0.5) * settings.batch_size / len(read)
-        settings = replace(settings, dropout=0.0, epochs=epochs, log_every=1)
+        settings = replace(settings, tuning=TuningSettings(dropout=0.0), epochs=epochs, log_every=1)
         ours(settings)
         own = [record["loss"] for record in read_metrics(settings.run) if record["kind"] == "train"]
         others, weights = theirs(settings, Path(folder) / "first")

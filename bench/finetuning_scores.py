@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple
 from rich.console import Console
 
 from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.settings import FinetuneSettings, paper_optimizer
+from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.files import read_json
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -68,8 +68,8 @@ class Work:
     """Dev score of MiniLM-L6-H384 (Wang et al. 2020), the weights that all-MiniLM-L6-v2 was made from."""
 
 
-_CONLL = {"folder": "conll2003", "train": "train.txt", "dev": "valid.txt", "test": "test.txt", "preset": "conll2003"}
-_QA = {"folder": "squad", "shown": ("exact_match", "f1")}
+_CONLL = Work("conll2003", "train.txt", "valid.txt", "test.txt", preset="conll2003", shown=("f1", "accuracy"))
+_SQUAD = Work("squad", "train-v1.1.json", "dev-v1.1.json", examples=20_000, shown=("exact_match", "f1"))
 
 WORKS = {
     "mrpc": Work("glue/MRPC", test="test.tsv", shown=("f1", "accuracy"), published="F1 88.9"),
@@ -78,16 +78,17 @@ WORKS = {
     "stsb": Work("glue/STS-B", test="test.tsv", shown=("spearman", "pearson")),
     "sst2": Work("glue/SST-2", published="91.5"),
     "codah": Work("codah", test="test.tsv"),
-    "conll2003": Work(**_CONLL, changes=TaskOptions(context=False), shown=("f1", "accuracy")),
-    "conll2003_context": Work(**_CONLL, changes=TaskOptions(context=True, max_length=128), shown=("f1", "accuracy")),
-    "squad": Work(**_QA, train="train-v1.1.json", dev="dev-v1.1.json", examples=20_000),
-    "squad_v2": Work(**_QA, train="dev-v2.0-split-train.json", dev="dev-v2.0-split-dev.json"),
+    "conll2003": replace(_CONLL, changes=TaskOptions(context=False)),
+    "conll2003_context": replace(_CONLL, changes=TaskOptions(context=True, max_length=128)),
+    "squad": _SQUAD,
+    "squad_v2": replace(_SQUAD, train="dev-v2.0-split-train.json", dev="dev-v2.0-split-dev.json", examples=None),
 }
 
 
 def ours(settings: FinetuneSettings) -> Scores:
     finetune(settings, Console(quiet=True))
-    return read_json(settings.run / "report.json")["scores"]
+    found: Scores = read_json(settings.run / "report.json")["scores"]
+    return found
 
 
 def transformers(settings: FinetuneSettings) -> Scores:
@@ -134,9 +135,9 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
     }
     return FinetuneSettings(
         run=work / "run",
-        task=TaskSettings(about.preset or run.task, overrides=about.changes, **files),
+        task=TaskSettings(about.preset or run.task, None, overrides=about.changes, **files),
         model=str(minilm()) if run.model == MINILM else run.model,
-        validation_fraction=about.validation_fraction,
+        tuning=TuningSettings(validation_fraction=about.validation_fraction, dropout=0.1),
         epochs=run.epochs,
         seed=run.seed,
         optimizer=replace(paper_optimizer(), learning_rate=run.rate),

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -97,8 +96,9 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
     tokens, vector = (TOKENS, hidden), (hidden,)
     labels = torch.randint(0, VOCABULARY, (MASKED,))
     starts = torch.arange(0, TOKENS + 1, LENGTH, dtype=torch.int32)
-    ids = torch.randint(0, VOCABULARY, (TOKENS,)), torch.arange(TOKENS) % LENGTH, torch.randint(0, 2, (TOKENS,))
-    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    sequences = [np.random.default_rng(0).integers(0, VOCABULARY, LENGTH) for _ in range(TOKENS // LENGTH)]
+    batch = pack(sequences)
+    ids = batch.input_ids, batch.position_ids, batch.token_type_ids
     tables = (VOCABULARY, hidden), (512, hidden), (2, hidden)
     numbers = AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01)
     flat = [torch.rand(VOCABULARY * hidden) for _ in range(4)]
@@ -111,8 +111,8 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
         return F.dropout(F.layer_norm(summed, vector, g, b, EPS), 0.1)
 
     def plain_attention(qkv: Tensor) -> Tensor:
-        views = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(*views, dropout_p=0.1)
+        q, k, v = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
 
     def add_norm(x: Tensor, b: Tensor, r: Tensor, g: Tensor, c: Tensor) -> Tensor:
         return fused_ops.add_dropout_norm(x, b, r, LayerNormParams(g, c, EPS), DROPOUT, 1)
@@ -153,7 +153,7 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
         ),
         (
             "AdamW",
-            min_time(lambda: fused_ops.adamw_(*([tensor] for tensor in flat), numbers)),
+            min_time(lambda: fused_ops.adamw_(flat[:1], flat[1:2], flat[2:3], flat[3:], numbers)),
             min_time(optimizer.step),
         ),
         ("norm of a gradient", min_time(lambda: fused_ops.gradient_norm(flat[:1])), min_time(lambda: flat[0].norm())),
@@ -167,8 +167,8 @@ def bfloat16_rows(hidden: int) -> list[tuple[str, float, float]]:
     starts = torch.arange(0, TOKENS + 1, LENGTH, dtype=torch.int32)
 
     def plain_attention(qkv: Tensor) -> Tensor:
-        views = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(*views, dropout_p=0.1)
+        q, k, v = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
 
     def plain_linear(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight.to(x.dtype))

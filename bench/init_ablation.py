@@ -15,7 +15,7 @@ import argparse
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.console import Console
 
@@ -36,7 +36,7 @@ SHOWN = {"mlm_loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
 class Start(NamedTuple):
     """Settings in which the runs differ."""
 
-    scheme: str
+    scheme: Literal["mimetic", "normal"]
     sigma: float
     rate: float
     dropout: float
@@ -49,17 +49,29 @@ def scores(chosen: argparse.Namespace, start: Start, seed: int) -> dict[str, flo
     run = chosen.work / "-".join(map(str, line))
     if not (run / "model").exists():
         recipe = from_table(PretrainSettings, read_toml(RECIPE) | {"run": str(run)}, str(RECIPE))
-        dropouts = {"hidden_dropout": start.dropout, "attention_dropout": start.dropout}
-        first = {"init_scheme": start.scheme, "initializer_range": start.sigma}
-        batches = {"max_length": start.length, "batch_size": STEP_TOKENS // start.length}
+        model = replace(
+            recipe.model,
+            size=chosen.size,
+            init_scheme=start.scheme,
+            initializer_range=start.sigma,
+            hidden_dropout=start.dropout,
+            attention_dropout=start.dropout,
+        )
+        data = replace(
+            recipe.data,
+            seed=seed,
+            objective=chosen.objective,
+            max_length=start.length,
+            batch_size=STEP_TOKENS // start.length,
+        )
         settings = replace(
             recipe,
             store=chosen.store,
             steps=chosen.steps,
             eval_every=max(chosen.steps // 5, 1),
-            model=replace(recipe.model, size=chosen.size, **first, **dropouts),
+            model=model,
             optimizer=replace(recipe.optimizer, learning_rate=start.rate),
-            data=replace(recipe.data, seed=seed, objective=chosen.objective, **batches),
+            data=data,
             device=DeviceSettings("cpu", chosen.dtype, chosen.threads),
         )
         pretrain(settings, Console(quiet=True))

@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
 
@@ -80,16 +80,16 @@ def example(sequences: int) -> dict[str, object]:
 
 def theirs(chosen: argparse.Namespace) -> Step:
     import torch
-    from transformers import BertConfig, BertForPreTraining
+    from transformers import AutoConfig, AutoModelForPreTraining
 
     from bertwright.models.config import SIZES
 
     layers, hidden, heads = SIZES[chosen.size]
-    config = BertConfig(
-        vocab_size=VOCABULARY, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+    config = AutoConfig.for_model(
+        "bert", vocab_size=VOCABULARY, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
         intermediate_size=4 * hidden, attn_implementation="sdpa",
     )  # fmt: skip
-    model = BertForPreTraining(config).train().to(chosen.device)
+    model = AutoModelForPreTraining.from_config(config).train().to(chosen.device)
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.01},
         {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
@@ -119,7 +119,7 @@ def ours(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.batching.batch import pack
-    from bertwright.commands.pretrain.run import compute
+    from bertwright.commands.pretrain.run import compute_loss
     from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
     from bertwright.pretraining.data import PretrainingBatch
@@ -144,11 +144,11 @@ def ours(chosen: argparse.Namespace) -> Step:
     model.encoder.sparse_gradients = True
     optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
 
-    def forever():  # type: ignore[no-untyped-def]
+    def forever() -> Iterator[list[PretrainingBatch]]:
         while True:
             yield [whole]
 
-    reports = train_steps(lambda worker: compute(model, worker), forever(), optimizer, lambda _: 1e-4)
+    reports = train_steps(lambda batch: compute_loss(model, batch), forever(), optimizer, lambda _: 1e-4)
     return lambda _: next(reports).sums["mlm_sum"] / len(labels)
 
 
@@ -192,6 +192,7 @@ class Child:
     ) -> None:
         command = [sys.executable, __file__, "--serve", *arguments, "--size", size, "--threads", str(chosen.threads)]
         command += ["--device", chosen.device, "--sequences", str(chosen.sequences)]
+        self.command = " ".join(command)
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
         self.seconds: list[float] = []
@@ -206,9 +207,7 @@ class Child:
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(
-                f"a contender ended before its step; its own message is above: {' '.join(map(str, self.process.args))}"
-            )
+            sys.exit(f"a contender ended before its step; its own message is above: {self.command}")
         answer = json.loads(line)
         if counted:
             self.seconds.append(answer["seconds"])
@@ -238,10 +237,10 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
             for _ in range(chosen.warmup):
                 child.step(counted=False)
         for _ in range(chosen.rounds):
-            own = 0.0
+            last = 0.0
             for name, child in together.items():
-                seconds = child.step(counted=True, seconds=own)
-                own = seconds if name.startswith("bertwright") else own
+                seconds = child.step(counted=True, seconds=last)
+                last = seconds if name.startswith("bertwright") else last
         for child in together.values():
             child.close()
     top = statistics.median(children.pop("matrix product (ceiling)").results)

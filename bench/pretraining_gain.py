@@ -25,12 +25,13 @@ from typing import Any
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import read_examples
 from bertwright.commands.pretrain.settings import ModelSettings
-from bertwright.interop.huggingface import load_config, save_model
+from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.vocabulary.tokenizer import Tokenizer
+from environment import load_bert_config
 from finetuning_scores import DTYPES, Run, Scores, System, Work, ours, percent, run_missing, settings_of, so_far
 from finetuning_scores import WORKS as SCORE_WORKS
 
@@ -47,7 +48,7 @@ def finetune_untrained(settings: FinetuneSettings) -> Scores:
     """Fine-tune from the initial weights of pre-training."""
     assert settings.model is not None
     source, folder = model_folder(settings.model), settings.run.parent / "untrained"
-    save_model(folder, ModelSettings().new_model(load_config(source), settings.seed), Tokenizer.load(source))
+    save_model(folder, ModelSettings().new_model(load_bert_config(source), settings.seed), Tokenizer.load(source))
     return ours(replace(settings, model=str(folder)))
 
 

@@ -27,14 +27,14 @@ from torch import Tensor
 
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import read_examples
-from bertwright.commands.output_paths import model_folder
+from bertwright.interop.model_files import model_folder
 from bertwright.metrics.exact_match import best_threshold, scores
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
-from bertwright.tasks.presets import AnyTask
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task_io import AnyTask
 from bertwright.training import schedules
 from bertwright.training.optimizer import OptimizerSettings
 
@@ -304,9 +304,9 @@ class AnswerPeer(Peer):
         right = [[answer.text for answer in example.answers] for example in examples]
         if self.task.allow_no_answer:
             margins = np.array([score - none for (score, _), none in zip(best, null, strict=True)])
-            chosen = best_threshold(margins, answers, right).value
+            chosen = best_threshold(right, answers, margins).value
             answers = [text if margin > chosen else "" for text, margin in zip(answers, margins, strict=True)]
-        return scores(answers, right)
+        return scores(right, answers)
 
     def _best(self, item: Item, logits: Array, context: str) -> tuple[float, str]:
         """Return score and text of the best span between the `n_best_size` best starts and ends of one window."""
@@ -414,7 +414,8 @@ def finetune(settings: FinetuneSettings) -> dict[str, Scores]:
         read["train"] = [example for example in read["train"] if example.learnable]
     items = {split: peer.items(examples) for split, examples in read.items() if examples}
     torch.manual_seed(settings.seed)
-    model = peer.model(settings.dropout).train()
+    assert settings.tuning.dropout is not None
+    model = peer.model(settings.tuning.dropout).train()
     epoch = max(1, math.ceil(len(items["train"]) / settings.batch_size))
     last = max(1, math.ceil(settings.epochs * len(items["train"]) / settings.batch_size))
     best: tuple[float, dict[str, Tensor], Scores] = (-math.inf, {}, {})

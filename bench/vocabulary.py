@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from bertwright.vocabulary.trainer import (
     VocabularySettings,
     count_corpus_words,
@@ -127,7 +128,8 @@ def measure(name: str, settings: Settings, folder: Path) -> dict[str, float]:
     options = ["--input", settings.input, "--field", settings.field, "--size", settings.size, "--folder", folder]
     case = "--lowercase" if settings.lowercase else "--no-lowercase"
     command = [sys.executable, __file__, *map(str, options), case, "--child", name]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return found
 
 
 def main(settings: Settings) -> None:
