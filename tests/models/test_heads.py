@@ -1,3 +1,5 @@
+"""Heads of pre-training and of tasks: their logits, dropout and initial weights."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -15,7 +17,7 @@ CONFIG = BertConfig(vocab_size=30, hidden_size=8, num_layers=1, num_heads=2, int
 BATCH = pack([np.arange(1, 6), np.arange(3, 12)])
 
 
-def test_shapes_and_number_types():
+def test_logits_have_their_shapes_and_are_float32():
     model = BertForPretraining(CONFIG).eval()
     predicted = model(BATCH, torch.tensor([0, 2, 9]))
     assert predicted.tokens.shape == (3, 30)
@@ -24,12 +26,12 @@ def test_shapes_and_number_types():
     assert all(logits.dtype == torch.float32 for logits in model(BATCH, torch.tensor([0])))
 
 
-def test_no_question_is_no_answer():
+def test_no_positions_give_no_logits():
     predicted = BertForPretraining(CONFIG).eval()(BATCH, torch.zeros(0, dtype=torch.int64))
     assert predicted.tokens.shape == (0, 30)
 
 
-def test_pooled_states_are_those_of_the_first_tokens():
+def test_pooler_reads_the_first_tokens():
     model = BertForPretraining(CONFIG).eval()
     hidden = torch.arange(14.0)[:, None].expand(14, 8) / 14
     with torch.no_grad():
@@ -38,7 +40,7 @@ def test_pooled_states_are_those_of_the_first_tokens():
     torch.testing.assert_close(pooled, torch.tensor([0.0, 5 / 14]).tanh()[:, None].expand(2, 8))
 
 
-def test_the_decoder_is_the_word_embedding():
+def test_the_decoder_is_tied_to_the_word_embeddings():
     model = BertForPretraining(CONFIG).eval()
     hidden = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     before = model.masked_token.logits(hidden, model.word_embeddings)
@@ -56,81 +58,83 @@ def test_the_same_seed_gives_the_same_model():
     assert not torch.equal(states[0], states[2])
 
 
-# ---- the one layer of a task
+# The linear layer of a task
 
 HEADS = [HeadSpec("sequence", 3), HeadSpec("choice", 1), HeadSpec("token", 5), HeadSpec("span", 2)]
-ROWS = torch.tensor([0, 2, 3, 5, 13])
+POSITIONS = torch.tensor([0, 2, 3, 5, 13])
 
 
 def task_model(head: HeadSpec, rate: float = 0.0) -> EncoderForTask:
-    """Weights large enough that every state tells."""
+    """Return a model whose weights are so large that every state matters."""
     config = replace(CONFIG, initializer_range=0.3, hidden_dropout=rate, attention_dropout=rate)
     return EncoderForTask(BertEncoder(config, seed=1), head, seed=1)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
-def test_logits_are_one_layer_on_the_states_read(head):
+def test_logits_are_a_linear_layer_of_the_states_at_positions(head):
     model = task_model(head).eval()
     assert (model.pooler is not None) == (head.kind in ("sequence", "choice"))
-    states = model.encoder(BATCH)[ROWS]
+    states = model.encoder(BATCH)[POSITIONS]
     if model.pooler is not None:
         states = (states @ model.pooler.dense.weight.T + model.pooler.dense.bias).tanh()
     expected = states @ model.classifier.weight.T + model.classifier.bias
-    logits = model(BATCH, ROWS)
+    logits = model(BATCH, POSITIONS)
     assert logits.shape == (5, head.outputs)
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
     model.encoder.compute_dtype = torch.bfloat16
-    assert model(BATCH, ROWS).dtype == torch.float32
+    assert model(BATCH, POSITIONS).dtype == torch.float32
 
 
-def test_no_row_is_no_logit():
+def test_no_positions_give_no_logits_of_a_task():
     assert task_model(HEADS[2]).eval()(BATCH, torch.zeros(0, dtype=torch.int64)).shape == (0, 5)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
-def test_dropout_before_the_layer_for_all_but_spans(head):
+def test_dropout_precedes_the_linear_layer_except_for_spans(head):
     model = task_model(head._replace(outputs=8), rate=0.4)
     with torch.no_grad():
         model.classifier.weight.copy_(torch.eye(8))
     batches = [replace(BATCH, dropout_seed=seed) for seed in range(60)]
-    kept = model.eval()(BATCH, ROWS)
+    undropped = model.eval()(BATCH, POSITIONS)
     model.train().encoder.eval()
     with torch.no_grad():
-        ratios = torch.stack([model(batch, ROWS) / kept for batch in batches])
+        ratios = torch.stack([model(batch, POSITIONS) / undropped for batch in batches])
     if head.kind == "span":  # as in Google's run_squad.py
         torch.testing.assert_close(ratios, torch.ones_like(ratios))
         return
     dropped = ratios == 0
     torch.testing.assert_close(ratios[~dropped], torch.full_like(ratios[~dropped], 1 / 0.6))
     assert dropped.float().mean().item() == pytest.approx(0.4, abs=0.05)
-    assert 0 < dropped.float().mean((0, 2)).min() < dropped.float().mean((0, 2)).max() < 1  # rows draw on their own
+    assert (
+        0 < dropped.float().mean((0, 2)).min() < dropped.float().mean((0, 2)).max() < 1
+    )  # positions have masks of their own
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
 def test_dropout_and_gradients_do_not_depend_on_micro_batches(head):
     texts = [np.arange(1, 6), np.arange(3, 12), np.arange(7, 11)]
     whole = replace(pack(texts), dropout_seed=5)
-    parts = [
+    micro_batches = [
         replace(pack(texts[:1]), dropout_seed=5),
         replace(pack(texts[1:]), dropout_seed=5, first_token=5),
     ]
-    rows = [torch.tensor([0, 3]), torch.tensor([0, 8, 9, 12])]
+    positions = [torch.tensor([0, 3]), torch.tensor([0, 8, 9, 12])]
     model = task_model(head, rate=0.3).train()
-    logits = model(whole, torch.cat([rows[0], rows[1] + 5]))
+    logits = model(whole, torch.cat([positions[0], positions[1] + 5]))
     logits.square().sum().backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    for part, read, expected in zip(parts, rows, logits.detach().split([2, 4]), strict=True):
-        found = model(part, read)
+    for batch, read, expected in zip(micro_batches, positions, logits.detach().split([2, 4]), strict=True):
+        found = model(batch, read)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         found.square().sum().backward()
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
-    other = model(replace(whole, dropout_seed=6), torch.cat([rows[0], rows[1] + 5]))
+    other = model(replace(whole, dropout_seed=6), torch.cat([positions[0], positions[1] + 5]))
     assert not torch.allclose(other, logits, rtol=1e-2)
 
 
-def test_a_head_s_numbers_belong_to_its_seed_whatever_stands_beside_it():
+def test_initial_weights_of_a_head_depend_on_its_seed_only():
     sequence, choice, other = (
         EncoderForTask(BertEncoder(CONFIG, seed=seed), head, seed)
         for head, seed in zip(HEADS[:3], (4, 4, 5), strict=True)

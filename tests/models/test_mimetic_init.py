@@ -1,3 +1,5 @@
+"""Mimetic initialization: where heads attend to, and what it leaves unchanged."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -14,21 +16,21 @@ from bertwright.models.mimetic_init import mimetic_init_
 MINI = BertConfig.from_size("mini", vocab_size=1_000, max_positions=128, initializer_range=0.02 * 3**0.5)
 
 
-def drawn(config: BertConfig, seed: int = 0) -> BertEncoder:
+def normal_encoder(config: BertConfig, seed: int = 0) -> BertEncoder:
     model = BertEncoder(config).eval()
     initialize(model, config.initializer_range, seed)
     return model
 
 
-def started(config: BertConfig, seed: int = 0) -> BertEncoder:
-    model = drawn(config, seed)
+def mimetic_encoder(config: BertConfig, seed: int = 0) -> BertEncoder:
+    model = normal_encoder(config, seed)
     mimetic_init_(model)
     return model
 
 
 @torch.no_grad()
 def weights(model: BertEncoder, layer: int, length: int = 60) -> Tensor:
-    """Attention on one text of distinct random tokens: A × length × length."""
+    """Return attention on one text of distinct random tokens: A × length × length."""
     config = model.config
     ids = np.random.default_rng(0).permutation(config.vocab_size)[:length]
     states = model.hidden_states(pack([ids]))[layer]
@@ -36,54 +38,54 @@ def weights(model: BertEncoder, layer: int, length: int = 60) -> Tensor:
     return (torch.einsum("iad,jad->aij", query, key) / config.head_size**0.5).softmax(-1)
 
 
-def steps(found: Tensor) -> Tensor:
-    """Where a token looks within three tokens of itself, on average, for each head: below 0 is to the left."""
-    near = [found.diagonal(step, 1, 2)[:, 5:-5].mean(-1) * step for step in (-3, -2, -1, 1, 2, 3)]
+def mean_offsets(found: Tensor) -> Tensor:
+    """Return the mean offset of attention within three tokens, for each head; below 0 is to the left."""
+    near = [found.diagonal(offset, 1, 2)[:, 5:-5].mean(-1) * offset for offset in (-3, -2, -1, 1, 2, 3)]
     return torch.stack(near).sum(0)
 
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small", "base"])
-def test_heads_look_around_themselves_and_to_the_left_and_right_in_turn(size: str) -> None:
-    width = BertConfig.from_size(size, 10).hidden_size
-    wide = 0.02 * (768 / width) ** 0.5
-    config = BertConfig.from_size(size, 1_000, num_layers=2, max_positions=64, initializer_range=wide)
-    model = started(config)
+def test_heads_attend_to_nearby_tokens_left_and_right_alternately(size: str) -> None:
+    hidden_size = BertConfig.from_size(size, 10).hidden_size
+    std = 0.02 * (768 / hidden_size) ** 0.5
+    config = BertConfig.from_size(size, 1_000, num_layers=2, max_positions=64, initializer_range=std)
+    model = mimetic_encoder(config)
     for layer in (0, 1):
         found = weights(model, layer)
-        near = torch.stack([found.diagonal(step, 1, 2)[:, 5:-5].mean(-1) for step in range(-3, 4)]).sum(0)
+        near = torch.stack([found.diagonal(offset, 1, 2)[:, 5:-5].mean(-1) for offset in range(-3, 4)]).sum(0)
         assert (near > 0.35).all(), near  # 7 of 60 tokens
-        assert (steps(found)[::2] < -0.1).all()
-        assert (steps(found)[1::2] > 0.1).all()
-    assert weights(drawn(config), 0).diagonal(0, 1, 2).mean() < 0.05  # what it is without
+        assert (mean_offsets(found)[::2] < -0.1).all()
+        assert (mean_offsets(found)[1::2] > 0.1).all()
+    assert weights(normal_encoder(config), 0).diagonal(0, 1, 2).mean() < 0.05  # without mimetic initialization
 
 
-def test_how_alike_two_positions_are_depends_on_their_distance_alone() -> None:
-    table = started(MINI).embeddings.position.weight.detach().double()
-    alike = table @ table.T
+def test_similarity_of_positions_depends_on_their_distance_only() -> None:
+    table = mimetic_encoder(MINI).embeddings.position.weight.detach().double()
+    similarity = table @ table.T
     for distance in (0, 1, 2, 30, 127):
-        along = alike.diagonal(distance)
-        assert (along - along.mean()).abs().max() < 1e-5 * alike[0, 0]
-    words = drawn(MINI).embeddings.word.weight
+        diagonal = similarity.diagonal(distance)
+        assert (diagonal - diagonal.mean()).abs().max() < 1e-5 * similarity[0, 0]
+    words = normal_encoder(MINI).embeddings.word.weight
     assert table.std() == pytest.approx(2 * words.std().item(), rel=0.05)
 
 
-def test_the_rest_is_as_it_was_drawn() -> None:
-    before, after = drawn(MINI).state_dict(), started(MINI).state_dict()
+def test_all_other_weights_stay_unchanged() -> None:
+    before, after = normal_encoder(MINI).state_dict(), mimetic_encoder(MINI).state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     layers = {f"layers.{n}.{name}.weight" for n in range(4) for name in ("qkv", "attention_output")}
     assert changed == layers | {"embeddings.position.weight"}
-    width = MINI.hidden_size
-    was, now = before["layers.1.qkv.weight"], after["layers.1.qkv.weight"]
-    assert torch.equal(now[:width], 1.5 * was[:width])
-    assert torch.equal(now[2 * width :], was[2 * width :])
-    assert torch.equal(after["layers.1.attention_output.weight"], -was[2 * width :].T)
-    # a rotation: every head's keys are as large as its queries
-    assert torch.allclose(now[width : 2 * width].norm(), now[:width].norm())
+    hidden_size = MINI.hidden_size
+    old, new = before["layers.1.qkv.weight"], after["layers.1.qkv.weight"]
+    assert torch.equal(new[:hidden_size], 1.5 * old[:hidden_size])
+    assert torch.equal(new[2 * hidden_size :], old[2 * hidden_size :])
+    assert torch.equal(after["layers.1.attention_output.weight"], -old[2 * hidden_size :].T)
+    # a rotation preserves the norm: keys are as large as queries
+    assert torch.allclose(new[hidden_size : 2 * hidden_size].norm(), new[:hidden_size].norm())
 
 
-def test_one_head_and_an_odd_width() -> None:
+def test_one_head_and_an_odd_hidden_size_work() -> None:
     config = BertConfig(100, hidden_size=33, num_layers=1, num_heads=1, intermediate_size=40, max_positions=16)
-    model, before = started(config), drawn(config)
+    model, before = mimetic_encoder(config), normal_encoder(config)
     last = model.embeddings.position.weight[:, -1]
     assert torch.equal(last, before.embeddings.position.weight[:, -1])
     assert torch.isfinite(weights(model, 0, 16)).all()

@@ -40,7 +40,7 @@ class BertConfig:
     max_positions: int = 512
     """Number of learned positions: the longest sequence in tokens, [CLS] and [SEP] included (paper: 512)."""
     type_vocab_size: int = 2
-    """Segment embeddings: A and B (paper, section 3)."""
+    """Number of segment embeddings: segments A and B (paper, section 3)."""
     hidden_dropout: float = 0.1
     """Dropout after the embeddings and after both sublayers of a layer (paper, appendix A.2: 0.1)."""
     attention_dropout: float = 0.1
@@ -54,7 +54,7 @@ class BertConfig:
     pad_token_id: int = 0
     """Written into config.json for other software; bertwright computes no padding."""
     is_causal: bool = False
-    """Tokens attend to themselves and to earlier tokens only (paper, section 5.1: the LTR ablation)."""
+    """True if tokens attend to themselves and earlier tokens only (paper, section 5.1: the LTR ablation)."""
 
     def __post_init__(self) -> None:
         for name in ("hidden_dropout", "attention_dropout", "layer_norm_eps", "initializer_range"):
@@ -147,10 +147,10 @@ class BertConfig:
     ) -> int:
         """Count the floating-point operations of one forward pass over packed sequences of these lengths.
 
-        Matrix products only, a multiplication and an addition being two operations, as is usual for utilization: linear
-        layers at every token, attention between the tokens of a sequence, the masked-LM head at `predictions`
-        positions and, if `pooled`, pooler and next-sentence head once per sequence. `states`: number of states of the
-        last layer that are read (None: all).
+        Only matrix products count; a multiplication and an addition are two operations, as is usual for utilization.
+        These are the linear layers at every token, attention between the tokens of a sequence, the masked-LM head at
+        `predictions` positions and, if `pooled`, pooler and next-sentence head once per sequence. `states`: number of
+        states of the last layer that are read (None: all).
 
         >>> BertConfig.from_size("base", vocab_size=30_522).forward_flops([128], predictions=0, pooled=False) // 128
         174587904
@@ -170,8 +170,8 @@ class BertConfig:
     def training_flops(self, lengths: Sequence[int] | npt.NDArray[np.integer], predictions: int, pooled: bool) -> int:
         """Count the operations of a forward and a backward pass of pre-training; the backward pass costs twice as much.
 
-        The last layer's states count where they are read: at the predictions and, if `pooled`, at [CLS]. BASE at length
-        128 with 15 % of the tokens predicted costs 0.519 GFLOP per token (0.545 with all of the last layer):
+        Of the last layer only the states that are read count: at the predictions and, if `pooled`, at [CLS]. BASE at
+        length 128 with 15 % of the tokens predicted costs 0.519 GFLOP per token (0.545 with the whole last layer):
 
         >>> base = BertConfig.from_size("base", vocab_size=30_522)
         >>> round(base.training_flops([128] * 100, predictions=1920, pooled=True) / 12_800 / 1e9, 3)

@@ -39,7 +39,7 @@ SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward o
 
 
 class Linear(nn.Linear):
-    """A dense layer that computes in its input's number type; its weights stay float32, as the optimizer needs them."""
+    """A dense layer that computes in the dtype of its input; its weights stay float32, as the optimizer needs them."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
@@ -83,7 +83,10 @@ class Layer(nn.Module):
         self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, batch: Batch, positions: Tensor | None = None) -> Tensor:
-        """T × H → T × H; with `positions` (R int64) → R × H, the states of these tokens, which attend to all."""
+        """Compute the layer's output: T × H → T × H or, with `positions` (R int64), R × H, the states of these tokens.
+
+        The tokens at `positions` still attend to all tokens of their sequence.
+        """
         config, site = self.config, self.first_site
         on_weights, on_output = self.dropouts(batch, positions)
 
@@ -143,8 +146,8 @@ class BertEncoder(TextEncoder):
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """Compute the last layer's states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H.
 
-        In bfloat16, on a CPU with instructions for it, one native call computes all layers in place of
-        `Layer.forward`. A state that nobody reads costs most of a layer; pre-training reads one in six.
+        In bfloat16, on a CPU with instructions for it, one native call computes all layers instead of `Layer.forward`.
+        Pre-training reads one state in six, and skipping the others saves most of the last layer.
         """
         hidden = self.embed(batch)
         *layers, last = cast(list[Layer], list(self.layers))
@@ -163,7 +166,7 @@ class BertEncoder(TextEncoder):
     ) -> list[Tensor]:
         """Compute the states after each of `layers` (ascending; None: all), T × H or, with `positions`, R × H.
 
-        Layers above the last one asked for are not computed.
+        Layers above the last of `layers` are not computed.
         """
         layers = range(len(self.layers) + 1) if layers is None else layers
         hidden, last = self.embed(batch), layers[-1]

@@ -1,4 +1,4 @@
-"""The head on a frozen encoder: layers combined, a BiLSTM, a linear classifier (section 5.3).
+"""The head on a frozen encoder: a combination of layers, a BiLSTM and a linear classifier (section 5.3).
 
 R states that a task reads, in B sequences; K layers of each, H hidden size, C outputs.
 """
@@ -25,7 +25,7 @@ class Representation(NamedTuple):
     layers: slice
     """Selection from the embeddings, which are layer 0, and the L layers above them."""
     weighted: bool
-    """Layers are summed with learned weights; else they are concatenated."""
+    """True if the layers are summed with learned weights; otherwise they are concatenated."""
     paper: float
     """F1 of BERT BASE on the dev set of CoNLL-2003 (table 7)."""
 
@@ -70,7 +70,7 @@ class FeatureHeadConfig(NamedTuple):
     lstm_size: int
     """Outputs of the BiLSTM per word, both directions together."""
     lstm_layers: int
-    """Layers of the BiLSTM; 0 leaves the classifier alone, for tasks with one vector per text."""
+    """Layers of the BiLSTM; 0 for none, in tasks with one vector per text."""
 
 
 class FeatureHead(nn.Module):

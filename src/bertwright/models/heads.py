@@ -34,7 +34,7 @@ class EncoderModel(nn.Module):
 
 
 class Pooler(nn.Module):
-    """One vector per sequence: tanh(dense(state of its first token))."""
+    """A dense layer with tanh on the state of each sequence's first token: one vector per sequence."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class HeadSpec(NamedTuple):
 
     @property
     def pooled(self) -> bool:
-        """One state per sequence is read."""
+        """True if the head reads one state per sequence."""
         return self.kind in ("sequence", "choice")
 
 
@@ -134,8 +134,8 @@ class EncoderForTask(EncoderModel):
     def forward(self, batch: Batch, positions: Tensor) -> Tensor:
         """Compute logits R × C, float32, of the states at `positions` (R int64 into T).
 
-        A sequence-level head on a causal encoder reads every sequence's last token instead, for its first token has
-        seen nothing of the text. (`transformers` reads the first token whatever the encoder.)
+        With a causal encoder, a sequence-level head reads the last token of every sequence instead: the first one has
+        seen nothing of the text. (`transformers` always reads the first token.)
         """
         if self.head.pooled and self.config.is_causal:
             positions = self.encoder.sentence_positions(batch)

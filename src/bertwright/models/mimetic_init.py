@@ -15,18 +15,19 @@ from torch import Tensor
 from bertwright.models.encoder import BertEncoder, Layer
 
 TRUNCATED_STD = 0.88  # standard deviation of a standard normal truncated at ±2, as `initialize` draws it
-MAX_WAVELENGTH = 100.0  # wavelengths go from 2π to this many times as many tokens (Vaswani et al. 2017: 10,000)
+MAX_WAVELENGTH = 100.0  # wavelengths range from 2π to 2π times this many tokens (Vaswani et al. 2017: 10,000)
 POSITION_SCALE = 2.0  # ratio of position embeddings to word embeddings
 SHARPNESS = 1.5  # factor of queries and keys; nearby tokens then get about e² times the weight of distant ones
 
 
 @torch.no_grad()
 def mimetic_init_(encoder: BertEncoder) -> None:
-    """Change an encoder's random initial weights in place, without drawing new numbers.
+    """Rewrite an encoder's random initial weights in place, without drawing new numbers.
 
-    Position embeddings become sinusoids, so that an offset is a rotation, the same one at all positions. The keys of
-    each head become its queries rotated by one token: even heads attend to the left, odd heads to the right. The output
-    weights become the negative transpose of the value weights, because a word is rarely equal to its neighbor.
+    Position embeddings become sinusoids: adding an offset to a position is then a rotation, the same one at all
+    positions. The keys of each head become its queries rotated by one token: even heads attend to the left, odd heads
+    to the right. The output weights become the negative transpose of the value weights, because adjacent words are
+    rarely equal.
     """
     config = encoder.config
     pairs = config.hidden_size // 2  # with an odd hidden size, the last dimension keeps its random numbers
@@ -53,7 +54,7 @@ def sinusoids(frequencies: Tensor, positions: int) -> Tensor:
 
 
 def rotate(queries: Tensor, angles: Tensor) -> Tensor:
-    """Rotate weights on sinusoids by angles d · frequencies: the result gives at i + d what `queries` give at i."""
+    """Rotate weights of sinusoids by d · frequencies: at position i + d the result gives what `queries` give at i."""
     sine, cosine = queries[..., 0::2], queries[..., 1::2]
     rotated = sine * angles.cos() + cosine * angles.sin(), cosine * angles.cos() - sine * angles.sin()
     return torch.stack(rotated, dim=-1).flatten(-2)

@@ -19,8 +19,8 @@ from bertwright.models.initialization import parameter_rng
 class ScalarMix(nn.Module):
     """A weighted sum of layers with learned weights: γ · Σ softmax(w)ₖ hₖ.
 
-    The paper says "weighted sum" and no more. This is ELMo's (Peters et al. 2018, equation 1), with which the paper
-    compares. Its initial value is the mean.
+    The paper says only "weighted sum". This one is ELMo's (Peters et al. 2018, equation 1), with which the paper
+    compares itself. Initially it is the mean.
     """
 
     def __init__(self, layers: int) -> None:
@@ -29,7 +29,7 @@ class ScalarMix(nn.Module):
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, states: Tensor) -> Tensor:
-        """R × K × H → R × H."""
+        """Sum the layers of each word: R × K × H → R × H."""
         return torch.einsum("k,rkh->rh", self.scale * self.weights.softmax(0), states)
 
 
@@ -46,7 +46,7 @@ class BiLSTM(nn.Module):
         )
 
     def forward(self, words: Tensor, lengths: Sequence[int], drop: Dropout | None) -> Tensor:
-        """R × D → R × size, in the same order; `lengths` (B) are the sequences' word counts, none of them 0."""
+        """Encode words, R × D → R × size, in the same order; `lengths` (B): words per sequence, at least 1."""
         packed = pack_sequence([*torch.split(words, [*lengths])], enforce_sorted=False)
         for site, layer in enumerate(self.layers):
             packed = packed._replace(data=dropout(packed.data, drop, site))

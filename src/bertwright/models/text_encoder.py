@@ -37,7 +37,7 @@ class EncoderConfig(Protocol):
 
     @property
     def is_causal(self) -> bool:
-        """Tokens attend to themselves and to earlier tokens only."""
+        """True if tokens attend to themselves and earlier tokens only."""
 
     @property
     def hidden_dropout(self) -> float:
@@ -55,7 +55,7 @@ class EncoderConfig(Protocol):
 
 
 class TextEncoder(nn.Module, ABC):
-    """A model from token ids to one vector per token, whichever its architecture.
+    """A model of any architecture that maps token ids to one vector per token.
 
     Two conventions let training freeze layers and scale their learning rates: the module `embeddings` is below all
     layers, and `layers` is a list of modules, lowest first. Dropout acts in training mode only; its masks are functions
@@ -65,7 +65,7 @@ class TextEncoder(nn.Module, ABC):
     model_type: ClassVar[str]
     """The architecture's name in `config.json`."""
     has_pooler: ClassVar[bool] = False
-    """Pre-training has a pooler, which sequence-level heads reuse; else they read states directly."""
+    """True if pre-training trains a pooler, which sequence-level heads then reuse; otherwise they read states."""
 
     def __init__(self, config: EncoderConfig, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class TextEncoder(nn.Module, ABC):
         self.compute_dtype = compute_dtype
         """Number type of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
         self.sparse_gradients = False
-        """Embedding tables may get sparse gradients, which bertwright's AdamW accepts; encoders may ignore it."""
+        """True to let embedding tables have sparse gradients, for bertwright's AdamW; encoders may ignore it."""
 
     @property
     def num_dropout_sites(self) -> int:

@@ -209,7 +209,7 @@ static void encoder_forward(const EncoderArgs& args, const bfloat16* hidden,
         layer_forward(hidden, parameters[l], saved, arena.shape(l), args, keys[l], threads);
         hidden = saved.y;
     }
-    memcpy(y, hidden, args.selected * args.hidden_size * sizeof *y);
+    std::copy_n(hidden, args.selected * args.hidden_size, y);  // y is null if nothing is selected
 }
 
 // From the last layer down to `first_saved`; the gradient of that layer's input goes to `dhidden` unless it is null.
