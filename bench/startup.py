@@ -44,17 +44,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         fillable = str(Path(work) / "model")
         subprocess.run([sys.executable, "-c", FILLABLE, str(minilm()), fillable], check=True, stderr=subprocess.DEVNULL)
-        verb = ["-m", "bertwright"]
+        command_line = ["-m", "bertwright"]
         cases = {
             "python": ["-c", ""],
             "import numpy": ["-c", "import numpy"],
             "import torch": ["-c", "import torch"],
             "import bertwright": ["-c", "import bertwright"],
-            "bertwright --help": [*verb, "--help"],
-            "bertwright pretrain --help": [*verb, "pretrain", "--help"],
-            "bertwright finetune --help": [*verb, "finetune", "--help"],
+            "bertwright --help": [*command_line, "--help"],
+            "bertwright pretrain --help": [*command_line, "pretrain", "--help"],
+            "bertwright finetune --help": [*command_line, "finetune", "--help"],
             "load(MiniLM)": ["-c", f"import bertwright; bertwright.load({str(minilm())!r})"],
-            "bertwright fill-mask": [*verb, "fill-mask", fillable, "Paris is the [MASK] of France."],
+            "bertwright fill-mask": [*command_line, "fill-mask", fillable, "Paris is the [MASK] of France."],
         }
         times: dict[str, list[float]] = {name: [] for name in cases}
         for _ in range(chosen.rounds):

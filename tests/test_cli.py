@@ -298,7 +298,7 @@ def test_required_values_come_from_either_side(at: Path) -> None:
 # --- misuse: one clear line, exit code 2, nothing left behind
 
 MISUSE = {
-    "unknown verb": ("survei text.txt", 'no verb "survei"; did you mean "survey"?'),
+    "unknown command": ("survei text.txt", 'no command "survei"; did you mean "survey"?'),
     "empty file": ("survey empty.txt", "empty.txt: empty file (0 bytes)"),
     "empty corpus": ("survey blank.txt", "no documents in blank.txt"),
     "empty corpus, vocabulary": ("vocabulary blank.txt --output new", "no documents in blank.txt"),
@@ -530,7 +530,7 @@ def commands_with(text: str) -> dict[str, str]:
         "embed": f"embed {quoted} a b",
         "info": f"info {quoted}",
         "convert": f"convert {quoted} new",
-        "no verb": quoted,
+        "no command": quoted,
         "no flag": f"survey text.txt --{quoted}",
         "no config": f"survey text.txt --config {quoted}",
     }

@@ -22,8 +22,8 @@ import numpy as np
 import polars
 import pytest
 
-from bertwright.commands import predict as predicting
 from bertwright.commands.finetune.run import FinetuneRun
+from bertwright.commands.predict import run as predicting
 from bertwright.files import lock_folder, read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.io.tables import TableSchema, read_rows
@@ -531,20 +531,20 @@ MISUSE: dict[str, tuple[str, str]] = {
     "scores are there": ("evaluate classification header.tsv --output one.tsv", "one.tsv: already exists"),
     "texts and files": ("predict classification a --inputs one.tsv --output found.tsv", "give either texts, or files"),
     "neither": ("predict classification", "give either texts, or files with --inputs"),
-    "no place": ("predict classification --inputs one.tsv", "predictions of files need a place: --output"),
+    "no place": ("predict classification --inputs one.tsv", "--inputs needs a file for the predictions"),
     "place for texts": ("predict classification a --output found.tsv", "--output is for --inputs"),
     "piped beside a file": ("predict classification --inputs - one.tsv --output found.tsv", "which is read alone"),
-    "piped pairs": ("predict regression --inputs - --output found.tsv", "one text a line, and this task takes more"),
-    "nothing piped": ("predict classification --inputs - --output found.tsv", "no text in standard input; pipe"),
-    "columns of texts": ("predict classification a --keep-columns text", "--keep-columns is for columns of tables"),
+    "piped pairs": ("predict regression --inputs - --output found.tsv", "a task that reads single texts"),
+    "nothing piped": ("predict classification --inputs - --output found.tsv", "expected at least one text, got none"),
+    "columns of texts": ("predict classification a --keep-columns text", "--keep-columns is for tables"),
     "columns of what is piped": (
         "predict classification --inputs - --output - --keep-columns text",
-        "--keep-columns is for columns",
+        "--keep-columns is for tables",
     ),
     "columns in SQuAD's form": ("predict question-answering --inputs dev.json --output found.json --keep-columns id",
-        "--keep-columns is for columns of tables, and for .jsonl"),
+        "--keep-columns is for tables"),
     "columns of questions": ("predict question-answering --inputs dev.json --output found.jsonl --keep-columns id",
-        "records of question-answering say themselves what they are about"),
+        "--keep-columns is for tasks that read tables"),
     "a column that is not there": ("predict classification --inputs one.tsv --output found.tsv --keep-columns txet",
         "one.tsv, line 1: no column 'txet'; did you mean"),
     "a column twice": (
@@ -554,17 +554,17 @@ MISUSE: dict[str, tuple[str, str]] = {
     "bytes to keep": ("predict classification --inputs bytes.parquet --output found.tsv --keep-columns raw",
         "bytes.parquet, row 1: --keep-columns raw: bytes values cannot be written"),
     "a column named as the answer": ("predict classification --inputs one.tsv --output found.tsv --keep-columns label",
-        "--keep-columns label: that is what a field of the prediction is called"),
-    "no such form": ("predict classification --inputs one.tsv --output found.xls", "predictions are written as .jsonl"),
-    "form of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is the form of tagging"),
-    "form of answers": ("predict tagging --inputs all-o.conll --output found.json", ".json is the form of question"),
+        "--keep-columns label: predictions have a field of that name"),
+    "no such form": ("predict classification --inputs one.tsv --output found.xls", "expected one of the suffixes"),
+    "form of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is a format for tagging"),
+    "form of answers": ("predict tagging --inputs all-o.conll --output found.json", ".json is a format for question"),
     "predictions are there": ("predict classification --inputs one.tsv --output bare.tsv", "bare.tsv: already exists"),
     "bad row far down": ("predict classification --inputs one.tsv few.tsv --output found.tsv", "few.tsv, line 4: 2"),
     "no file far down": ("predict classification --inputs one.tsv gone.tsv --output found.tsv", "gone.tsv: no such"),
     "one text for a pair": ("predict regression 'the bear'", "this task is about pairs: give two texts, not 1"),
     "no context": ("predict question-answering who", "question answering: give two texts"),
     "no endings": ("predict multiple-choice a b", "multiple choice: give a prompt and at least two endings"),
-    "task of no kind": ("predict unknown a", 'unknown/task.json: no kind of task "clasification"; did you'),
+    "task of no kind": ("predict unknown a", 'unknown/task.json: no task type "clasification"; did you'),
     "task without labels": ("predict unfitted a", "unfitted/task.json: the tags are not known yet"),
     "task of another model": ("predict crossed a b", "crossed/task.json: expected a span head with 2 outputs"),
     "values given twice": ("predict classification --inputs one.tsv --inputs=bare.tsv --output found.tsv",
@@ -792,13 +792,14 @@ def test_other_files_than_before_are_noticed(at: Path, monkeypatch: pytest.Monke
 
 
 def test_a_result_that_somebody_else_has_written_meanwhile_stays(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, theirs = predicting._write, "theirs"
+    write, theirs = predicting.write_predictions, "theirs"
 
-    def slow(*arguments: Any) -> None:
-        write(*arguments)
+    def slow(*arguments: Any) -> int:
+        count = write(*arguments)
         (at / "found.jsonl").write_text(theirs)
+        return count
 
-    monkeypatch.setattr(predicting, "_write", slow)
+    monkeypatch.setattr(predicting, "write_predictions", slow)
     done = ran(f"predict classification --inputs dev.tsv --output found.jsonl {HERE}")
     other = f"found-{os.getpid()}.jsonl"
     assert (done.code, done.err.count("\n")) == (2, 1)

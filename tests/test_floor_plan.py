@@ -40,7 +40,8 @@ inference.fill_mask inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare
 commands.fill_mask commands.embed commands.convert commands.info.settings commands.info.run
 commands.pretrain.settings commands.pretrain.setup commands.pretrain.run
-commands.finetune.settings commands.finetune.setup commands.finetune.run commands.evaluate commands.predict
+commands.finetune.settings commands.finetune.setup commands.finetune.run commands.evaluate
+commands.predict.settings commands.predict.inputs commands.predict.outputs commands.predict.run
 commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission
 commands.probe.settings commands.probe.head_training commands.probe.run
 estimators

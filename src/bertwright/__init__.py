@@ -7,8 +7,8 @@ A trained model is two calls:
 
 A fine-tuned one answers with `classify`, `choose`, `tag` or `answer`; every one makes vectors with `embed`.
 
-The stages that lead to one are functions of a settings record, the same as the verbs of the command line; they print
-what the verbs print, or warnings alone with `Console(quiet=True)` of `rich` as their second argument:
+The stages that lead to one are functions of a settings record, the same as the commands of the command line; they
+print what the commands print, or warnings alone with `Console(quiet=True)` of `rich` as their second argument:
 
     from pathlib import Path
 
@@ -25,7 +25,7 @@ what the verbs print, or warnings alone with `Console(quiet=True)` of `rich` as 
     task = TaskSettings("classification", train=("train.tsv",), dev=("dev.tsv",))
     bertwright.finetune(FinetuneSettings(run=Path("tuned"), task=task, model="run"))
 
-Every setting is explained under its field, and by `bertwright VERB --help`.
+Every setting is explained under its field, and by `bertwright COMMAND --help`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
     from bertwright.commands.grid.run import grid
     from bertwright.commands.grid.settings import GridSettings
-    from bertwright.commands.predict import PredictSettings, predict
+    from bertwright.commands.predict.run import predict
+    from bertwright.commands.predict.settings import PredictSettings
     from bertwright.commands.prepare import StoreSettings, prepare
     from bertwright.commands.pretrain.run import pretrain
     from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
@@ -115,7 +116,8 @@ HOMES = {
     "commands.evaluate": ("EvaluateSettings", "evaluate"),
     "commands.finetune.run": ("finetune",),
     "commands.grid.run": ("grid",),
-    "commands.predict": ("PredictSettings", "predict"),
+    "commands.predict.run": ("predict",),
+    "commands.predict.settings": ("PredictSettings",),
     "commands.pretrain.run": ("pretrain",),
     "commands.probe.run": ("probe",),
     "commands.probe.settings": ("ProbeSettings",),

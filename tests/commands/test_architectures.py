@@ -24,7 +24,8 @@ from bertwright.commands.evaluate import EvaluateSettings, evaluate
 from bertwright.commands.finetune.run import finetune
 from bertwright.commands.info.run import info
 from bertwright.commands.info.settings import InfoSettings
-from bertwright.commands.predict import PredictSettings, predict
+from bertwright.commands.predict.run import predict
+from bertwright.commands.predict.settings import PredictSettings
 from bertwright.commands.probe.run import ProbeSettings, probe
 from bertwright.interop.architectures import ARCHITECTURES, Architecture
 from bertwright.interop.huggingface import load_config, load_model, load_task_model, save_model

@@ -13,7 +13,7 @@ import pytest
 from bertwright.commands.embed import EmbedSettings
 from bertwright.commands.evaluate import EvaluateSettings
 from bertwright.commands.fill_mask import FillMaskSettings
-from bertwright.commands.predict import PredictSettings
+from bertwright.commands.predict.settings import PredictSettings
 from bertwright.settings import field_docs
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 from bertwright.tasks.task_io import TASK_TYPES

@@ -1,4 +1,4 @@
-"""The command line: one verb per stage, every setting a flag, a TOML file underneath."""
+"""The command line: one command per stage, and a flag for every setting."""
 
 from bertwright.cli.main import main, run
 

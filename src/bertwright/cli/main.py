@@ -1,4 +1,4 @@
-"""Dispatch to the verbs, and turn every expected failure into one line and an exit code."""
+"""Dispatch to the commands, and turn every expected failure into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertwright.settings import did_you_mean
 
 
 class Command(NamedTuple):
-    """A verb of the command line. Its modules are imported when they are needed, so that --help is quick."""
+    """A command. Its modules are imported when they are needed, so that --help is quick."""
 
     settings: str
     """Module in `bertwright.commands` and name of its settings class."""
@@ -34,7 +34,7 @@ COMMANDS = {
     "survey": Command(
         "survey:SurveySettings",
         "survey:survey",
-        "describe a corpus, and warn of what will hurt training",
+        "describe a corpus, and warn of what would harm training",
         "bertwright survey books/ wiki.txt",
     ),
     "vocabulary": Command(
@@ -46,7 +46,7 @@ COMMANDS = {
     "prepare": Command(
         "prepare:StoreSettings",
         "prepare:prepare",
-        "turn text into a token store, with that vocabulary",
+        "tokenize text into a token store, for pre-training",
         "bertwright prepare books/ wiki.txt --vocabulary vocabulary --store store --held-out 0.01",
     ),
     "pretrain": Command(
@@ -56,15 +56,15 @@ COMMANDS = {
         "bertwright pretrain --config mini --store store --run runs/mini",
     ),
     "finetune": Command(
-        "finetune.run:FinetuneSettings",
+        "finetune.settings:FinetuneSettings",
         "finetune.run:finetune",
         "train a BERT on a task, or resume it",
         "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
     ),
     "grid": Command(
-        "grid.run:GridSettings",
+        "grid.settings:GridSettings",
         "grid.run:grid",
-        "fine-tune with many settings and seeds, keep the best model",
+        "fine-tune with several settings and seeds",
         "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
     ),
     "evaluate": Command(
@@ -74,21 +74,21 @@ COMMANDS = {
         "bertwright evaluate runs/task test.tsv --output scores.json",
     ),
     "predict": Command(
-        "predict:PredictSettings",
-        "predict:predict",
-        "label texts or files with a fine-tuned model",
+        "predict.settings:PredictSettings",
+        "predict.run:predict",
+        "label texts with a fine-tuned model",
         "bertwright predict runs/task --inputs new.csv --keep-columns id --output predictions.csv",
     ),
     "probe": Command(
-        "probe.run:ProbeSettings",
+        "probe.settings:ProbeSettings",
         "probe.run:probe",
-        "train a small head on a frozen BERT's features",
+        "train small heads on the features of a frozen BERT",
         "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
     ),
     "glue-submission": Command(
         "glue_submission:SubmissionSettings",
         "glue_submission:submission",
-        "write a file for GLUE's server",
+        "write predictions for GLUE's server",
         "bertwright glue-submission cola=runs/cola sst2=runs/sst2 --data glue --output glue.zip --fill-missing",
     ),
     "fill-mask": Command(
@@ -112,22 +112,22 @@ COMMANDS = {
     "convert": Command(
         "convert:ConvertSettings",
         "convert:convert",
-        "write any checkpoint as a Hugging Face folder",
+        "write a checkpoint as a Hugging Face folder",
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
 }
 
-USAGE = """usage: bertwright VERB [--config FILE.toml|RECIPE] [options]
+USAGE = """usage: bertwright COMMAND [--config FILE.toml|RECIPE] [options]
 
-From raw text to a BERT, pre-trained and fine-tuned. The verbs, in the order in
-which a project meets them:
+From raw text to a BERT, pre-trained and fine-tuned. The commands, in the usual
+order:
 
-{verbs}
+{commands}
 
-`bertwright VERB --help` explains every setting of a verb, with its default and
-where it comes from. --config reads settings from a TOML file or a recipe;
-options given beside it win. Vocabularies, stores and runs keep the settings in
-force as settings.toml, which --config reads again.
+`bertwright COMMAND --help` explains every setting of a command, with its
+default and the default's source. --config reads settings from a TOML file or a
+recipe; options override them. Vocabularies, stores and runs save the settings
+in force as settings.toml, which --config can read again.
 """
 
 EXIT_SIGPIPE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
@@ -219,7 +219,7 @@ def dispatch(arguments: list[str]) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        raise ValueError(f'no verb "{name}"; {did_you_mean(name, COMMANDS)}')
+        raise ValueError(f'no command "{name}"; {did_you_mean(name, COMMANDS)}')
     command = COMMANDS[name]
     try:
         settings = read_settings(_load(command.settings), name, rest, command.example)
@@ -257,4 +257,4 @@ def _exit_on_interrupt() -> Iterator[None]:
 
 def usage() -> str:
     """Return the help of the program."""
-    return USAGE.format(verbs="\n".join(f"  {name:<15} {command.summary}" for name, command in COMMANDS.items()))
+    return USAGE.format(commands="\n".join(f"  {name:<15} {command.summary}" for name, command in COMMANDS.items()))

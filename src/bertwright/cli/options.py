@@ -28,13 +28,13 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
 CONFIG_HELP = (
     f"Settings can also come from a TOML file (--config FILE.toml) or a recipe (--config NAME: "
-    f"{', '.join(RECIPE_NAMES)}); options beside it win."
+    f"{', '.join(RECIPE_NAMES)}); options override them."
 )
 MAX_INT = 2**63 - 1
 
 
 def read_settings(cls: type[Any], name: str, arguments: list[str], example: str) -> Any:
-    """Build the settings of a verb from arguments, over those of a TOML file or, with --resume, of a run.
+    """Build the settings of a command from arguments, over those of a TOML file or, with --resume, of a run.
 
     Raises ValueError for wrong values, and SystemExit after tyro has printed the help or an error.
     """

@@ -42,7 +42,7 @@ def read_task(folder: Path) -> AnyTask | None:
     if not isinstance(values, dict) or not isinstance(kind := values.pop("kind", None), str):
         raise ValueError(f'{path}: expected an object with the "kind" of a task')
     if kind not in TASK_TYPES:
-        raise ValueError(f'{path}: no kind of task "{kind}"; {did_you_mean(kind, TASK_TYPES)}')
+        raise ValueError(f'{path}: no task type "{kind}"; {did_you_mean(kind, TASK_TYPES)}')
     try:
         task = from_fields(TASK_TYPES[kind], values, path)
         _ = task.head  # raises for a task without its labels

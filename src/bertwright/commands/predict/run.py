@@ -1,0 +1,140 @@
+"""`bertwright predict`: label texts with a fine-tuned model, on the screen or from file to file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from rich.console import Console
+
+from bertwright.commands.evaluate import load_for_task
+from bertwright.commands.output_paths import check_absent
+from bertwright.commands.predict.inputs import check_and_count, read_examples, read_passthrough, typed_examples
+from bertwright.commands.predict.outputs import PredictedExample, open_output, write_predictions
+from bertwright.commands.predict.settings import STANDARD_OUTPUT, PredictSettings
+from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
+from bertwright.inference.model import Bert
+from bertwright.io.decoding import STDIN
+from bertwright.models.heads import EncoderForTask
+from bertwright.tasks.prediction import predict_chunks
+from bertwright.tasks.presentation import (
+    NATIVE_SUFFIXES,
+    DisplayTable,
+    passthrough_schema,
+    to_record,
+    to_tables,
+    truncation_warnings,
+)
+from bertwright.tasks.task_io import AnyTask
+from bertwright.training.context import execution_context
+
+
+@dataclass
+class Counts:
+    """Numbers of examples, for the report at the end."""
+
+    examples: int = 0
+    truncated: int = 0
+    """Examples that lost tokens."""
+
+
+def predict(settings: PredictSettings, console: Console | None = None) -> None:
+    """Print predictions of texts, or write those of files, atomically and in constant memory.
+
+    Raises ValueError for a model without a task and, before the first prediction, for invalid input. Standard input is
+    read only once, so its errors come when they are met, and standard output may then have some predictions.
+    """
+    to_stdout = settings.output == STANDARD_OUTPUT
+    console = console or make_console(stderr=to_stdout)
+    if settings.output is not None and not to_stdout:
+        check_absent(settings.output)
+    with execution_context(settings.device) as context:
+        model, task, _ = load_for_task(settings.model, settings.overrides, context)
+        if settings.output is None:
+            counts = _predict_texts(settings, model, task, console)
+        else:
+            counts = _predict_files(settings, model, task, console)
+    for warning in truncation_warnings(task, counts.examples, counts.truncated, model.config.max_positions):
+        notice(console, warning)
+    for text in filter(os.path.isfile, settings.texts):  # unlike Path, it accepts a text of any length
+        notice(console, f"{text} is a file, but was read as a text; to label its content: --inputs {text}")
+
+
+def _predict_texts(settings: PredictSettings, model: Bert, task: AnyTask, console: Console) -> Counts:
+    """Print the predictions of the texts of the command line."""
+    counts, examples = Counts(), typed_examples(settings, task)
+    with item_progress(console, "predicting", len(examples)) as advance:
+        predicted = list(_predict_all(model, task, examples, counts, advance))
+    _print_tables(console, to_tables(task, predicted))
+    return counts
+
+
+def _predict_files(settings: PredictSettings, model: Bert, task: AnyTask, console: Console) -> Counts:
+    """Write the predictions of the examples in files or on standard input."""
+    assert settings.output is not None
+    _check_output_format(settings, task)
+    if settings.keep_columns:
+        _check_column_names(settings, model, task)
+    total = None if settings.inputs == (STDIN,) else check_and_count(settings, task)
+    counts, started = Counts(), time.perf_counter()
+    with item_progress(console, "predicting", total) as advance, open_output(settings.output) as file:
+        pairs = _predict_all(model, task, read_examples(settings, task), counts, advance)
+        rows = zip(pairs, read_passthrough(settings, task), strict=bool(settings.keep_columns))
+        predicted = (PredictedExample(*pair, passthrough) for pair, passthrough in rows)
+        changed = write_predictions(file, settings.suffix, task, predicted, settings.safe_csv)
+    rate = counts.examples / (time.perf_counter() - started)
+    name = "standard output" if settings.output == STANDARD_OUTPUT else settings.output
+    say(console, f"{name}: {counts.examples:,} predictions, {rate:,.0f} per second")
+    if changed:
+        notice(console, f"{changed:,} fields had tabs or line breaks, which are now spaces; .jsonl and .csv keep them")
+    return counts
+
+
+def _predict_all(
+    model: Bert, task: AnyTask, examples: Iterable[Any], counts: Counts, advance: ProgressCallback
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each example with its prediction, in order; add each chunk to `counts`, and report it to `advance`."""
+    assert isinstance(model.model, EncoderForTask)
+    for chunk in predict_chunks(model.model, task, model.tokenizer, examples):
+        yield from zip(chunk.examples, chunk.predictions, strict=True)
+        counts.examples += len(chunk.examples)
+        counts.truncated += chunk.truncated
+        advance(len(chunk.examples))
+
+
+def _check_output_format(settings: PredictSettings, task: AnyTask) -> None:
+    """Raise ValueError if the output format is for another task type, or if columns cannot be copied."""
+    owner = NATIVE_SUFFIXES.get(settings.suffix)
+    if owner is not None and not isinstance(task, owner):
+        raise ValueError(
+            f"{settings.output}: {settings.suffix} is a format for {owner.kind} only, got a model for {task.kind}; "
+            "name a .jsonl or .tsv file"
+        )
+    if settings.keep_columns and passthrough_schema(task, settings.keep_columns, "") is None:
+        raise ValueError(
+            f"--keep-columns is for tasks that read tables, got a model for {task.kind}, whose records have the words "
+            "or the id of their example"
+        )
+
+
+def _check_column_names(settings: PredictSettings, model: Bert, task: AnyTask) -> None:
+    """Raise ValueError if a column to copy has the name of a field of the predictions; predicts the first example."""
+    assert isinstance(model.model, EncoderForTask)
+    for chunk in predict_chunks(model.model, task, model.tokenizer, islice(read_examples(settings, task), 1)):
+        record = to_record(task, chunk.examples[0], chunk.predictions[0])
+        if clash := [name for name in settings.keep_columns if name in record]:
+            raise ValueError(f"--keep-columns {clash[0]}: predictions have a field of that name; rename the column")
+
+
+def _print_tables(console: Console, tables: Sequence[DisplayTable]) -> None:
+    for table in tables:
+        if table.heading:
+            heading(console, table.heading)
+        if table.rows:
+            console.print(filled_table(table.columns, table.rows))
+        else:
+            say(console, table.if_empty)
