@@ -23,7 +23,7 @@ from bertwright.corpus.documents import CorpusSettings, shard_corpus
 from bertwright.tokenstore import build as building
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.tokenstore.store import StoreHeader
-from bertwright.tokenstore.worker import PartTask, write_part
+from bertwright.tokenstore.worker import ShardTask, write_shard
 from bertwright.vocabulary.tokenizer import Ragged, Tokenizer
 from environment import describe_machine
 
@@ -40,8 +40,8 @@ class AloneTokenizer(Tokenizer):
         return Ragged(np.fromiter((number for row in rows for number in row), np.uint32, offsets[-1]), offsets)
 
 
-def write_peer_shard(task: PartTask, vocabulary: str) -> None:
-    write_part(task, AloneTokenizer.load(vocabulary, lowercase=True))
+def write_peer_shard(task: ShardTask, vocabulary: str) -> None:
+    write_shard(task, AloneTokenizer.load(vocabulary, lowercase=True))
 
 
 def peer_build(folder: Path, corpus: CorpusSettings, vocabulary: str, settings: PrepareSettings) -> StoreHeader:
@@ -49,7 +49,7 @@ def peer_build(folder: Path, corpus: CorpusSettings, vocabulary: str, settings: 
     tokenizer = Tokenizer.load(vocabulary, lowercase=True)
     folder.mkdir()
     plan = building._Plan.of(folder, [corpus], tokenizer)
-    plan.parts.mkdir()
+    plan.folder.mkdir()
     with multiprocessing.get_context("spawn").Pool(settings.workers) as pool:
         pool.starmap(write_peer_shard, [(task, vocabulary) for task in plan.tasks], chunksize=1)
     return building._publish(folder, plan, tokenizer, settings).train
@@ -65,7 +65,7 @@ def main() -> None:
     os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # as in the workers of `build`
 
     corpus, settings = CorpusSettings(tuple(arguments.inputs)), PrepareSettings(workers=arguments.workers)
-    size = sum(shard.size for shard in shard_corpus(corpus, building.PIECE_BYTES))
+    size = sum(shard.size for shard in shard_corpus(corpus, building.SHARD_BYTES))
     tokenizer = Tokenizer.load(arguments.vocabulary, lowercase=True)
     seconds: dict[str, list[float]] = {"bertwright": [], "tokenizers alone": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def main() -> None:
 
     print(describe_machine())
     print(f"{size / 1e6:.1f} MB, {ours.num_tokens:,} tokens, {settings.workers} workers; median of {ROUNDS} rounds\n")
-    print("| store through | seconds (least … most) | MB/s |\n|---|---|---|")
+    print("| store through | seconds (minimum … maximum) | MB/s |\n|---|---|---|")
     for name, taken in seconds.items():
         middle = statistics.median(taken)
         print(f"| {name} | {middle:.2f} ({min(taken):.2f} … {max(taken):.2f}) | {size / 1e6 / middle:.1f} |")

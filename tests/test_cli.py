@@ -302,7 +302,7 @@ MISUSE = {
     "empty file": ("survey empty.txt", "empty.txt: empty file (0 bytes)"),
     "empty corpus": ("survey blank.txt", "no documents in blank.txt"),
     "empty corpus, vocabulary": ("vocabulary blank.txt --output new", "no documents in blank.txt"),
-    "empty corpus, prepare": ("prepare blank.txt --vocabulary vocabulary --store new", "no documents with text in"),
+    "empty corpus, prepare": ("prepare blank.txt --vocabulary vocabulary --store new", "blank.txt: no documents with text"),
     "binary file": ("survey binary.txt", "binary.txt, byte 3: a NUL byte"),
     "invalid UTF-8": ("vocabulary latin.txt --output new", "latin.txt, byte 3: e9 is not UTF-8 text"),
     "invalid UTF-8, prepare": ("prepare latin.txt --vocabulary vocabulary --store new", "latin.txt, byte 3: e9 is not"),
@@ -318,7 +318,7 @@ MISUSE = {
     "figures are there": ("survey text.txt --json text.txt", "text.txt: already exists"),
     "no such vocabulary": ("prepare text.txt --vocabulary nowhere --store new", "nowhere: no such folder"),
     "store of other inputs": ("prepare blank.txt text.txt --vocabulary vocabulary --store other", "other inputs"),
-    "share": ("prepare text.txt --vocabulary vocabulary --store new --held-out 2", "held_out is 2.0; it is a share"),
+    "share": ("prepare text.txt --vocabulary vocabulary --store new --held-out 2", "held_out is 2.0; expected a share"),
     "length 2": ("pretrain --store store --run new --max-length 2", "max_length is 2; "),
     "more masks than tokens": (
         "pretrain --store store --run new --max-length 16 --max-predictions-per-seq 14",

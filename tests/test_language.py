@@ -35,7 +35,6 @@ src/bertwright/interop/*
 src/bertwright/io/tables.py
 src/bertwright/kernels/**/*
 src/bertwright/pretraining/data.py
-src/bertwright/tokenstore/*
 src/bertwright/training/*
 src/bertwright/vocabulary/wordpiece.cpp
 tests/**/*
@@ -55,6 +54,8 @@ tests/models/test_encoder.py
 tests/models/test_feature_head.py
 tests/models/test_heads.py
 tests/models/test_mimetic_init.py
+tests/tokenstore/test_build.py
+tests/tokenstore/test_store.py
 tests/test_console.py
 tests/test_exports.py
 tests/test_init.py

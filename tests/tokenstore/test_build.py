@@ -1,4 +1,4 @@
-"""Building stores: what they hold, the same to the bit through any workers and kills, and what goes wrong."""
+"""Building of token stores: content, equal bits after kills and with any number of workers, errors."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +19,13 @@ from bertwright import files
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import PrepareSettings, Progress, build
+from bertwright.tokenstore.executor import SerialExecutor
 from bertwright.tokenstore.store import TokenStore
+from bertwright.tokenstore.worker import ShardTask
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far".split()
-NONE_HELD = PrepareSettings(held_out=0, workers=1)
+TRAIN_ONLY = PrepareSettings(held_out=0, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,8 @@ def corpus(tmp_path: Path) -> CorpusSettings:
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_module, "PIECE_BYTES", 4000)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 4000)
 
 
 def lines_corpus(path: Path, text: str) -> CorpusSettings:
@@ -56,7 +58,7 @@ def lines_corpus(path: Path, text: str) -> CorpusSettings:
 
 
 def sentences(folder: Path, tokenizer: Tokenizer) -> list[list[str]]:
-    """What a store holds, as text: documents of sentences."""
+    """Return the content of a store as text: documents of sentences."""
     store = TokenStore.open(folder, tokenizer.digest)
     bounds = store.sentence_starts.tolist()
     texts = [tokenizer.decode(store.tokens(first, last)) for first, last in pairwise(bounds)]
@@ -65,26 +67,26 @@ def sentences(folder: Path, tokenizer: Tokenizer) -> list[list[str]]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, hidden ones left out."""
+    """Return the content of each file below a folder, without hidden ones."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def stop_after(parts_done: int):
-    """A progress callback that interrupts the build, as Ctrl-C does."""
-    calls = []
+def stop_after(calls_allowed: int) -> Callable[[Progress], None]:
+    """Return a progress callback that interrupts the build, as Ctrl-C does."""
+    calls = list[int]()
 
     def progress(_: Progress) -> None:
         calls.append(1)
-        if len(calls) > parts_done:
+        if len(calls) > calls_allowed:
             raise KeyboardInterrupt
 
     return progress
 
 
-def test_a_worked_example(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_build_small_corpus_holds_its_tokens_and_counts_what_is_dropped(tmp_path: Path, tokenizer: Tokenizer) -> None:
     corpus = lines_corpus(tmp_path / "c.txt", "The cat sat.\nIt ran.\n\n\u200b\nA dog xyz ran\n\n\u200b\n")
-    built = build(tmp_path / "s", corpus, tokenizer, NONE_HELD)
+    built = build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY)
     assert sentences(tmp_path / "s" / "train", tokenizer) == [["the cat sat.", "it ran."], ["a dog ran"]]
     assert (built.train.num_tokens, built.train.num_sentences, built.train.num_documents) == (11, 3, 2)
     assert (built.empty_sentences, built.unknown_tokens) == (2, 1)
@@ -94,58 +96,86 @@ def test_a_worked_example(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert built.train.origin.rules.startswith("line/")
 
 
-def test_the_store_is_that_of_the_whole_corpus_read_at_once(
+def test_build_in_shards_holds_the_corpus_in_order(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
 ) -> None:
-    build(tmp_path / "s", corpus, tokenizer, NONE_HELD)
+    build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY)
     expected = []
     for path in sorted((tmp_path / "corpus").iterdir()):
         expected += [document.strip().split("\n") for document in path.read_text().split("\n\n")]
     assert sentences(tmp_path / "s" / "train", tokenizer) == expected
 
 
-def test_workers_and_pieces_change_nothing(
+def test_build_is_bit_equal_for_any_workers_and_shard_size(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path / "one", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=1))
     build(tmp_path / "three", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=3))
     assert content(tmp_path / "one") == content(tmp_path / "three")
-    monkeypatch.setattr(build_module, "PIECE_BYTES", 1 << 30)
+    build(tmp_path / "serial", corpus, tokenizer, PrepareSettings(held_out=0.2), executor=SerialExecutor())
+    assert content(tmp_path / "one") == content(tmp_path / "serial")
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 1 << 30)
     build(tmp_path / "whole", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=1))
-    for side in ("train", "held_out"):
-        assert content(tmp_path / "one" / side) == content(tmp_path / "whole" / side)
+    for split in ("train", "held_out"):
+        assert content(tmp_path / "one" / split) == content(tmp_path / "whole" / split)
 
 
-def test_held_out_documents_leave_training(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
-    build(tmp_path / "all", corpus, tokenizer, NONE_HELD)
+class RecordingExecutor(SerialExecutor):
+    """Executor that records the shards that a build requests."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def run(self, tasks: Sequence[ShardTask], tokenizer: Tokenizer) -> Generator[ShardTask]:
+        self.numbers = [task.number for task in tasks]
+        yield from super().run(tasks, tokenizer)
+
+
+def test_resumed_build_requests_missing_shards_only(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
+) -> None:
+    executor = RecordingExecutor()
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4), executor=executor)
+    requested = executor.numbers
+    build(tmp_path / "s", corpus, tokenizer, executor=executor)
+    assert executor.numbers == requested[4:]
+
+
+def test_held_out_documents_are_excluded_from_training(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
+) -> None:
+    build(tmp_path / "all", corpus, tokenizer, TRAIN_ONLY)
     built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.3, workers=1))
     assert built.held_out is not None
     everything = sentences(tmp_path / "all" / "train", tokenizer)
-    train, held = (sentences(tmp_path / "s" / side, tokenizer) for side in ("train", "held_out"))
-    assert 8 < len(held) < 30  # 18 of 60 expected, standard deviation 3.5
-    assert sorted(train + held) == sorted(everything)
+    train, held_out = (sentences(tmp_path / "s" / split, tokenizer) for split in ("train", "held_out"))
+    assert 8 < len(held_out) < 30  # 18 of 60 expected, standard deviation 3.5
+    assert sorted(train + held_out) == sorted(everything)
     assert train == [document for document in everything if document in train]  # in order
 
 
-@pytest.mark.parametrize(("share", "held"), [(1e-9, 2), (0.999999, 3)])
-def test_both_sides_have_two_documents_at_least(tmp_path: Path, tokenizer: Tokenizer, share: float, held: int) -> None:
+@pytest.mark.parametrize(("share", "num_held_out"), [(1e-9, 2), (0.999999, 3)])
+def test_both_stores_have_two_documents_for_any_share(
+    tmp_path: Path, tokenizer: Tokenizer, share: float, num_held_out: int
+) -> None:
     corpus = lines_corpus(tmp_path / "c.txt", "\n\n".join(f"{word} cat" for word in WORDS[:5]))
     built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=share, workers=1))
     assert built.held_out is not None
-    assert (built.train.num_documents, built.held_out.num_documents) == (5 - held, held)
+    assert (built.train.num_documents, built.held_out.num_documents) == (5 - num_held_out, num_held_out)
 
 
-def test_equal_documents_stay_together(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_equal_documents_are_in_the_same_store(tmp_path: Path, tokenizer: Tokenizer) -> None:
     documents = [f"{first} {second}" for first in WORDS for second in WORDS]
     corpus = lines_corpus(tmp_path / "c.txt", "\n\n".join(documents * 2))
     built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.5, workers=1))
-    train, held = (sentences(tmp_path / "s" / side, tokenizer) for side in ("train", "held_out"))
-    assert not {document[0] for document in train} & {document[0] for document in held}
-    assert len(train) + len(held) == 800
+    train, held_out = (sentences(tmp_path / "s" / split, tokenizer) for split in ("train", "held_out"))
+    assert not {document[0] for document in train} & {document[0] for document in held_out}
+    assert len(train) + len(held_out) == 800
     assert built.held_out_in_train == 0
 
 
-def test_held_out_inputs(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_held_out_inputs_replace_the_share(tmp_path: Path, tokenizer: Tokenizer) -> None:
     corpus = lines_corpus(tmp_path / "c.txt", "the cat\n\na dog\n")
     (tmp_path / "h.txt").write_text("a tree\n\na dog\n\na mat\n")
     built = build(
@@ -156,28 +186,28 @@ def test_held_out_inputs(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert built.held_out_in_train == 1
 
 
-def test_one_document_cannot_be_shared(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_single_document_cannot_be_divided(tmp_path: Path, tokenizer: Tokenizer) -> None:
     corpus = lines_corpus(tmp_path / "c.txt", "the cat\nsat\n")
-    with pytest.raises(ValueError, match="one document cannot be shared"):
+    with pytest.raises(ValueError, match=r"c\.txt: a single document .* --held-out 0"):
         build(tmp_path / "s", corpus, tokenizer)
-    assert build(tmp_path / "s", corpus, tokenizer, NONE_HELD).train.num_documents == 1
+    assert build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY).train.num_documents == 1
 
 
-def test_a_corpus_without_text_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_corpus_without_text_raises_an_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
     corpus = lines_corpus(tmp_path / "c.txt", "\u200b\n\n\u200b\n")
-    with pytest.raises(ValueError, match="no documents with text"):
-        build(tmp_path / "s", corpus, tokenizer, NONE_HELD)
+    with pytest.raises(ValueError, match=r"c\.txt: no documents with text"):
+        build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY)
 
 
-def test_an_interrupted_build_goes_on(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+def test_interrupted_build_resumes(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
     build(tmp_path / "unbroken", corpus, tokenizer)
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4))
     assert not (tmp_path / "s" / "train").exists()
     reports: list[Progress] = []
     build(tmp_path / "s", corpus, tokenizer, progress=reports.append)
-    assert reports[0].bytes_kept >= 3 * 4000
-    assert "going on with an unfinished build" in reports[0].note
+    assert reports[0].bytes_resumed >= 3 * 4000
+    assert "resuming an interrupted build: " in reports[0].note
     assert (
         reports[-1].bytes_done
         == reports[-1].bytes_total
@@ -187,26 +217,28 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, corpus: CorpusSettings, to
     assert not [path for path in (tmp_path / "s").iterdir() if path.name.startswith(".unfinished")]
 
 
-def test_changed_inputs_begin_anew(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+def test_build_of_changed_inputs_starts_from_scratch(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4))
     with (tmp_path / "corpus" / "two.txt").open("a") as file:
         file.write("\n\nit was far\n")
     reports: list[Progress] = []
-    build(tmp_path / "s", corpus, tokenizer, NONE_HELD, progress=reports.append)
-    assert reports[0].bytes_kept == 0
-    assert "begun anew" in reports[0].note
+    build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY, progress=reports.append)
+    assert reports[0].bytes_resumed == 0
+    assert "starting from scratch" in reports[0].note
     assert sentences(tmp_path / "s" / "train", tokenizer)[-1] == ["it was far"]
 
 
-def test_a_finished_build_is_left_as_it_is(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+def test_finished_build_is_not_written_again(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
     built = build(tmp_path / "s", corpus, tokenizer)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s" / "train").iterdir()}
     assert build(tmp_path / "s", corpus, tokenizer) == built
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s" / "train").iterdir()} == before
 
 
-def test_a_finished_build_of_something_else_is_never_overwritten(
+def test_finished_build_of_other_inputs_is_not_overwritten(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
 ) -> None:
     build(tmp_path / "s", corpus, tokenizer)
@@ -219,7 +251,7 @@ def test_a_finished_build_of_something_else_is_never_overwritten(
 
 
 @pytest.mark.parametrize("name", ["tokenizer", "held_out", "train", "build.json"])
-def test_files_of_someone_else_are_left_alone(
+def test_build_does_not_overwrite_files_of_others(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, name: str
 ) -> None:
     foreign = tmp_path / "s" / name / "a.txt"
@@ -230,24 +262,24 @@ def test_files_of_someone_else_are_left_alone(
     assert foreign.read_text() == "the cat sat"
 
 
-def test_two_builds_do_not_meet_in_one_folder(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+def test_second_build_in_a_folder_raises_an_error(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
     with files.lock_folder(tmp_path / "s"), pytest.raises(ValueError, match="another process is writing there"):
         build(tmp_path / "s", corpus, tokenizer)
 
 
-def test_a_workers_error_is_the_builds(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_error_of_a_worker_is_raised_by_the_build(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "c.txt").write_bytes(b"the cat\n\nthe \xff dog\n")
     with pytest.raises(ValueError, match=r"c.txt, byte 13: ff is not UTF-8"):
         build(tmp_path / "s", CorpusSettings(inputs=(str(tmp_path / "c.txt"),)), tokenizer)
     assert not (tmp_path / "s" / "train").exists()
 
 
-def test_a_killed_worker_is_told(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+def test_killed_worker_is_reported(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
     def kill_workers(_: Progress) -> None:
         for pid in children(os.getpid()):
             os.kill(pid, signal.SIGKILL)
 
-    with pytest.raises(ChildProcessError, match="killed, most often for lack of memory"):
+    with pytest.raises(ChildProcessError, match="exit code -9: killed, usually for lack of memory: use fewer workers"):
         build(tmp_path / "s", corpus, tokenizer, PrepareSettings(workers=1), kill_workers)
     build(tmp_path / "s", corpus, tokenizer)
 
@@ -264,7 +296,7 @@ def children(parent: int) -> list[int]:
     return found
 
 
-def test_a_full_disk_keeps_what_is_finished(
+def test_full_disk_preserves_finished_shards(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -272,16 +304,16 @@ def test_a_full_disk_keeps_what_is_finished(
 
     with monkeypatch.context() as patched:
         patched.setattr(build_module, "write_store", full)
-        with pytest.raises(OSError, match="no space left; finished parts are kept") as caught:
+        with pytest.raises(OSError, match="no space left; finished shards are saved") as caught:
             build(tmp_path / "s", corpus, tokenizer)
     assert caught.value.errno == errno.ENOSPC
     assert not (tmp_path / "s" / "train").exists()
     reports: list[Progress] = []
     build(tmp_path / "s", corpus, tokenizer, progress=reports.append)
-    assert reports[0].bytes_kept == reports[0].bytes_total  # nothing had to be made again
+    assert reports[0].bytes_resumed == reports[0].bytes_total  # no shard had to be made again
 
 
-def test_what_an_unfinished_build_held_out_is_not_held_out_in_another_one(
+def test_held_out_store_of_an_interrupted_build_is_removed(
     tmp_path: Path,
     corpus: CorpusSettings,
     tokenizer: Tokenizer,
@@ -291,11 +323,11 @@ def test_what_an_unfinished_build_held_out_is_not_held_out_in_another_one(
         build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.5))
     assert (tmp_path / "s" / "held_out").exists()
     for _ in range(2):
-        assert build(tmp_path / "s", corpus, tokenizer, NONE_HELD).held_out is None
+        assert build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY).held_out is None
         assert not (tmp_path / "s" / "held_out").exists()
 
 
-def test_workers_do_not_take_the_user_s_files_for_modules(
+def test_workers_do_not_import_modules_from_the_current_folder(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -312,7 +344,7 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.tokenstore import build
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-build.PIECE_BYTES = 4000
+build.SHARD_BYTES = 4000
 disk, corpus, vocabulary = sys.argv[1:]
 for size in ("160k", "2m"):
     options = "size=" + size if size == "160k" else "remount,size=" + size
@@ -321,17 +353,19 @@ for size in ("160k", "2m"):
     try:
         build.build(
             Path(disk) / "s", CorpusSettings(inputs=(corpus,), sentence_splitter="line"), Tokenizer.load(vocabulary),
-            build.PrepareSettings(workers=1), lambda report: print("kept", report.bytes_kept, flush=True),
+            build.PrepareSettings(workers=1), lambda report: print("resumed", report.bytes_resumed, flush=True),
         )
-        print("whole")
+        print("finished")
     except OSError as error:
         print(error.errno, error.strerror)
         print([path.name for path in (Path(disk) / "s").rglob("*") if ".part-" in path.name or path.name == "train"])
 """
 
 
-def test_a_really_full_disk(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
-    """A disk of memory that is too small for the parts, and then large enough."""
+def test_full_file_system_preserves_finished_shards(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
+) -> None:
+    """Build on a file system in memory that is too small for the shards, then large enough."""
     for path in (tmp_path / "corpus").iterdir():
         path.write_text("\n\n".join([path.read_text()] * 8))
     tokenizer.save(tmp_path / "vocabulary")
@@ -342,12 +376,12 @@ def test_a_really_full_disk(tmp_path: Path, corpus: CorpusSettings, tokenizer: T
     if "unshare" in done.stderr or "no mount" in done.stderr:
         pytest.skip(f"needs a file system of its own, which this machine does not allow: {done.stderr.strip()}")
     lines = done.stdout.splitlines()
-    assert lines[0] == "kept 0"
-    stop = next(number for number, line in enumerate(lines) if not line.startswith("kept"))
-    assert lines[stop].startswith(f"{errno.ENOSPC} no space left; finished parts are kept")
+    assert lines[0] == "resumed 0"
+    stop = next(number for number, line in enumerate(lines) if not line.startswith("resumed"))
+    assert lines[stop].startswith(f"{errno.ENOSPC} no space left; finished shards are saved")
     assert lines[stop + 1] == "[]"
-    assert int(lines[stop + 2].removeprefix("kept ")) > 0
-    assert lines[-1] == "whole", done.stderr
+    assert int(lines[stop + 2].removeprefix("resumed ")) > 0
+    assert lines[-1] == "finished", done.stderr
 
 
 ORPHANED_WORKER = """
@@ -355,7 +389,7 @@ import os, subprocess, sys
 from multiprocessing import Pipe
 from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings, shard_corpus
-from bertwright.tokenstore.worker import PartTask
+from bertwright.tokenstore.worker import ShardTask
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 folder, corpus, vocabulary, wait = sys.argv[1:]
@@ -366,26 +400,26 @@ worker = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno(
 theirs.close()
 settings = CorpusSettings(inputs=(corpus,), sentence_splitter="line")
 ours.send(Tokenizer.load(vocabulary))
-ours.send(PartTask(Path(folder), 0, settings, shard_corpus(settings, 3000)[0]))
+ours.send(ShardTask(Path(folder), 0, settings, shard_corpus(settings, 3000)[0]))
 if float(wait):
     os._exit(0)  # as a kill ends it
 assert ours.recv() is None
 """
 
 
-def test_a_worker_that_wakes_up_after_its_builds_death_writes_nothing(
+def test_worker_that_starts_after_the_death_of_its_parent_writes_nothing(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
 ) -> None:
     tokenizer.save(tmp_path / "vocabulary")
 
-    def parts(folder: str, wait: float) -> list[str]:
+    def written_files(folder: str, wait: float) -> list[str]:
         arguments = [str(tmp_path / folder), corpus.inputs[0], str(tmp_path / "vocabulary"), str(wait)]
-        # the pipe of its output ends with the worker, too
+        # the worker inherits the pipe, so `run` returns after its end
         subprocess.run([sys.executable, "-c", ORPHANED_WORKER, *arguments], check=True, stdout=subprocess.PIPE)
         return sorted(path.name for path in tmp_path.glob(f"{folder}/*"))
 
-    assert parts("in time", 0) == ["000000.chunks", "000000.npz"]
-    assert parts("late", 1) == []
+    assert written_files("in time", 0) == ["000000.chunks", "000000.npz"]
+    assert written_files("late", 1) == []
 
 
 KILLED_BUILD = """
@@ -395,7 +429,7 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.tokenstore import build
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-build.PIECE_BYTES = 3000
+build.SHARD_BYTES = 3000
 folder, corpus, vocabulary = sys.argv[1:]
 print("ready", flush=True)
 build.build(
@@ -405,36 +439,36 @@ build.build(
 """
 
 
-def test_kills_at_any_moment_change_nothing(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
-    """20 times the building process is killed at a random moment of a build, until one goes through."""
+def test_build_after_20_kills_is_bit_equal(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
+    """Kill the building process at random moments 20 times, then let it finish."""
     tokenizer.save(tmp_path / "vocabulary")
 
-    def started(folder: str) -> subprocess.Popen[bytes]:
+    def start(folder: str) -> subprocess.Popen[bytes]:
         arguments = [str(tmp_path / folder), corpus.inputs[0], str(tmp_path / "vocabulary")]
         process = subprocess.Popen([sys.executable, "-c", KILLED_BUILD, *arguments], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         return process
 
-    began = time.monotonic()
-    assert started("unbroken").wait() == 0  # with the start of Python, so a little longer than a build
-    undisturbed = time.monotonic() - began
+    started = time.monotonic()
+    assert start("unbroken").wait() == 0  # with the start of Python, so a little longer than a build
+    unbroken_s = time.monotonic() - started
     expected = content(tmp_path / "unbroken")
 
     rng = random.Random(3)
     kills = rounds = 0
     while kills < 20:
         folder = f"killed-{rounds}"
-        process = started(folder)
+        process = start(folder)
         try:
-            process.wait(rng.uniform(0, undisturbed))
+            process.wait(rng.uniform(0, unbroken_s))
         except subprocess.TimeoutExpired:
             process.kill()
             kills += 1
         if process.wait() == 0:
             assert content(tmp_path / folder) == expected
             rounds += 1
-    assert started(f"killed-{rounds}").wait() == 0
+    assert start(f"killed-{rounds}").wait() == 0
     assert content(tmp_path / f"killed-{rounds}") == expected
     assert sorted(path.name for path in (tmp_path / f"killed-{rounds}").iterdir()) == [
         ".lock", "build.json", "held_out", "tokenizer", "train"

@@ -1,6 +1,7 @@
-"""Writing and reading stores: against lists, through any number of files; refusing what was altered."""
+"""Writing and reading of stores, checked against lists; errors for altered files."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,13 @@ ORIGIN = Provenance(vocabulary="v", vocab_size=1000, lowercase=True, rules="rule
 Text = list[list[list[int]]]  # documents, sentences, tokens
 
 
-def written(
-    folder: Path, text: Text, shard_tokens: int = 1 << 28, chunk: int = 2, origin: Provenance = ORIGIN
+def write(
+    folder: Path, text: Text, file_tokens: int = 1 << 28, chunk: int = 2, origin: Provenance = ORIGIN
 ) -> TokenStore:
-    """A store of the documents, handed over `chunk` documents at a time."""
+    """Write documents into a store, `chunk` at a time."""
     folder.mkdir(exist_ok=True)
     chunks = [columns(text[first : first + chunk]) for first in range(0, len(text), chunk)]
-    write_store(folder, chunks, origin, corpus="c", shard_tokens=shard_tokens)
+    write_store(folder, chunks, origin, corpus="c", file_tokens=file_tokens)
     return TokenStore.open(folder)
 
 
@@ -34,8 +35,8 @@ def columns(text: Text) -> DocumentBatch:
 TEXT = [[[1, 2], [3]], [[4, 5, 6, 7, 8]], [[9]], [[10, 11], [12], [13, 14]]]
 
 
-def test_a_worked_example(tmp_path: Path) -> None:
-    store = written(tmp_path / "s", TEXT)
+def test_store_of_four_documents_has_their_boundaries(tmp_path: Path) -> None:
+    store = write(tmp_path / "s", TEXT)
     assert store.tokens(0, 14).tolist() == list(range(1, 15))
     assert store.sentence_starts.tolist() == [0, 2, 3, 8, 9, 11, 12, 14]
     assert store.document_starts.tolist() == [0, 2, 3, 4, 7]
@@ -43,20 +44,20 @@ def test_a_worked_example(tmp_path: Path) -> None:
     assert store.header.origin == ORIGIN
 
 
-def test_documents_do_not_cross_files(tmp_path: Path) -> None:
-    store = written(tmp_path / "s", TEXT, shard_tokens=4)
+def test_document_is_in_one_file(tmp_path: Path) -> None:
+    store = write(tmp_path / "s", TEXT, file_tokens=4)
     sizes = [file.length for file in store.header.files if file.name.startswith("tokens")]
-    assert sizes == [3, 5, 1, 5]  # the second and fourth are larger than a file should be, and have one of their own
+    assert sizes == [3, 5, 1, 5]  # the second and fourth are larger than a file should be, and have a file of their own
 
 
-def test_numpy_alone_opens_the_arrays(tmp_path: Path) -> None:
-    written(tmp_path / "s", TEXT)
+def test_numpy_opens_the_arrays(tmp_path: Path) -> None:
+    write(tmp_path / "s", TEXT)
     assert np.load(tmp_path / "s" / "tokens-00000.npy", mmap_mode="r").tolist() == list(range(1, 15))
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
-def test_ids_take_as_many_bytes_as_the_vocabulary_needs(tmp_path: Path, vocab_size: int, dtype: type) -> None:
-    store = written(tmp_path / "s", [[[vocab_size - 1]]], origin=Provenance("v", vocab_size, True, "rules/1"))
+def test_size_of_ids_follows_the_vocabulary(tmp_path: Path, vocab_size: int, dtype: type) -> None:
+    store = write(tmp_path / "s", [[[vocab_size - 1]]], origin=Provenance("v", vocab_size, True, "rules/1"))
     assert store.tokens(0, 1).dtype == dtype
     assert store.tokens(0, 1).tolist() == [vocab_size - 1]
 
@@ -67,10 +68,10 @@ texts = st.lists(
 
 
 @given(texts, st.integers(1, 12), st.integers(1, 3), st.data())
-def test_tokens_and_gather_agree_with_a_list(
-    tmp_path_factory: pytest.TempPathFactory, text: Text, shard_tokens: int, chunk: int, data: st.DataObject
+def test_tokens_and_gather_equal_slices_of_a_list(
+    tmp_path_factory: pytest.TempPathFactory, text: Text, file_tokens: int, chunk: int, data: st.DataObject
 ) -> None:
-    store = written(tmp_path_factory.mktemp("store"), text, shard_tokens, chunk)
+    store = write(tmp_path_factory.mktemp("store"), text, file_tokens, chunk)
     flat = [token for document in text for sentence in document for token in sentence]
     start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(flat))] * 2)))
     assert store.tokens(start, end).tolist() == flat[start:end]
@@ -82,19 +83,19 @@ def test_tokens_and_gather_agree_with_a_list(
     assert store.gather(starts, ends).tolist() == expected
 
 
-def test_ranges_outside_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="0 … 14"):
-        written(tmp_path / "s", TEXT).tokens(3, 15)
+def test_range_outside_the_store_raises_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected tokens within 0 … 14, got 3 … 15"):
+        write(tmp_path / "s", TEXT).tokens(3, 15)
 
 
-def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    written(tmp_path / "s", TEXT)
+def test_open_with_another_vocabulary_raises_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "s", TEXT)
     TokenStore.open(tmp_path / "s", vocabulary="v")
-    with pytest.raises(ValueError, match=r"another vocabulary \(digest v, 1,000 tokens\), this one has digest w"):
+    with pytest.raises(ValueError, match=r"1,000 tokens and digest v, not .* digest w"):
         TokenStore.open(tmp_path / "s", vocabulary="w")
 
 
-def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_open_folder_without_header_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"header\.json is missing"):
         TokenStore.open(tmp_path)
 
@@ -102,13 +103,13 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ('{"format_version": 99}', "store format 99 found, 1 is what this version"),
-        ("[]", "store format None found"),
+        ('{"format_version": 99}', "expected store format 1, got 99"),
+        ("[]", "expected store format 1, got None"),
         ('{"format_version": 1}', "altered since the store was built; copy the store again"),
         ('{"format_version": 1, "more"', "line 1: not valid JSON"),
     ],
 )
-def test_other_headers_are_refused(tmp_path: Path, header: str, message: str) -> None:
+def test_open_with_invalid_header_raises_an_error(tmp_path: Path, header: str, message: str) -> None:
     (tmp_path / "header.json").write_text(header)
     with pytest.raises(ValueError, match=message):
         TokenStore.open(tmp_path)
@@ -119,42 +120,42 @@ def test_other_headers_are_refused(tmp_path: Path, header: str, message: str) ->
     [{"num_tokens": 13}, {"num_tokens": "many"}, {"files": []}, {"corpus": "other"}],
     ids=lambda c: next(iter(c)),
 )
-def test_an_altered_header_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    written(tmp_path / "s", TEXT)
+def test_open_with_altered_header_raises_an_error(tmp_path: Path, change: dict[str, object]) -> None:
+    write(tmp_path / "s", TEXT)
     path = tmp_path / "s" / "header.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"header.json: altered since the store was built"):
         TokenStore.open(tmp_path / "s")
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    written(tmp_path / "s", TEXT)
+def test_open_with_truncated_file_raises_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "s", TEXT)
     path = tmp_path / "s" / "tokens-00000.npy"
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(ValueError, match=r"tokens-00000.npy: 154 bytes found, 156 expected"):
+    with pytest.raises(ValueError, match=r"tokens-00000.npy: expected 156 bytes, got 154"):
         TokenStore.open(tmp_path / "s")
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    written(tmp_path / "s", TEXT)
+def test_open_with_missing_file_raises_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "s", TEXT)
     (tmp_path / "s" / "sentence_starts.npy").unlink()
-    with pytest.raises(ValueError, match=r"sentence_starts.npy: this file of the token store is missing"):
+    with pytest.raises(ValueError, match=r"sentence_starts.npy: missing"):
         TokenStore.open(tmp_path / "s")
 
 
 @pytest.mark.parametrize("name", ["tokens-00000.npy", "sentence_starts.npy", "document_starts.npy"])
-@pytest.mark.parametrize("place", [0, -1])
-def test_an_altered_byte_of_a_small_file_is_refused_at_once(tmp_path: Path, name: str, place: int) -> None:
-    written(tmp_path / "s", TEXT)
-    flip(tmp_path / "s" / name, place)
+@pytest.mark.parametrize("offset", [0, -1])
+def test_open_with_an_altered_byte_raises_an_error(tmp_path: Path, name: str, offset: int) -> None:
+    write(tmp_path / "s", TEXT)
+    flip(tmp_path / "s" / name, offset)
     with pytest.raises(ValueError, match=f"{name}: altered since the store was built"):
         TokenStore.open(tmp_path / "s")
 
 
 def test_verify_finds_an_altered_byte_between_the_sampled_blocks(tmp_path: Path) -> None:
-    written(tmp_path / "s", [[[1] * (SAMPLE_BLOCKS * SAMPLE_BYTES)]])
+    write(tmp_path / "s", [[[1] * (SAMPLE_BLOCKS * SAMPLE_BYTES)]])
     path = tmp_path / "s" / "tokens-00000.npy"
-    flip(path, SAMPLE_BYTES + 10)  # the blocks lie about two block sizes apart
+    flip(path, SAMPLE_BYTES + 10)  # the blocks are about two block sizes apart
     TokenStore.open(tmp_path / "s")
     with pytest.raises(ValueError, match="altered since the store was built"):
         TokenStore.open(tmp_path / "s", verify=True)
@@ -162,14 +163,14 @@ def test_verify_finds_an_altered_byte_between_the_sampled_blocks(tmp_path: Path)
     TokenStore.open(tmp_path / "s", verify=True)
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path: Path, offset: int) -> None:
     content = bytearray(path.read_bytes())
-    content[place] ^= 1
+    content[offset] ^= 1
     path.write_bytes(content)
 
 
-def test_a_failed_write_leaves_no_header(tmp_path: Path) -> None:
-    def broken():
+def test_failed_write_leaves_no_header(tmp_path: Path) -> None:
+    def broken() -> Iterator[DocumentBatch]:
         yield columns(TEXT)
         raise OSError("disk gone")
 
@@ -178,8 +179,8 @@ def test_a_failed_write_leaves_no_header(tmp_path: Path) -> None:
     assert not (tmp_path / "header.json").exists()
 
 
-def test_the_header_is_readable_json(tmp_path: Path) -> None:
-    store = written(tmp_path / "s", TEXT)
+def test_header_is_json(tmp_path: Path) -> None:
+    store = write(tmp_path / "s", TEXT)
     header = json.loads((tmp_path / "s" / "header.json").read_text())
     assert header["num_tokens"] == 14
     assert header["files"][0] == store.header.files[0]._asdict()

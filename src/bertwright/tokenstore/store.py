@@ -1,9 +1,9 @@
-"""Token ids on disk, memory-mapped, with the boundaries of sentences and documents.
+"""The token store: token ids on disk, memory-mapped, with the boundaries of sentences and documents.
 
 A store is a folder:
 
-    header.json              digests (its own too), counts, and for every file its size and digests
-    tokens-00000.npy …       token ids, uint16 (uint32 for vocabularies above 65,536); no document crosses two files
+    header.json              counts, and the sizes and digests of all files, its own digest included
+    tokens-00000.npy …       token ids, uint16 (uint32 for vocabularies above 65,536); a document is in one file
     sentence_starts.npy      S + 1 int64, the token at which each sentence starts; the last entry is the token count
     document_starts.npy      D + 1 int64, the sentence at which each document starts; the last entry is S
 
@@ -26,14 +26,14 @@ import numpy as np
 from bertwright import files
 
 FORMAT_VERSION = 1
-SHARD_TOKENS = 1 << 28  # tokens a file: 512 MB of uint16, so that a large corpus is a few dozen files
-SAMPLE_BLOCKS = 64  # blocks of a file that `open` compares
+FILE_TOKENS = 1 << 28  # per file: 512 MB of uint16, so that a large corpus is a few dozen files
+SAMPLE_BLOCKS = 64  # per file, compared when a store is opened
 SAMPLE_BYTES = 4096
-WAY_OUT = "copy the store again from where it was built, or prepare the corpus again"
+RESTORE_HINT = "copy the store again from where it was built, or prepare the corpus again"
 
 
 class StoreFile(NamedTuple):
-    """One array of a store, as the header describes it."""
+    """Description of one array of a store, in the header."""
 
     name: str
     length: int
@@ -41,40 +41,40 @@ class StoreFile(NamedTuple):
     bytes: int
     """Size of the file."""
     digest: str
-    """BLAKE2b of the whole file: compared by `verify`."""
+    """BLAKE2b of the whole file, compared by `verify`."""
     sampled_digest: str
-    """BLAKE2b of 64 blocks spread over the file: compared whenever the store is opened."""
+    """BLAKE2b of 64 blocks spread over the file, compared whenever the store is opened."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What decided a store's content."""
+    """Vocabulary and rules that a store was made with."""
 
     vocabulary: str
-    """`Tokenizer.digest` of the vocabulary whose ids stand in the store."""
+    """`Tokenizer.digest` of the vocabulary."""
     vocab_size: int
     lowercase: bool
     rules: str
-    """The sentence rules and their version, as "rules/3"."""
+    """Sentence splitter and version of its rules, such as "rules/3"."""
 
 
 @dataclass(frozen=True)
 class StoreHeader:
-    """What a store says about itself."""
+    """Description of a store: header.json."""
 
     format_version: int
     origin: Provenance
     corpus: str
-    """Digest over the texts of the store's documents, in order."""
+    """Digest of the texts of all documents, in order."""
     num_tokens: int
     num_sentences: int
     num_documents: int
     files: tuple[StoreFile, ...]
-    """The token files in order, then sentence_starts.npy and document_starts.npy."""
+    """Token files in order, then sentence_starts.npy and document_starts.npy."""
 
 
 class DocumentBatch(NamedTuple):
-    """Some whole documents on their way into a store."""
+    """Tokens and boundaries of some whole documents, to be written into a store."""
 
     tokens: np.ndarray
     sentence_lengths: np.ndarray
@@ -84,32 +84,31 @@ class DocumentBatch(NamedTuple):
 
 
 class TokenStore:
-    """One opened store. Documents and sentences are numbered through all of its token files."""
+    """An open store. Tokens, sentences and documents are numbered across its token files."""
 
     def __init__(self, folder: Path, header: StoreHeader) -> None:
-        """For `TokenStore.open`, which checks the files first."""
+        """Map the files; called by `TokenStore.open`, which checks them first."""
         self.folder = folder
         self.header = header
-        *tokens, self.sentence_starts, self.document_starts = (_mapped(folder, file) for file in header.files)
-        self._shards: list[np.ndarray] = tokens
-        self._shard_starts = np.cumsum([0, *(len(shard) for shard in tokens)])
+        *tokens, self.sentence_starts, self.document_starts = (_map_array(folder, file) for file in header.files)
+        self._arrays: list[np.ndarray] = tokens
+        self._array_starts = np.cumsum([0, *map(len, tokens)])
 
     @classmethod
     def open(cls, folder: Path | str, vocabulary: str | None = None, verify: bool = False) -> TokenStore:
         """Open a store after comparing its files with its header.
 
-        Compared always: format version, vocabulary digest (where `vocabulary`, a `Tokenizer.digest`, is given), every
-        file's size, and the digest of 64 blocks of every file (all of a file up to 256 kB). `verify` compares every
-        byte, at the speed of the disk.
-        Raises ValueError, with the way out, where something differs.
+        Always compared: format version, vocabulary digest (if `vocabulary`, a `Tokenizer.digest`, is given), the size
+        of each file, and the digest of 64 blocks of each file, which is all of a file of up to 256 kB. `verify`
+        compares every byte, at the speed of the disk. Raises ValueError if anything differs.
         """
         folder = Path(folder)
         header = _read_header(folder)
         if vocabulary is not None and header.origin.vocabulary != vocabulary:
             raise ValueError(
-                f"{folder}: prepared with another vocabulary (digest {header.origin.vocabulary}, "
-                f"{header.origin.vocab_size:,} tokens), this one has digest {vocabulary}; use the tokenizer that "
-                "stands beside the store, or prepare the corpus again with this one"
+                f"{folder}: prepared with a vocabulary of {header.origin.vocab_size:,} tokens and digest "
+                f"{header.origin.vocabulary}, not with this one of digest {vocabulary}; use the tokenizer beside the "
+                "store, or prepare the corpus again with this one"
             )
         for file in header.files:
             _check_file(folder / file.name, file, verify)
@@ -128,41 +127,45 @@ class TokenStore:
         return self.header.num_documents
 
     def tokens(self, start: int, end: int) -> np.ndarray:
-        """Ids from token `start` up to token `end`; a view of the file unless the range crosses files."""
+        """Return the ids of tokens `start` to `end`: a view of the file unless the range crosses files."""
         if not 0 <= start <= end <= self.num_tokens:
-            raise ValueError(f"tokens {start} … {end} asked for; {self.folder} has 0 … {self.num_tokens}")
-        bounds = zip(self._shards, self._shard_starts, self._shard_starts[1:], strict=False)
-        views = [shard[max(start - low, 0) : end - low] for shard, low, high in bounds if low < end and start < high]
-        return views[0] if len(views) == 1 else np.concatenate([*views, self._shards[0][:0]])
+            raise ValueError(f"{self.folder}: expected tokens within 0 … {self.num_tokens}, got {start} … {end}")
+        bounds = zip(self._arrays, self._array_starts, self._array_starts[1:], strict=False)
+        views = [array[max(start - low, 0) : end - low] for array, low, high in bounds if low < end and start < high]
+        return views[0] if len(views) == 1 else np.concatenate([*views, self._arrays[0][:0]])
 
     def gather(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Ids of many token ranges, laid end to end: range i is `starts[i] … ends[i]`, within one document each."""
+        """Return the ids of many token ranges, end to end.
+
+        Range i is `starts[i]` to `ends[i]`, within one document.
+        """
         lengths = ends - starts
-        shard_of = np.searchsorted(self._shard_starts, starts, side="right") - 1
-        shard_of = np.minimum(shard_of, len(self._shards) - 1)
-        within = starts - self._shard_starts[shard_of]
+        array_of = np.searchsorted(self._array_starts, starts, side="right") - 1
+        array_of = np.minimum(array_of, len(self._arrays) - 1)
+        within = starts - self._array_starts[array_of]
         range_ends = np.cumsum(lengths)
-        places = np.repeat(within - (range_ends - lengths), lengths) + np.arange(lengths.sum())
-        used = np.unique(shard_of)
+        indices = np.repeat(within - (range_ends - lengths), lengths) + np.arange(lengths.sum())
+        used = np.unique(array_of)
         if len(used) == 1:
-            return np.take(self._shards[used[0]], places)
-        shard_of_token = np.repeat(shard_of, lengths)
-        ids = np.empty(len(places), dtype=self._shards[0].dtype)
-        for shard in used:
-            here = np.flatnonzero(shard_of_token == shard)
-            ids[here] = np.take(self._shards[shard], places[here])
+            return np.take(self._arrays[used[0]], indices)
+        array_of_token = np.repeat(array_of, lengths)
+        ids = np.empty(len(indices), dtype=self._arrays[0].dtype)
+        for number in used:
+            here = np.flatnonzero(array_of_token == number)
+            ids[here] = np.take(self._arrays[number], indices[here])
         return ids
 
 
 def write_store(
-    folder: Path, documents: Iterable[DocumentBatch], origin: Provenance, corpus: str, shard_tokens: int = SHARD_TOKENS
+    folder: Path, documents: Iterable[DocumentBatch], origin: Provenance, corpus: str, file_tokens: int = FILE_TOKENS
 ) -> StoreHeader:
     """Write a store into an existing, empty folder, in constant memory; the header comes last.
 
-    Wrap it in `files.whole_folder`, so that the store appears whole or not at all.
+    `corpus` is the digest of the documents' texts, `file_tokens` the capacity of a token file. To make the store appear
+    atomically, call this within `files.atomic_folder`.
     """
     with ExitStack() as stack:
-        tokens = _TokenFiles(folder, origin.vocab_size, shard_tokens, stack)
+        tokens = _TokenFiles(folder, origin.vocab_size, file_tokens, stack)
         sentences = stack.enter_context(_ArrayFile(folder / "sentence_starts.npy", np.int64))
         boundaries = stack.enter_context(_ArrayFile(folder / "document_starts.npy", np.int64))
         sentences.append(np.zeros(1, np.int64))
@@ -184,7 +187,7 @@ def write_store(
         num_tokens=num_tokens,
         num_sentences=num_sentences,
         num_documents=num_documents,
-        files=tuple(array.described() for array in arrays),
+        files=tuple(array.describe() for array in arrays),
     )
     described = asdict(header) | {"files": [file._asdict() for file in header.files]}
     files.write_json(folder / "header.json", described | {"digest": _digest_of(described)})
@@ -192,9 +195,9 @@ def write_store(
 
 
 class _ArrayFile:
-    """A .npy file that grows by appending, its length written into its head at the end.
+    """A .npy file that is written by appending; its final length is written into its header at the end.
 
-    Written with plain writes and not through a memory map, where a full disk kills the process (SIGBUS).
+    It is not a memory map, because writing to one on a full disk kills the process (SIGBUS).
     """
 
     def __init__(self, path: Path, dtype: type[np.unsignedinteger[Any]] | type[np.int64]) -> None:
@@ -204,57 +207,57 @@ class _ArrayFile:
 
     def __enter__(self) -> _ArrayFile:
         self._file = self.path.open("wb")
-        self._write_head()
+        self._write_header()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         with self._file:
             if kind is None:
                 self._file.seek(0)
-                self._write_head()
+                self._write_header()
 
     def append(self, values: np.ndarray) -> None:
         self._file.write(values.astype(self.dtype, copy=False).tobytes())
         self.length += len(values)
 
-    def _write_head(self) -> None:
-        # numpy pads this head so that it keeps its size while the length grows
+    def _write_header(self) -> None:
+        # numpy pads this header, so its size does not depend on the length
         shape = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
         np.lib.format.write_array_header_1_0(self._file, shape)
 
-    def described(self) -> StoreFile:
-        """The finished file, its digests read back from what was written."""
+    def describe(self) -> StoreFile:
+        """Describe the finished file, with digests of what was actually written."""
         size = self.path.stat().st_size
         return StoreFile(self.path.name, self.length, size, files.digest_file(self.path), _sampled_digest(self.path))
 
 
 class _TokenFiles:
-    """The token files of a store in writing: a new one begins where the next document would not fit."""
+    """The token files of a store that is being written; a new one starts if the next document does not fit."""
 
     def __init__(self, folder: Path, vocab_size: int, capacity: int, stack: ExitStack) -> None:
-        """`stack` closes the files in the end."""
+        """Open the first file; `stack` closes all files."""
         self._folder = folder
         self._dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         self._capacity = capacity
         self._stack = stack
         self.arrays: list[_ArrayFile] = []
-        self._begin_file()
+        self._open_file()
 
     def append(self, tokens: np.ndarray, document_ends: np.ndarray) -> None:
-        """Append whole documents: document i ends before `tokens[document_ends[i]]`."""
-        begin = done = 0
+        """Append whole documents; document i ends before `tokens[document_ends[i]]`."""
+        start = done = 0
         while done < len(document_ends):
-            room = self._capacity - self.arrays[-1].length
-            fitting = int(np.searchsorted(document_ends, begin + room, side="right"))
+            free = self._capacity - self.arrays[-1].length
+            fitting = int(np.searchsorted(document_ends, start + free, side="right"))
             if fitting == done and self.arrays[-1].length:
-                self._begin_file()
+                self._open_file()
                 continue
-            done = max(fitting, done + 1)  # a document larger than a whole file has one of its own
+            done = max(fitting, done + 1)  # a document larger than the capacity has a file of its own
             end = int(document_ends[done - 1])
-            self.arrays[-1].append(tokens[begin:end])
-            begin = end
+            self.arrays[-1].append(tokens[start:end])
+            start = end
 
-    def _begin_file(self) -> None:
+    def _open_file(self) -> None:
         array = _ArrayFile(self._folder / f"tokens-{len(self.arrays):05}.npy", self._dtype)
         self.arrays.append(self._stack.enter_context(array))
 
@@ -267,11 +270,11 @@ def _read_header(folder: Path) -> StoreHeader:
     version = value.get("format_version") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path}: store format {version} found, {FORMAT_VERSION} is what this version of bertwright reads; "
-            "prepare the corpus again"
+            f"{path}: expected store format {FORMAT_VERSION}, got {version}, which this version of bertwright does "
+            "not read; prepare the corpus again"
         )
     if value.pop("digest", None) != _digest_of(value):
-        raise ValueError(f"{path}: altered since the store was built; {WAY_OUT}")
+        raise ValueError(f"{path}: altered since the store was built; {RESTORE_HINT}")
     origin = Provenance(**value.pop("origin"))
     return StoreHeader(origin=origin, files=tuple(StoreFile(**file) for file in value.pop("files")), **value)
 
@@ -282,18 +285,22 @@ def _digest_of(described: dict[str, Any]) -> str:
 
 def _check_file(path: Path, expected: StoreFile, verify: bool) -> None:
     if not path.is_file():
-        raise ValueError(f"{path}: this file of the token store is missing; {WAY_OUT}")
+        raise ValueError(f"{path}: missing from the token store; {RESTORE_HINT}")
     if (size := path.stat().st_size) != expected.bytes:
-        raise ValueError(f"{path}: {size:,} bytes found, {expected.bytes:,} expected (cut off or altered); {WAY_OUT}")
-    found, noted = _sampled_digest(path), expected.sampled_digest
-    if verify and found == noted:
-        found, noted = files.digest_file(path), expected.digest
-    if found != noted:
-        raise ValueError(f"{path}: altered since the store was built (digest {found}, {noted} expected); {WAY_OUT}")
+        raise ValueError(
+            f"{path}: expected {expected.bytes:,} bytes, got {size:,} (truncated or altered); {RESTORE_HINT}"
+        )
+    found, recorded = _sampled_digest(path), expected.sampled_digest
+    if verify and found == recorded:
+        found, recorded = files.digest_file(path), expected.digest
+    if found != recorded:
+        raise ValueError(
+            f"{path}: altered since the store was built (expected digest {recorded}, got {found}); {RESTORE_HINT}"
+        )
 
 
 def _sampled_digest(path: Path) -> str:
-    """BLAKE2b of evenly spread blocks, the first and the last among them: milliseconds for a file of any size."""
+    """Return the BLAKE2b of evenly spread blocks, from the first to the last; milliseconds for a file of any size."""
     state = hashlib.blake2b(digest_size=16)
     last = max(0, path.stat().st_size - SAMPLE_BYTES)
     with path.open("rb") as file:
@@ -303,9 +310,9 @@ def _sampled_digest(path: Path) -> str:
     return state.hexdigest()
 
 
-def _mapped(folder: Path, file: StoreFile) -> np.ndarray:
-    array = np.load(folder / file.name, mmap_mode="r", allow_pickle=False)
+def _map_array(folder: Path, file: StoreFile) -> np.ndarray:
+    path = folder / file.name
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.shape != (file.length,):
-        place = folder / file.name
-        raise ValueError(f"{place}: shape {array.shape} found, ({file.length},) expected; prepare the corpus again")
+        raise ValueError(f"{path}: expected shape ({file.length},), got {array.shape}; prepare the corpus again")
     return np.asarray(array)  # a plain view: indexing numpy's memmap class costs far more than the read

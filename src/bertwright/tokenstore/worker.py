@@ -1,7 +1,7 @@
-"""One piece of the corpus → one part of a store in building: what a worker process does.
+"""Tokenization of one shard of the corpus: the work of a worker process.
 
-A part is two files: `00012.chunks`, arrays one after the other, and `00012.npz`, its summary, which is written last and
-whole or not at all: with it the part is finished.
+A finished shard is two files: `000012.chunks`, arrays one after the other, and `000012.npz`, its summary. The summary
+is written last and atomically; a shard that has one is finished.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from bertwright.tokenstore.store import DocumentBatch
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h: the signal that a process gets when its parent dies
-CHUNK_CHARACTERS = 4 << 20  # of text in one call of the tokenizer: enough to hide the call, little enough for memory
+CHUNK_CHARACTERS = 4 << 20  # of text per call of the tokenizer: its overhead is negligible, the memory small
 
 
-class PartTask(NamedTuple):
-    """What a worker is given: make this piece the part `number` in `folder`."""
+class ShardTask(NamedTuple):
+    """Task of making one shard: where its files go and what it is made of."""
 
     folder: Path
     number: int
     corpus: CorpusSettings
-    piece: CorpusShard
+    source: CorpusShard
 
 
-class PartSummary(NamedTuple):
-    """What the choice between training and held-out documents needs to know of a part."""
+class ShardSummary(NamedTuple):
+    """Digests and counts of a shard, from which held-out documents are chosen without reading the shard."""
 
     digests: np.ndarray
-    """D 2 uint64: BLAKE2b (128 bit) of each document's text."""
+    """D 2 uint64: BLAKE2b (128 bits) of each document's text."""
     chunks: int
     empty_documents: int
-    """Dropped: no sentence of theirs has a token."""
+    """Documents that were dropped because they have no token."""
     empty_sentences: int
-    """Dropped: they have no token."""
+    """Sentences that were dropped because they have no token."""
     unknown_tokens: int
-    """[UNK]: characters that the vocabulary does not have."""
+    """[UNK]: characters that the vocabulary lacks."""
 
 
 def worker_main(descriptor: int, parent: int) -> None:
-    """A worker process: receive a tokenizer, then tasks; answer each with None or with the error it ended in.
+    """Run a worker process: receive a tokenizer, then tasks; answer each with None or with its error.
 
-    It ends when the other side closes the connection, which a killed process does too; on Linux it ends with it at
-    once, so that nobody writes on behind the back of the build that goes on. `parent` is the process id of the other
-    side: where that died before the worker was ready, its tasks still wait in the connection, and nobody wants them.
+    The process ends when the other side closes the connection, which a killed process does, too. On Linux it ends
+    together with its parent, so that it writes nothing while a resumed build runs. `parent` is the process id of the
+    other side: if that died before the worker was ready, its tasks still wait in the connection and must be ignored.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -65,11 +65,11 @@ def worker_main(descriptor: int, parent: int) -> None:
         try:
             tokenizer: Tokenizer = connection.recv()
             while True:
-                task: PartTask = connection.recv()
+                task: ShardTask = connection.recv()
                 if os.getppid() != parent:
                     return
                 try:
-                    write_part(task, tokenizer)
+                    write_shard(task, tokenizer)
                     connection.send(None)
                 except (ValueError, OSError) as error:
                     connection.send(error)
@@ -77,38 +77,37 @@ def worker_main(descriptor: int, parent: int) -> None:
             sys.exit()
 
 
-def write_part(task: PartTask, tokenizer: Tokenizer) -> None:
-    """Read, split and tokenize one piece; leave nothing but whole files."""
+def write_shard(task: ShardTask, tokenizer: Tokenizer) -> None:
+    """Read, split and tokenize one shard; write its files atomically."""
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     digests: list[bytes] = []
-    chunks = kept_documents = all_sentences = kept_sentences = unknown_tokens = 0
-    kept: list[np.ndarray] = []
+    has_tokens: list[np.ndarray] = []  # per chunk, a bool for each document
+    chunks = empty_documents = empty_sentences = unknown_tokens = 0
     with files.atomic_file(_chunks_path(task.folder, task.number)) as path, path.open("wb") as file:
-        documents = read_shard(task.corpus, task.piece)
-        for chunk in _sentence_chunks(documents, task.corpus.sentence_splitter, digests):
+        documents = read_shard(task.corpus, task.source)
+        for chunk in _split_sentences(documents, task.corpus.sentence_splitter, digests):
             encoded = tokenizer.encode_raw(chunk.sentences)
             lengths = np.diff(encoded.offsets)
-            document = np.repeat(np.arange(len(chunk.counts)), chunk.counts)
-            document_lengths = np.bincount(document[lengths > 0], minlength=len(chunk.counts))
-            kept.append(document_lengths > 0)
-            whole = DocumentBatch(
+            document_of = np.repeat(np.arange(len(chunk.counts)), chunk.counts)  # of each sentence
+            document_lengths = np.bincount(document_of[lengths > 0], minlength=len(chunk.counts))
+            tokenized = DocumentBatch(
                 encoded.ids.astype(dtype),
                 lengths[lengths > 0].astype(np.uint32),
                 document_lengths[document_lengths > 0].astype(np.uint32),
             )
-            for column in whole:
+            for column in tokenized:
                 _append(file, column)
+            has_tokens.append(document_lengths > 0)
             chunks += 1
-            kept_documents += len(whole.document_lengths)
-            all_sentences += len(lengths)
-            kept_sentences += len(whole.sentence_lengths)
-            unknown_tokens += int(np.count_nonzero(whole.tokens == tokenizer.unk_id))
+            empty_documents += len(chunk.counts) - len(tokenized.document_lengths)
+            empty_sentences += len(lengths) - len(tokenized.sentence_lengths)
+            unknown_tokens += int(np.count_nonzero(tokenized.tokens == tokenizer.unk_id))
     numbers = np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
-    summary = PartSummary(
-        digests=numbers[np.concatenate([*kept, np.zeros(0, bool)])],
+    summary = ShardSummary(
+        digests=numbers[np.concatenate([*has_tokens, np.zeros(0, bool)])],
         chunks=chunks,
-        empty_documents=len(digests) - kept_documents,
-        empty_sentences=all_sentences - kept_sentences,
+        empty_documents=empty_documents,
+        empty_sentences=empty_sentences,
         unknown_tokens=unknown_tokens,
     )
     with files.atomic_file(_summary_path(task.folder, task.number)) as path, path.open("wb") as file:
@@ -116,26 +115,26 @@ def write_part(task: PartTask, tokenizer: Tokenizer) -> None:
 
 
 def is_finished(folder: Path, number: int) -> bool:
-    """Is the part whole on disk?"""
+    """Return whether a shard is complete on disk."""
     return _summary_path(folder, number).is_file()
 
 
-def read_summary(folder: Path, number: int) -> PartSummary:
-    """The summary of a finished part."""
+def read_summary(folder: Path, number: int) -> ShardSummary:
+    """Read the summary of a finished shard."""
     with np.load(_summary_path(folder, number), allow_pickle=False) as arrays:
-        digests, *counts = (arrays[name] for name in PartSummary._fields)
-        return PartSummary(digests, *(int(count) for count in counts))
+        digests, *counts = (arrays[name] for name in ShardSummary._fields)
+        return ShardSummary(digests, *(int(count) for count in counts))
 
 
 def read_chunks(folder: Path, number: int, count: int) -> Iterator[DocumentBatch]:
-    """The documents of a finished part."""
+    """Yield the documents of a finished shard of `count` chunks."""
     with _chunks_path(folder, number).open("rb") as file:
         for _ in range(count):
             yield DocumentBatch(*(np.load(file, allow_pickle=False) for _ in DocumentBatch._fields))
 
 
-def selected(documents: DocumentBatch, chosen: np.ndarray) -> DocumentBatch:
-    """Those documents for which `chosen` (bool) says so."""
+def select_documents(documents: DocumentBatch, chosen: np.ndarray) -> DocumentBatch:
+    """Return the documents for which `chosen` (bool) is true."""
     if chosen.all():
         return documents
     sentences = np.repeat(chosen, documents.document_lengths)
@@ -152,9 +151,9 @@ class _SentenceChunk(NamedTuple):
     """Sentences of each document."""
 
 
-def _sentence_chunks(documents: Iterable[Document], rule: str, digests: list[bytes]) -> Iterator[_SentenceChunk]:
-    """Split documents and group them to chunks for the tokenizer; add the digest of each to `digests`."""
-    split = make_sentence_splitter(rule)
+def _split_sentences(documents: Iterable[Document], splitter: str, digests: list[bytes]) -> Iterator[_SentenceChunk]:
+    """Split documents into sentences, in chunks for the tokenizer; append the digest of each document to `digests`."""
+    split = make_sentence_splitter(splitter)
     chunk, characters = _SentenceChunk([], []), 0
     for document in documents:
         digests.append(hashlib.blake2b(document.text.encode(), digest_size=16).digest())
@@ -170,7 +169,7 @@ def _sentence_chunks(documents: Iterable[Document], rule: str, digests: list[byt
 
 
 def _append(file: BinaryIO, column: np.ndarray) -> None:
-    """`numpy.save`, but by the file's own write: on a full disk numpy's raises an error that does not say so."""
+    """Append an array as `numpy.save` does, whose own error on a full disk does not name the cause."""
     buffer = io.BytesIO()
     np.save(buffer, column, allow_pickle=False)
     file.write(buffer.getbuffer())
