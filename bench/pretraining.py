@@ -1,16 +1,18 @@
 """Speed of a pre-training step (MLM + NSP, 32 × 128 tokens, vocabulary 30,522), side by side with `transformers`.
 
-    python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2]
-    python bench/pretraining.py --device cuda --sequences 256 --sizes base large   (written, not yet run on a GPU)
+    python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2] [--json FILE]
+    bench/gpu.sh   (the same on a GPU, with base and large)
 
-Every contender is a process of its own, warmed up, and then asked for one step at a time in turn, so that a machine
-whose speed drifts drifts for all (on a GPU one after another, for its memory's sake). The same recipe on every side:
-hidden and attention dropout 0.1, AdamW with decay 0.01, clipping at 1.0, 15 % masked. The median step counts, and the
-median of the ratios within a round. Useful work is what the model needs: no padding, and the vocabulary projection at
-the masked positions only; utilisation is useful work a second over what a product of the model's feed-forward shape
-(torch's or ours, whichever is faster) reaches in the fastest number type that a contender may use, repeated for as long
-as our step takes: the median of the same rounds, for some processors slow down under load. Memory settings are large
-thresholds of malloc and huge pages.
+Every contender is a process of its own. After a warm-up they take turns, one step each per round, because the speed of
+shared machines drifts; on a GPU they run one after another, because its memory holds one. The recipe is the same for
+all: hidden and attention dropout 0.1, AdamW with weight decay 0.01, clipping at 1.0, 15 % masked. The table shows the
+median step and the median of the ratios within a round.
+
+Useful work is what the model needs: no padding, and the vocabulary projection at the masked positions only. Utilisation
+is useful work per second, divided by the speed of a matrix product of the model's feed-forward shape (torch's or ours,
+whichever is faster) in the fastest number type that a contender may use. The product is repeated for as long as our
+step takes, in the same rounds, because some processors slow down under load. "Memory settings" are large malloc
+thresholds and huge pages.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 LENGTH, VOCABULARY = 128, 30_522
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
@@ -50,7 +53,7 @@ def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str
         }
         return listed | {"matrix product (ceiling)": (["ceiling", "--bfloat16"], {})}
     listed = {
-        "transformers, as people run it (fp32)": (["theirs"], {}),
+        "transformers, default settings (fp32)": (["theirs"], {}),
         "transformers, memory settings": (["theirs"], MEMORY),
         "transformers, memory settings, compiled": (["theirs", "--compile"], MEMORY),
         "bertwright": (["ours"], {}),
@@ -221,8 +224,8 @@ class Child:
         self.process.wait()
 
 
-def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
-    """Print one table."""
+def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, Any]:
+    """Print one table; return its numbers, with the seconds of every step."""
     from bertwright.models.config import BertConfig
 
     sequences = chosen.sequences
@@ -246,7 +249,7 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
     top = statistics.median(children.pop("matrix product (ceiling)").results)
     useful = BertConfig.from_size(size, VOCABULARY).training_flops([LENGTH] * sequences, 19 * sequences, pooled=True)
     print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP per step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
-    print("| | tokens/s | step, s (least to most) | bertwright is, × as fast | utilisation | peak memory, GB |")
+    print("| | tokens/s | step, s (min to max) | bertwright, times as fast | utilisation | peak memory, GB |")
     print("|---|---:|---:|---:|---:|---:|")
     own = [child.seconds for name, child in children.items() if name.startswith("bertwright")]
     fastest = min(own, key=statistics.median)
@@ -261,6 +264,8 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> None:
         times = ratio if name.startswith("transformers") else ""
         share = useful / median / top
         print(f"| {name} | {speed:,.0f} | {spread} | {times} | {share:.0%} | {child.peak / 1e9:.1f} |", flush=True)
+    measured = {name: {"seconds": child.seconds, "peak_bytes": child.peak} for name, child in children.items()}
+    return {"size": size, "flop_per_step": useful, "ceiling_flops": top, "contenders": measured}
 
 
 def main() -> None:
@@ -272,6 +277,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sequences", type=int, default=32, help="sequences per step")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--serve", choices=("ours", "theirs", "ceiling"), help=argparse.SUPPRESS)
     parser.add_argument("--size", help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
@@ -286,12 +292,14 @@ def main() -> None:
     from environment import describe_machine
 
     bfloat16 = supports_bfloat16(torch.device(arguments.device))
-    print(
-        f"{describe_machine(arguments.threads, arguments.device)}; {arguments.rounds} rounds, "
-        f"{arguments.sequences} × {LENGTH} tokens"
-    )
+    about = f"{describe_machine(arguments.threads, arguments.device)}; {arguments.rounds} rounds"
+    about += f", {arguments.sequences} × {LENGTH} tokens"
+    print(about)
+    tables = []
     for size in arguments.sizes:
-        compare(size, arguments, bfloat16)
+        tables.append(compare(size, arguments, bfloat16))
+        if arguments.json:  # after each size: a time limit may end this process
+            arguments.json.write_text(json.dumps({"about": about, "tables": tables}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+"""Parity of training steps in all number types and devices; bench/gpu.sh runs it on a GPU."""
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from bertwright.batching.batch import pack
+from bertwright.commands.pretrain.run import compute_loss
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.pretraining.data import PretrainingBatch
+from bertwright.training.context import execution_context
+from bertwright.training.loop import train_steps
+from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.settings import DeviceSettings
+
+VOCABULARY, STEPS = 500, 5
+
+
+def make_batch() -> PretrainingBatch:
+    rng = np.random.default_rng(0)
+    batch = pack([rng.integers(5, VOCABULARY, length) for length in (17, 64, 5, 40)])
+    positions = torch.arange(3, len(batch.input_ids), 7)
+    labels = torch.from_numpy(rng.integers(5, VOCABULARY, len(positions)))
+    return PretrainingBatch(batch, positions, labels, torch.tensor([0, 1, 1, 0]), len(labels), len(batch))
+
+
+def losses(device: Literal["cpu", "cuda"], dtype: torch.dtype) -> Iterator[float]:
+    """Train a small model on one batch; attention has no dropout, since a GPU's kernels draw their own."""
+    with execution_context(DeviceSettings(device, "float32", 1)) as context:
+        config = BertConfig.from_size("tiny", VOCABULARY, attention_dropout=0.0)
+        model = BertForPretraining(config, seed=1).train().to(context.device)
+        model.encoder.compute_dtype = dtype
+        optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
+        batches = repeat([make_batch().to(context.device)], STEPS)
+        for report in train_steps(lambda batch: compute_loss(model, batch), batches, optimizer, lambda _: 1e-3):
+            yield float(report.sums["mlm_sum"]) / float(report.sums["mlm_count"])
+
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "tolerance"),
+    [
+        pytest.param("cpu", torch.bfloat16, 3e-2),
+        pytest.param("cuda", torch.float32, 1e-4, marks=gpu),
+        pytest.param("cuda", torch.bfloat16, 3e-2, marks=gpu),
+    ],
+)
+def test_training_steps_have_the_losses_of_float32_on_the_cpu(
+    device: Literal["cpu", "cuda"], dtype: torch.dtype, tolerance: float
+) -> None:
+    expected = list(losses("cpu", torch.float32))
+    assert expected[0] - expected[-1] > 0.1
+    assert list(losses(device, dtype)) == pytest.approx(expected, abs=tolerance)
