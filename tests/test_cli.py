@@ -302,7 +302,7 @@ MISUSE = {
     "empty file": ("survey empty.txt", "empty.txt: empty file (0 bytes)"),
     "empty corpus": ("survey blank.txt", "no documents in blank.txt"),
     "empty corpus, vocabulary": ("vocabulary blank.txt --output new", "no documents in blank.txt"),
-    "empty corpus, prepare": ("prepare blank.txt --vocabulary vocabulary --store new", "blank.txt: no documents with text"),
+    "empty corpus, prepare": ("prepare blank.txt --vocabulary vocabulary --store new", "no documents with text"),
     "binary file": ("survey binary.txt", "binary.txt, byte 3: a NUL byte"),
     "invalid UTF-8": ("vocabulary latin.txt --output new", "latin.txt, byte 3: e9 is not UTF-8 text"),
     "invalid UTF-8, prepare": ("prepare latin.txt --vocabulary vocabulary --store new", "latin.txt, byte 3: e9 is not"),

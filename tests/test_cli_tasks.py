@@ -26,7 +26,8 @@ from bertwright.commands.finetune.run import FinetuneRun
 from bertwright.commands.predict import run as predicting
 from bertwright.files import lock_folder, read_json
 from bertwright.interop.huggingface import save_model
-from bertwright.io.tables import TableSchema, read_rows
+from bertwright.io.schema import TableSchema
+from bertwright.io.tables import read_rows
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.conll import read_sentences

@@ -32,7 +32,6 @@ src/bertwright/commands/pretrain/*
 src/bertwright/commands/probe/*
 src/bertwright/inference/*
 src/bertwright/interop/*
-src/bertwright/io/tables.py
 src/bertwright/kernels/**/*
 src/bertwright/pretraining/data.py
 src/bertwright/training/*
@@ -49,6 +48,7 @@ tests/commands/test_info.py
 tests/commands/test_prepare.py
 tests/commands/test_survey_command.py
 tests/commands/test_vocabulary.py
+tests/io/test_tables.py
 tests/models/test_config.py
 tests/models/test_encoder.py
 tests/models/test_feature_head.py

@@ -32,7 +32,8 @@ from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.inference.model import Bert, Text, load
 from bertwright.interop.model_files import CLASSES, model_folder, new_folder
-from bertwright.io.tables import SURROGATE, label_text
+from bertwright.io.decoding import SURROGATE
+from bertwright.io.tables import label_text
 from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample

@@ -15,7 +15,8 @@ from task_models import CLASSES, CPU, QUESTIONS, TAGGING, read_output, save_rand
 from bertwright.commands.evaluate import EvaluateSettings, evaluate
 from bertwright.commands.predict.run import predict
 from bertwright.commands.predict.settings import PredictSettings
-from bertwright.io.tables import TableSchema, read_rows
+from bertwright.io.schema import TableSchema
+from bertwright.io.tables import read_rows
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice

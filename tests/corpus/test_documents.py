@@ -27,7 +27,7 @@ from bertwright.corpus.documents import (
     read_shard,
     shard_corpus,
 )
-from bertwright.io import decoding, sources, tables
+from bertwright.io import decoding, lines, sources
 from bertwright.io.decoding import ReadStats
 from bertwright.io.sources import InputFile
 
@@ -319,17 +319,17 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
         (
             "a.jsonl",
             b'{"body": "a", "id": 1}',
-            r"line 1: no column 'text'; found are body, id \(choose one with --column",
+            r"line 1: no column 'text'; the columns are body, id \(choose one with --column",
         ),
-        ("a.jsonl", b'{"text": 3}', r"line 1: a string expected in 'text', int found"),
+        ("a.jsonl", b'{"text": 3}', r"line 1: expected a string in 'text', got int"),
         ("a.jsonl", b'{"text": "a \\ud800 b"}', r"line 1: \\ud800 is half a surrogate pair"),
         ("a.jsonl", b'{"text": "a", "id": ' + b"1" * 5000 + b"}", r"a\.jsonl, line 1: not valid JSON .*digits"),
         ("a.csv", b"text,text\na,b\n", r"a\.csv, line 1: 'text' names several columns"),
         ("a.csv", b"text,id\ra,1\r", r"a\.csv, line 1: .*carriage return"),
-        ("a.csv", b"id,body\n1,a\n", r"a\.csv, line 1: no column 'text'; found are id, body"),
-        ("a.csv", b'id,text\n1,"a\nb"\n2\n', r"a\.csv, line 4: 2 columns expected \(id, text\), 1 found"),
+        ("a.csv", b"id,body\n1,a\n", r"a\.csv, line 1: no column 'text'; the columns are id, body"),
+        ("a.csv", b'id,text\n1,"a\nb"\n2\n', r"a\.csv, line 4: expected 2 columns \(id, text\), got 1"),
         ("a.csv", b'id,text\n1,"a\n2,b\n', r"a\.csv, line 3: .*is a quote left open"),
-        ("a.tsv", b"id\ttext\n1\ta\tb\n", r"a\.tsv, line 2: 2 columns expected \(id, text\), 3 found"),
+        ("a.tsv", b"id\ttext\n1\ta\tb\n", r"a\.tsv, line 2: expected 2 columns \(id, text\), got 3"),
     ],
 )
 def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -383,9 +383,9 @@ def test_half_surrogates_are_replaced_on_request(tmp_path: Path) -> None:
 
 def test_columns_of_parquet_are_checked(tmp_path: Path) -> None:
     polars.DataFrame({"body": ["a"], "number": [1]}).write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match="no column 'text'; found are body, number"):
+    with pytest.raises(ValueError, match="no column 'text'; the columns are body, number"):
         texts(tmp_path)
-    with pytest.raises(ValueError, match="strings expected in 'number', Int64 found"):
+    with pytest.raises(ValueError, match="expected strings in 'number', got Int64"):
         texts(tmp_path, column="number")
 
 
@@ -408,8 +408,8 @@ def test_missing_and_duplicate_inputs_are_errors(tmp_path: Path) -> None:
 
 
 def test_endless_document_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (documents, tables):
-        monkeypatch.setattr(module, "LIMIT", 1 << 21)
+    for module in (documents, lines):
+        monkeypatch.setattr(module, "MAX_CHARACTERS", 1 << 21)
     (tmp_path / "a.txt").write_text("x" * (1 << 22))
     for rule, unit in (("line", "a line"), ("blank-line", "a paragraph"), ("file", "a file")):
         with pytest.raises(ValueError, match=f"{unit} of more than 2,097,152 characters"):

@@ -1,4 +1,4 @@
-"""Tables → rows: one reader for every format, by hand, round trip, and bad input refused in one line."""
+"""Rows of tables in all formats: hand-worked files, round trips, published files, messages for bad input."""
 
 import csv
 import gzip
@@ -13,69 +13,73 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertwright.io.tables import TableSchema, label_text, read_rows
+from bertwright.io.schema import TableSchema
+from bertwright.io.tables import label_text, read_rows
 from bertwright.tasks.classification import Classification
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 BOTH = TableSchema(("text",), ("label",))
 
 
-def found(path: Path, content: bytes | str, columns: TableSchema = BOTH) -> list[tuple[Any, ...]]:
+def rows_of(path: Path, content: bytes | str, columns: TableSchema = BOTH) -> list[tuple[Any, ...]]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return [values for _, values in read_rows(str(path), columns)]
 
 
-# --- by hand
+# --- hand-worked files
 
 
-def test_columns_come_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_columns_are_in_the_order_of_the_schema(tmp_path: Path) -> None:
     table = "label\tid\ttext\n0\t7\ta b\n1\t8\t\n"
-    assert found(tmp_path / "a.tsv", table) == [("a b", "0"), ("", "1")]
-    assert found(tmp_path / "a.txt", table, TableSchema((), ("label", "id", "label"))) == [
+    assert rows_of(tmp_path / "a.tsv", table) == [("a b", "0"), ("", "1")]
+    assert rows_of(tmp_path / "a.txt", table, TableSchema((), ("label", "id", "label"))) == [
         ("0", "7", "0"),
         ("1", "8", "1"),
     ]
 
 
-def test_places_name_file_and_line_where_a_row_starts(tmp_path: Path) -> None:
+def test_location_is_the_file_and_the_line_where_a_row_starts(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('text,label\n"a\nb",0\nc,1\n\nd,0\n')
-    places = [place for place, _ in read_rows(str(path), BOTH)]
-    assert places == [f"{path}, line 2", f"{path}, line 4", f"{path}, line 6"]
+    locations = [location for location, _ in read_rows(str(path), BOTH)]
+    assert locations == [f"{path}, line 2", f"{path}, line 4", f"{path}, line 6"]
 
 
-def test_without_a_header_columns_are_numbers_and_the_first_line_is_a_row(tmp_path: Path) -> None:
+def test_table_without_header_has_columns_named_by_number(tmp_path: Path) -> None:
     columns = TableSchema(("4",), ("2",), header=False)
-    assert found(tmp_path / "a.tsv", "gj04\t1\t\tGood.\ngj04\t0\t*\tBad.\n", columns) == [("Good.", "1"), ("Bad.", "0")]
+    assert rows_of(tmp_path / "a.tsv", "gj04\t1\t\tGood.\ngj04\t0\t*\tBad.\n", columns) == [
+        ("Good.", "1"),
+        ("Bad.", "0"),
+    ]
 
 
-def test_quotes_are_plain_in_tsv_and_enclose_in_csv_unless_told(tmp_path: Path) -> None:
+def test_quotes_are_plain_in_tsv_and_enclose_in_csv_by_default(tmp_path: Path) -> None:
     tabs, commas = '"a ""b""\n c"\t1\n"x\ty"\t0\n', '"a ""b""\n c",1\n"x,y",0\n'
     enclosed = [('a "b"\n c', "1"), ("x\ty", "0")]
     numbers = TableSchema(("1",), ("2",), header=False, quotes=True)
-    assert found(tmp_path / "a.tsv", tabs, numbers) == enclosed
-    assert found(tmp_path / "a.csv", commas, TableSchema(("1",), ("2",), header=False)) == [enclosed[0], ("x,y", "0")]
+    assert rows_of(tmp_path / "a.tsv", tabs, numbers) == enclosed
+    assert rows_of(tmp_path / "a.csv", commas, TableSchema(("1",), ("2",), header=False)) == [enclosed[0], ("x,y", "0")]
     plain_quotes = 'text\tlabel\n"Open quote\t1\n'
-    assert found(tmp_path / "a.tsv", plain_quotes) == [('"Open quote', "1")]
+    assert rows_of(tmp_path / "a.tsv", plain_quotes) == [('"Open quote', "1")]
     plain_quotes = plain_quotes.replace("\t", ",")
-    assert found(tmp_path / "a.csv", plain_quotes, TableSchema(("text",), ("label",), quotes=False)) == [
+    assert rows_of(tmp_path / "a.csv", plain_quotes, TableSchema(("text",), ("label",), quotes=False)) == [
         ('"Open quote', "1")
     ]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".txt"])
-def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path, suffix: str) -> None:
+def test_byte_order_mark_and_windows_line_ends_are_removed(tmp_path: Path, suffix: str) -> None:
     mark = "," if suffix == ".csv" else "\t"
     content = f"text{mark}label\r\na\x0bé\u2028{mark}1\r\n\r\nb{mark}0\r\n".encode("utf-8-sig")
-    assert found(tmp_path / f"a{suffix}", content) == [("a\x0bé\u2028", "1"), ("b", "0")]
+    assert rows_of(tmp_path / f"a{suffix}", content) == [("a\x0bé\u2028", "1"), ("b", "0")]
 
 
-def test_json_lines_keep_numbers_truth_values_and_lists(tmp_path: Path) -> None:
+def test_values_of_json_lines_preserve_their_types(tmp_path: Path) -> None:
     content = '{"label": 1, "text": "a"}\r\n\r\n{"text": "b", "label": [0.5, true], "more": {}}\r\n'
-    assert found(tmp_path / "a.jsonl", content) == [("a", 1), ("b", [0.5, True])]
+    assert rows_of(tmp_path / "a.jsonl", content) == [("a", 1), ("b", [0.5, True])]
 
 
-def test_parquet_keeps_numbers_and_lists_and_places_are_rows(tmp_path: Path) -> None:
+def test_values_of_parquet_preserve_their_types_and_locations_are_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     polars.DataFrame({"label": [1, 0], "n": [1.5, 2.5], "words": [["x", "y"], []], "text": ["a", "b"]}).write_parquet(
         path
@@ -100,37 +104,37 @@ def test_parquet_keeps_numbers_and_lists_and_places_are_rows(tmp_path: Path) -> 
         ('id;text;label\n7;"a; ""b""\n c, d";1\n8;;0,5\n', [('a; "b"\n c, d', "1"), ("", "0,5")]),
         ('"Name, Vorname";"text";"label"\r\n"x, y";a;1\r\n', [("a", "1")]),  # commas in names, quotes around them
         ("text\tlabel\na, b;c\t1\n", [("a, b;c", "1")]),
-        ("text,label,a;b;c\na;b,1,x\n", [("a;b", "1")]),  # commas, if the columns are there with them
+        ("text,label,a;b;c\na;b,1,x\n", [("a;b", "1")]),  # commas, since they give the columns
     ],
 )
-def test_semicolons_and_tabs_in_csv_are_told_by_the_header(tmp_path: Path, table: str, rows: list[Any]) -> None:
-    assert found(tmp_path / "a.csv", table) == rows
+def test_separator_of_csv_follows_the_header(tmp_path: Path, table: str, rows: list[Any]) -> None:
+    assert rows_of(tmp_path / "a.csv", table) == rows
 
 
-def test_every_row_must_have_the_separator_of_the_header(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a\.csv, line 3: 2 columns expected \(text, label\), 1 found"):
-        found(tmp_path / "a.csv", "text;label\na;1\nb,1\n")
+def test_row_with_another_separator_raises_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.csv, line 3: expected 2 columns \(text, label\), got 1"):
+        rows_of(tmp_path / "a.csv", "text;label\na;1\nb,1\n")
 
 
-def test_a_slip_in_a_name_is_told_by_the_names_between_semicolons(tmp_path: Path) -> None:
+def test_misspelled_column_of_a_file_with_semicolons_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no column 'inhal'; did you mean \"inhalt\"\?$"):
-        found(tmp_path / "a.csv", "id;inhalt\n1;a\n", TableSchema(("inhal",)))
+        rows_of(tmp_path / "a.csv", "id;inhalt\n1;a\n", TableSchema(("inhal",)))
 
 
-def test_a_task_reads_a_file_with_semicolons(tmp_path: Path) -> None:
+def test_task_reads_a_file_with_semicolons(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text;label\nGut, sehr gut.;ja\nNaja.;nein\n")
     examples = list(Classification().read(str(tmp_path / "a.csv")))
     assert [(example.text, example.label) for example in examples] == [("Gut, sehr gut.", "ja"), ("Naja.", "nein")]
 
 
-def test_a_blank_line_is_an_empty_value_where_there_is_one_column(tmp_path: Path) -> None:
-    assert found(tmp_path / "a.tsv", "text\na\n\nb\n", TableSchema(("text",))) == [("a",), ("",), ("b",)]
+def test_blank_line_in_a_table_of_one_column_is_an_empty_value(tmp_path: Path) -> None:
+    assert rows_of(tmp_path / "a.tsv", "text\na\n\nb\n", TableSchema(("text",))) == [("a",), ("",), ("b",)]
 
 
-def test_a_compressed_file_and_the_files_of_a_glob(tmp_path: Path) -> None:
+def test_glob_reads_compressed_files_and_files_without_rows(tmp_path: Path) -> None:
     (tmp_path / "1.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\na\t0\n"))
     (tmp_path / "2.tsv").write_text("label\ttext\n1\tb\n")
-    (tmp_path / "3.tsv").write_text("label\ttext\n")  # a part without rows, as some exports have
+    (tmp_path / "3.tsv").write_text("label\ttext\n")  # without rows, as files of some exports are
     assert [values for _, values in read_rows(f"{tmp_path}/*", BOTH)] == [("a", "0"), ("b", "1")]
 
 
@@ -138,7 +142,7 @@ def test_a_compressed_file_and_the_files_of_a_glob(tmp_path: Path) -> None:
     ("value", "text"),
     [("1", "1"), (" a", " a"), (1, "1"), (0.5, "0.5"), (2.0, "2"), (True, "true"), (False, "false")],
 )
-def test_labels_become_text(value: Any, text: str) -> None:
+def test_label_text_does_not_depend_on_the_type(value: Any, text: str) -> None:
     assert label_text(value, "label", "a.jsonl, line 1") == text
 
 
@@ -149,7 +153,7 @@ FIELD = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_siz
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(table=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=6), block=st.sampled_from([1, 5, 1 << 20]))
-def test_every_format_gives_the_same_rows(tmp_path: Path, table: list[tuple[str, str]], block: int) -> None:
+def test_all_formats_give_the_same_rows(tmp_path: Path, table: list[tuple[str, str]], block: int) -> None:
     columns = TableSchema(("a", "b"), quotes=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertwright.io.decoding.BLOCK", block)
@@ -158,21 +162,21 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, table: list[tuple[str,
             csv.writer(stream, delimiter=mark, quoting=csv.QUOTE_ALL).writerows(
                 [("b", "a"), *((b, a) for a, b in table)]
             )
-            assert found(tmp_path / f"x{suffix}", stream.getvalue(), columns) == table
+            assert rows_of(tmp_path / f"x{suffix}", stream.getvalue(), columns) == table
         lines = "".join(json.dumps({"b": b, "c": 1, "a": a}, ensure_ascii=len(a) > 3) + "\n" for a, b in table)
-        assert found(tmp_path / "x.jsonl", lines, columns) == table
+        assert rows_of(tmp_path / "x.jsonl", lines, columns) == table
         stream_of_bytes = io.BytesIO()
         polars.DataFrame({"b": [b for _, b in table], "a": [a for a, _ in table]}).write_parquet(stream_of_bytes)
-        assert found(tmp_path / "x.parquet", stream_of_bytes.getvalue(), columns) == table
+        assert rows_of(tmp_path / "x.parquet", stream_of_bytes.getvalue(), columns) == table
 
 
-# --- names of numbers, as the hub's files have them
+# --- label names in files of the hub
 
 NO_YES = {"names": ["no", "yes"], "_type": "ClassLabel"}
 
 
 def hub_file(path: Path, table: dict[str, Any], features: Any) -> str:
-    """A Parquet file as `datasets` writes it: what its columns hold stands in the file's own metadata, as JSON."""
+    """Write a Parquet file as `datasets` does, with its features as JSON in the metadata."""
     polars.DataFrame(table).write_parquet(path, metadata={"huggingface": json.dumps({"info": {"features": features}})})
     return str(path)
 
@@ -189,7 +193,7 @@ def hub_file(path: Path, table: dict[str, Any], features: Any) -> str:
         ({"feature": {"feature": NO_YES, "_type": "List"}, "_type": "List"}, [[1], [0, 1]], [["yes"], ["no", "yes"]]),
         ({"names": [1, 2], "_type": "ClassLabel"}, 1, "2"),
         ({"dtype": "int64", "_type": "Value"}, 1, 1),
-        (NO_YES, "yes", "yes"),  # the column holds what the names are for
+        (NO_YES, "yes", "yes"),  # the column holds names already
         (NO_YES, 0.0, 0.0),
         ({"names": ["no", "yes"], "_type": "Value"}, 1, 1),
         ({"names": {"0": "no"}, "_type": "ClassLabel"}, 0, 0),
@@ -199,9 +203,7 @@ def hub_file(path: Path, table: dict[str, Any], features: Any) -> str:
         (None, 0, 0),
     ],
 )
-def test_numbers_of_a_parquet_file_get_the_names_in_its_metadata(
-    tmp_path: Path, feature: Any, value: Any, named: Any
-) -> None:
+def test_label_names_in_parquet_metadata_replace_numbers(tmp_path: Path, feature: Any, value: Any, named: Any) -> None:
     column = polars.Series([value], dtype=polars.List(polars.Int8) if value == [] else None)
     features = {"text": {"dtype": "string", "_type": "Value"}, "label": feature}
     path = hub_file(tmp_path / "a.parquet", {"text": ["a"], "label": column}, features)
@@ -209,30 +211,32 @@ def test_numbers_of_a_parquet_file_get_the_names_in_its_metadata(
     assert [values for _, values in read_rows(path, TableSchema(("text",), ("label",), codes=True))] == [("a", value)]
 
 
-@pytest.mark.parametrize("kept", ["", "{", "[]", "null", '{"info": 3}', '{"info": {"features": null}}', '{"info": {}}'])
-def test_metadata_of_another_make_names_nothing(tmp_path: Path, kept: str) -> None:
+@pytest.mark.parametrize(
+    "metadata", ["", "{", "[]", "null", '{"info": 3}', '{"info": {"features": null}}', '{"info": {}}']
+)
+def test_other_parquet_metadata_is_ignored(tmp_path: Path, metadata: str) -> None:
     path = tmp_path / "a.parquet"
-    polars.DataFrame({"text": ["a"], "label": [1]}).write_parquet(path, metadata={"huggingface": kept})
+    polars.DataFrame({"text": ["a"], "label": [1]}).write_parquet(path, metadata={"huggingface": metadata})
     assert [values for _, values in read_rows(str(path), BOTH)] == [("a", 1)]
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (-1, r"no label \(-1\) in 'label'; take files that have labels, or take the row out"),
-        (2, r"2 in 'label', but the file has names for 0 to 1 only; mend the file"),
+        (-1, r"no label \(-1\) in 'label'; use files that have labels, or delete the row"),
+        (2, r"2 in 'label', but the file has names for 0 to 1 only; fix the file"),
         (-2, r"-2 in 'label', but the file has names for 0 to 1 only"),
         (None, r"no value \(null\) in 'label'"),
         ([0, -1], r"no label \(-1\) in 'label'"),
         ([0, 7], r"7 in 'label', but the file has names for 0 to 1 only"),
     ],
 )
-def test_numbers_without_a_name_are_refused_where_others_have_one(tmp_path: Path, value: Any, message: str) -> None:
+def test_label_without_a_name_raises_an_error(tmp_path: Path, value: Any, message: str) -> None:
     whole, feature = ([0], [NO_YES]) if isinstance(value, list) else (0, NO_YES)
     path = hub_file(tmp_path / "a.parquet", {"text": ["a", "b"], "label": [whole, value]}, {"label": feature})
     with pytest.raises(ValueError, match=rf"a\.parquet, row 2: {message}"):
         list(read_rows(path, BOTH))
-    assert len(list(read_rows(path, TableSchema(("text",))))) == 2  # where labels are not asked for, none is needed
+    assert len(list(read_rows(path, TableSchema(("text",))))) == 2  # labels are not read
 
 
 # --- published tables
@@ -249,7 +253,7 @@ def test_numbers_without_a_name_are_refused_where_others_have_one(tmp_path: Path
         ("codah/test.tsv", TableSchema(("2", "3", "4", "5", "6"), ("7",), header=False), 555),
     ],
 )
-def test_published_tables_have_their_published_number_of_rows(name: str, columns: TableSchema, rows: int) -> None:
+def test_published_table_has_the_published_number_of_rows(name: str, columns: TableSchema, rows: int) -> None:
     path = DATA / name
     if not path.exists():
         pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")
@@ -264,48 +268,63 @@ TABLE = "text\tlabel\na\t0\n"
 @pytest.mark.parametrize(
     ("name", "content", "columns", "message"),
     [
-        ("a.tsv", f"{TABLE}b\n", BOTH, r"a\.tsv, line 3: 2 columns expected \(text, label\), 1 found"),
-        ("a.tsv", f"{TABLE}b\t1\t\n", BOTH, r"a\.tsv, line 3: 2 columns expected \(text, label\), 3 found$"),
-        ("a.tsv", f'{TABLE}"b\tc"\t1\n', BOTH, r"3 found; are fields in quotes\? Set quotes to true"),
+        ("a.tsv", f"{TABLE}b\n", BOTH, r"a\.tsv, line 3: expected 2 columns \(text, label\), got 1"),
+        ("a.tsv", f"{TABLE}b\t1\t\n", BOTH, r"a\.tsv, line 3: expected 2 columns \(text, label\), got 3$"),
+        ("a.tsv", f'{TABLE}"b\tc"\t1\n', BOTH, r"got 3; are fields in quotes\? Set quotes to true"),
         (
             "a.tsv",
             "a\t0\nb\n",
             TableSchema(("1",), header=False),
-            r"line 2: 2 columns expected \(as in line 1\), 1 found",
+            r"line 2: expected 2 columns \(as in line 1\), got 1",
         ),
         ("a.tsv", TABLE, TableSchema(("texts",)), r"a\.tsv, line 1: no column 'texts'; did you mean \"text\"\?"),
-        ("a.tsv", TABLE, TableSchema(("body",)), r"line 1: no column 'body'; found are text, label$"),
+        ("a.tsv", TABLE, TableSchema(("body",)), r"line 1: no column 'body'; the columns are text, label$"),
         ("a.tsv", TABLE, TableSchema(("2",)), r"no column '2'; .*columns by number need header = false"),
-        ("a.tsv", "a\t0\n", TableSchema(("3",), header=False), r"no column '3'; found are 1, 2; without a header"),
-        ("a.tsv", "a\t0\n", TableSchema(("0",), header=False), r"no column '0'; found are 1, 2; without a header"),
+        (
+            "a.tsv",
+            "a\t0\n",
+            TableSchema(("3",), header=False),
+            r"no column '3'; the columns are 1, 2; without a header",
+        ),
+        (
+            "a.tsv",
+            "a\t0\n",
+            TableSchema(("0",), header=False),
+            r"no column '0'; the columns are 1, 2; without a header",
+        ),
         (
             "a.txt",
             "Oh, bear\nb\n",
             TableSchema(("1",)),
-            r"no column '1'; found are Oh, bear; columns by number need header = f",
+            r"no column '1'; the columns are Oh, bear; columns by number need header = f",
         ),
         (
             "a.txt",
             "Oh, bear\nb\n",
             TableSchema(("text",), header=False),
-            r"found are 1; without a header columns are numbers",
+            r"the columns are 1; without a header, columns are named by number",
         ),
         (
             "a.txt",
             "text,label\nb\n",
             TableSchema(("text",)),
-            r"found are text,label; fields stand between commas in \.csv",
+            r"the columns are text,label; fields are separated by commas in \.csv",
         ),
-        ("a.csv", "a;0\n", TableSchema(("2",), header=False), r"no column '2'; .*fields stand between commas in \.csv"),
+        (
+            "a.csv",
+            "a;0\n",
+            TableSchema(("2",), header=False),
+            r"no column '2'; .*fields are separated by commas in \.csv",
+        ),
         ("a.tsv", '"text"\n"a"\n', TableSchema(("text",)), r"are fields in quotes\? Set quotes to true"),
-        ("a.tsv", f"{'long ' * 30}\tb\na\tb\n", BOTH, r"no column 'text'; found are long .{30,60}…, b$"),
-        ("a.tsv", f"\n{TABLE}", BOTH, r"line 1: no column 'text'; found are none"),
+        ("a.tsv", f"{'long ' * 30}\tb\na\tb\n", BOTH, r"no column 'text'; the columns are long .{30,60}…, b$"),
+        ("a.tsv", f"\n{TABLE}", BOTH, r"line 1: no column 'text'; the columns are none"),
         ("a.tsv", TABLE.replace("label", "text"), TableSchema(("text",)), r"line 1: 'text' names several columns"),
         ("a.csv", 'text,label\n"a,0\n', BOTH, r"a\.csv, line 2: .*is a quote left open"),
         ("a.csv", "text,label\ra,0\r", BOTH, r"a\.csv, line 1: .*carriage return"),
-        ("a.jsonl", '{"text": "a", "text": "b", "label": 0}', BOTH, r"line 1: not valid JSON \('text' comes twice\)"),
-        ("a.jsonl", '{"text": "a"}', BOTH, r"a\.jsonl, line 1: no column 'label'; found are text"),
-        ("a.jsonl", '{"text": 3, "label": 0}', BOTH, r"line 1: a string expected in 'text', int found"),
+        ("a.jsonl", '{"text": "a", "text": "b", "label": 0}', BOTH, r"line 1: not valid JSON \('text' occurs twice\)"),
+        ("a.jsonl", '{"text": "a"}', BOTH, r"a\.jsonl, line 1: no column 'label'; the columns are text"),
+        ("a.jsonl", '{"text": 3, "label": 0}', BOTH, r"line 1: expected a string in 'text', got int"),
         ("a.jsonl", '{"text": null, "label": 0}', BOTH, r"line 1: no value \(null\) in 'text'"),
         ("a.jsonl", '{"text": "a", "label": null}', BOTH, r"line 1: no value \(null\) in 'label'"),
         ("a.jsonl", '{"text": "\\ud800", "label": 0}', BOTH, r"line 1: \\ud800 is half a surrogate .*; fix the file"),
@@ -322,19 +341,21 @@ TABLE = "text\tlabel\na\t0\n"
         ("a.parquet", b"PAR1", BOTH, r"a\.parquet: not a readable Parquet file"),
     ],
 )
-def test_bad_tables(tmp_path: Path, name: str, content: bytes | str, columns: TableSchema, message: str) -> None:
+def test_invalid_table_raises_an_error(
+    tmp_path: Path, name: str, content: bytes | str, columns: TableSchema, message: str
+) -> None:
     with pytest.raises(ValueError, match=message) as raised:
-        found(tmp_path / name, content, columns)
+        rows_of(tmp_path / name, content, columns)
     assert "\n" not in str(raised.value)
-    assert "on-bad-bytes" not in str(raised.value)  # a setting of corpora only
+    assert "encoding-errors" not in str(raised.value)  # a setting of corpora only
 
 
-def test_nulls_in_parquet_are_refused_with_their_row(tmp_path: Path) -> None:
+def test_null_in_parquet_raises_an_error_with_its_row(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     polars.DataFrame({"text": ["a", None], "label": [0, 1]}).write_parquet(path)
     with pytest.raises(ValueError, match=r"a\.parquet, row 2: no value \(null\) in 'text'"):
         list(read_rows(str(path), BOTH))
-    with pytest.raises(ValueError, match=r"a\.parquet: strings expected in 'label', Int64 found"):
+    with pytest.raises(ValueError, match=r"a\.parquet: expected strings in 'label', got Int64"):
         list(read_rows(str(path), TableSchema(("label",))))
 
 
@@ -344,11 +365,11 @@ def test_nulls_in_parquet_are_refused_with_their_row(tmp_path: Path) -> None:
         ("", "no value in 'label'"),
         (" \t", "no value in 'label'"),
         (float("nan"), "no value in 'label'"),
-        ([1], "a string or a number expected in 'label', list found"),
-        ({}, "a string or a number expected in 'label', dict found"),
+        ([1], "expected a string or a number in 'label', got list"),
+        ({}, "expected a string or a number in 'label', got dict"),
     ],
 )
-def test_values_that_are_no_labels(value: Any, message: str) -> None:
+def test_label_text_of_an_invalid_value_raises_an_error(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"a.jsonl, line 7: {message}"):
         label_text(value, "label", "a.jsonl, line 7")
 
@@ -373,13 +394,13 @@ def test_json_array_is_read_as_rows_with_their_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"data": []}', r"a\.json, line 1: an array of objects expected.*\.jsonl"),
+        ('{"data": []}', r"a\.json, line 1: expected an array of objects.*\.jsonl"),
         ('[\n{"label": 1}\n{"label": 2}]', r"a\.json, line 3: .*'{'"),
         ('[\n{"label": 1},\n]', r"a\.json, line 3: not valid JSON"),
         ('[{"label": 1}', r"a\.json, line 1: .*the end"),
         ('[{"label": 1}]\n[]', r"a\.json, line 2: .*one array"),
         ("[1]", r"a\.json, line 1: expected a JSON object, got int"),
-        ('[{"label": 1, "label": 2}]', r"a\.json, line 1: .*'label' comes twice"),
+        ('[{"label": 1, "label": 2}]', r"a\.json, line 1: .*'label' occurs twice"),
         ("[ ]", r"a\.json: no rows"),
     ],
 )
@@ -395,7 +416,7 @@ def test_nested_fields_are_columns_by_their_path(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'line 1: no column .labels.lable.; did you mean "labels.label"'):
         table_values(tmp_path / "a.jsonl", nested, "labels.lable")
     with pytest.raises(
-        ValueError, match=r"line 1: .*'labels', an object \(its columns are labels.label, labels.binary\)"
+        ValueError, match=r"line 1: .*'labels', got an object \(its columns are labels.label, labels.binary\)"
     ):
         label_text({"label": 3.7, "binary": 1}, "labels", "line 1")
     polars.DataFrame({"labels": [{"label": 3.7, "binary": 1}]}).write_parquet(tmp_path / "a.parquet")

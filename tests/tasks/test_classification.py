@@ -106,7 +106,7 @@ def test_labels_of_the_hub_are_names(tmp_path: Path) -> None:
 
     polars.DataFrame({"text": ["a"], "label": [-1]}).write_parquet(path, metadata=kept)  # as GLUE's test files are
     assert [example.label for example in Classification().read(str(path), labelled=False)] == [None]
-    with pytest.raises(ValueError, match=r"a\.parquet, row 1: no label \(-1\) in 'label'; take files that have labels"):
+    with pytest.raises(ValueError, match=r"a\.parquet, row 1: no label \(-1\) in 'label'; use files that have labels"):
         list(Classification().read(str(path)))
 
 
@@ -134,7 +134,7 @@ def test_halves_of_rows_that_qqp_is_known_to_have_are_left_out_and_told_of(tmp_p
     assert [example[:3] for example in examples] == [("Who?", "Whose?", "1"), ("When?", "How?", "0")]
     assert [example.location for example in examples] == [f"{path}, line 2", f"{path}, line 5"]
     assert task.warnings((), [path]) == [
-        f"4 rows lack columns, as is known of the published file: left out; the first is {path}, line 3"
+        f"4 rows lack columns, as known of the published file, and skipped; the first is {path}, line 3"
     ]
     one = written(tmp_path, content.partition('"\t')[0] + "8\t15\t16\tWhen?\tHow?\t0\n", "dev.tsv")
     assert task.warnings((), [one])[0].startswith("1 row lacks columns, ")
@@ -147,17 +147,17 @@ def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
     path = written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n" + BROKEN[0], "own.tsv")
     own = Classification(text="question1", text_pair="question2", label="is_duplicate")
     for task, labelled in ((own, True), (qqp, False)):  # of predictions there must be one for each row
-        with pytest.raises(ValueError, match=r"own\.tsv, line 3: 6 columns expected \(id, .*\), 4 found"):
+        with pytest.raises(ValueError, match=r"own\.tsv, line 3: expected 6 columns \(id, .*\), got 4"):
             list(task.read(path, labelled))
     assert own.warnings((), [path]) == []
 
     many = written(tmp_path, HEADER + BROKEN[0] * 11 + "5\t9\n", "own.tsv")
     with pytest.raises(
-        ValueError, match=r"line 24: .* 2 found; 22 such rows were left out, and no more are known of the"
+        ValueError, match=r"line 24: .* got 2; 22 such rows were skipped, and the published file has no more"
     ):
         list(qqp.read(many))
     wide = written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\t\n", "own.tsv")
-    with pytest.raises(ValueError, match=r"line 2: 6 columns expected \(id, .*\), 7 found$"):
+    with pytest.raises(ValueError, match=r"line 2: expected 6 columns \(id, .*\), got 7$"):
         list(qqp.read(wide))
 
 
@@ -377,8 +377,8 @@ def test_numbers_given_in_python_are_checked_too() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (f"{TABLE}1\ta\n", r"a\.tsv, line 4: 3 columns expected \(label, text, other\), 2 found"),
-        (f"{TABLE}1\ta\tb\tc\n", r"a\.tsv, line 4: 3 columns expected \(label, text, other\), 4 found"),
+        (f"{TABLE}1\ta\n", r"a\.tsv, line 4: expected 3 columns \(label, text, other\), got 2"),
+        (f"{TABLE}1\ta\tb\tc\n", r"a\.tsv, line 4: expected 3 columns \(label, text, other\), got 4"),
         (f"{TABLE}\ta\tb\n", r"a\.tsv, line 4: no value in 'label'"),
     ],
 )

@@ -147,10 +147,14 @@ def test_the_parts_of_a_data_set_are_named_by_a_glob(tmp_path, monkeypatch):
     ("table", "columns", "message"),
     [
         (NAMED, ("token", "ner_tags"), ": no column 'token'; did you mean \"tokens\"? (choose them with --words"),
-        (NAMED, (None, None), ": no column 'words'; found are tokens, ner_tags (choose them with --words and --tags)"),
+        (
+            NAMED,
+            (None, None),
+            ": no column 'words'; the columns are tokens, ner_tags (choose them with --words and --tags)",
+        ),
         (NAMED | {"ner_tags": [[1, 2], [0, 3]]}, (), ", row 2: 3 words, but 2 tags"),
         (NAMED | {"ner_tags": [[1, 2], [0, 4, 0]]}, (), ", row 2: 4 in 'ner_tags', but the file has names for 0 to 3"),
-        (NAMED | {"ner_tags": [[-1, -1], [0, 3, 0]]}, (), ", row 1: no label (-1) in 'ner_tags'; take files that have"),
+        (NAMED | {"ner_tags": [[-1, -1], [0, 3, 0]]}, (), ", row 1: no label (-1) in 'ner_tags'; use files that have"),
         (
             NAMED | {"ner_tags": [[1, 2], [0, None, 0]]},
             (),
@@ -248,7 +252,12 @@ def test_bad_columns_are_refused_with_their_place(tmp_path, text, message):
             (None, None),
             "expected a list of strings in 'tags', got '[3]",
         ),
-        ("a.jsonl", '{"words": ["a"]}\n', (None, None), "no column 'tags'; found are words (choose them with --words"),
+        (
+            "a.jsonl",
+            '{"words": ["a"]}\n',
+            (None, None),
+            "no column 'tags'; the columns are words (choose them with --words",
+        ),
         ("a.jsonl", '{"words": ["\\ud800"], "tags": ["O"]}\n', (None, None), "half a surrogate pair"),
     ],
 )

@@ -21,7 +21,8 @@ from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.console import heading, item_progress, make_console, make_table, notice, say
 from bertwright.inference.model import load
 from bertwright.interop.model_files import model_folder
-from bertwright.io.tables import TableSchema, read_rows
+from bertwright.io.schema import TableSchema
+from bertwright.io.tables import read_rows
 from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
 from bertwright.tasks.classification import Classification, format_labels

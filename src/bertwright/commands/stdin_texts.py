@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bertwright.io.decoding import STDIN, STDIN_NAME, ReadStats, TextCodec, read_stdin
-from bertwright.io.tables import lines
+from bertwright.io.lines import lines
 
 
 def stdin_lines(codec: TextCodec) -> Iterator[tuple[int, str]]:

@@ -17,8 +17,10 @@ from bertwright.io.decoding import (
     decode_blocks,
     is_splittable,
 )
+from bertwright.io.lines import MAX_CHARACTERS, lines, split_at
+from bertwright.io.schema import TableSchema
 from bertwright.io.sources import FORMATS, DocumentUnit, InputFile, check_inputs, open_inputs
-from bertwright.io.tables import LIMIT, ByteRange, TableSchema, iter_rows, lines, split_at
+from bertwright.io.tables import ByteRange, iter_rows
 from bertwright.settings import Positional, check_not_str
 
 CONLL_FORMATS = (".conllu", ".conll")
@@ -256,7 +258,7 @@ def _rows(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: Byt
 
 def _paragraphs(file: InputFile, blocks: Iterable[str], line: int) -> Iterator[tuple[int, str]]:
     hint = "if each line is a document, use --document-unit line; else put blank lines between documents"
-    for run in split_at(blocks, _paragraph_end, LIMIT, _too_long(file, "paragraph", hint)):
+    for run in split_at(blocks, _paragraph_end, MAX_CHARACTERS, _too_long(file, "paragraph", hint)):
         start = 0
         for end in (*(match.end() for match in BLANK_LINE.finditer(run)), len(run)):
             text = run[start:end]
@@ -274,7 +276,7 @@ def _paragraph_end(block: str) -> int:
 
 def _whole(file: InputFile, blocks: Iterable[str]) -> Iterator[tuple[int, str]]:
     too_long = _too_long(file, "file", "split it, or use --document-unit blank-line or line")
-    yield from ((1, text) for text in split_at(blocks, lambda block: 0, LIMIT, too_long))
+    yield from ((1, text) for text in split_at(blocks, lambda block: 0, MAX_CHARACTERS, too_long))
 
 
 def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -307,7 +309,7 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
             text = found[1].strip()
         elif not line.startswith("#") or "\t" in line:  # "#" may itself be a word
             words.append(line.rstrip("\r").split("\t") if "\t" in line else line.split())
-        if size > LIMIT:
+        if size > MAX_CHARACTERS:
             raise ValueError(_too_long(file, "document", "mark where documents start with # newdoc"))
     finish_sentence()
     if sentences:
@@ -330,4 +332,4 @@ def _join_words(words: Sequence[Sequence[str]], suffix: str) -> str:
 
 
 def _too_long(file: InputFile, unit: str, hint: str) -> str:
-    return f"{file.path}: a {unit} of more than {LIMIT:,} characters; {hint}"
+    return f"{file.path}: a {unit} of more than {MAX_CHARACTERS:,} characters; {hint}"

@@ -48,8 +48,8 @@ class Unreadable:
     def reason(self) -> str:
         """The message without the name of the file.
 
-        >>> Unreadable("a.csv", "a.csv, line 3: 2 columns expected", 1).reason
-        'line 3: 2 columns expected'
+        >>> Unreadable("a.csv", "a.csv, line 3: expected 2 columns", 1).reason
+        'line 3: expected 2 columns'
         """
         return self.message.removeprefix(self.path).lstrip(",: ")
 

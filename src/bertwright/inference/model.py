@@ -19,7 +19,7 @@ from bertwright.inference.fill_mask import MaskPrediction, TokenCandidate
 from bertwright.inference.pooling import Pooling, Vectors
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
-from bertwright.io.tables import SURROGATE
+from bertwright.io.decoding import SURROGATE
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.conll import TagExample

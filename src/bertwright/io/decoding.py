@@ -42,6 +42,8 @@ FIX_FILE = "fix the file, or name its encoding with --encoding"
 FIX_INPUT = "convert the text to UTF-8"
 FIX_CORPUS = "name the encoding with --encoding, or read such bytes as U+FFFD with --encoding-errors replace"
 
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair; text that contains one cannot be encoded
+
 EncodingErrors = Literal["strict", "replace"]
 
 

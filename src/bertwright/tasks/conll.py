@@ -13,8 +13,10 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Regex, pre_tokenizers
 
 from bertwright.io.decoding import read_text
+from bertwright.io.lines import lines
+from bertwright.io.schema import TableSchema
 from bertwright.io.sources import suffixes
-from bertwright.io.tables import TableSchema, lines, read_rows
+from bertwright.io.tables import read_rows
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.corpus.documents import check_encoding
-from bertwright.io.tables import TableSchema, label_text, read_rows
+from bertwright.io.schema import TableSchema
+from bertwright.io.tables import label_text, read_rows
 from bertwright.metrics import scores
 from bertwright.models.heads import HeadSpec
 from bertwright.tasks.classification import known_labels

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
-from bertwright.io.tables import TableSchema
+from bertwright.io.schema import TableSchema
 from bertwright.tasks.classification import Classification, LabelPrediction, TextExample, TextTask, known_labels
 from bertwright.tasks.conll import TagExample, to_conll
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bertwright.io.decoding import read_text
+from bertwright.io.lines import lines
+from bertwright.io.schema import TableSchema
 from bertwright.io.sources import suffixes
-from bertwright.io.tables import TableSchema, lines, read_rows
+from bertwright.io.tables import read_rows
 
 SHOWN = 5  # questions that a warning names; report.json lists all
 

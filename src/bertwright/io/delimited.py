@@ -1,0 +1,120 @@
+"""Rows of .csv, .tsv and .txt tables."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from bertwright.io.decoding import ReadStats
+from bertwright.io.lines import MAX_CHARACTERS
+from bertwright.io.schema import Row, TableSchema, missing_column
+from bertwright.io.sources import InputFile
+
+QUOTES_HINT = "; are fields in quotes? Set quotes to true"  # if the schema does not say
+
+
+def read_delimited_rows(
+    file: InputFile, schema: TableSchema, stats: ReadStats, numbered: Iterable[tuple[int, str]]
+) -> Iterator[Row]:
+    """Yield the rows of a table of fields between separators.
+
+    Blank lines are skipped; in a table of one column they are empty values. Rows with too few columns are skipped and
+    counted if the schema allows it. Raises ValueError for missing and ambiguous columns, for other rows with too few or
+    too many columns, and for quotes that are not closed.
+    """
+    quotes = file.format == ".csv" if schema.quotes is None else schema.quotes
+    csv.field_size_limit(MAX_CHARACTERS)  # the module's default of 131,072 characters is less than a long article
+    texts: Iterator[str] = (f"{line}\n" for _, line in numbered)
+    separator = "," if file.format == ".csv" else "\t"
+    if file.format == ".csv" and schema.header:
+        head = next(texts, "")
+        separator, texts = _guess_separator(head, schema, quotes), chain([head], texts)
+    reader = csv.reader(texts, **_dialect(separator, quotes))
+
+    def records() -> Iterator[tuple[int, list[str]]]:
+        line = 1
+        for fields in reader:
+            yield line, fields
+            line = reader.line_num + 1  # fields in quotes may contain line ends
+
+    numbered_fields = records()
+    try:
+        first = next(numbered_fields, (1, []))
+        if schema.header:
+            header = first[1]
+        else:
+            header = [str(number) for number in range(1, len(first[1]) + 1)]
+            numbered_fields = chain([first], numbered_fields)
+        chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line 1")
+        for line, fields in numbered_fields:
+            if len(fields) == len(header):
+                yield line, tuple([fields[index] for index in chosen])
+            elif len(header) == 1 and not fields:
+                yield line, ("",) * len(chosen)
+            elif fields:
+                location = f"{file.path}, line {line}"
+                if len(fields) > len(header) or stats.short_rows == schema.max_short_rows:
+                    raise _wrong_column_count(location, header, fields, schema, quotes)
+                stats.short_rows += 1
+                stats.first_short = stats.first_short or location
+    except csv.Error as error:
+        hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
+        raise ValueError(f"{file.path}, line {reader.line_num}: {error}; {hint}") from None
+
+
+def _dialect(separator: str, quotes: bool) -> dict[str, Any]:
+    return {"delimiter": separator, "quoting": csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE, "strict": True}
+
+
+def _guess_separator(head: str, schema: TableSchema, quotes: bool) -> str:
+    """Return the separator of a .csv file: a comma, unless its first line can only be read with another one.
+
+    Excel writes semicolons in countries that use a decimal comma; some programs write tabs. One of these is chosen if
+    it alone gives all columns of the schema. If no separator does, it is chosen if it alone gives several columns: a
+    column is missing anyway, and the message can name the others.
+    """
+    headers = {separator: _split_fields(head, separator, quotes) for separator in ",;\t"}
+    possible = [separator for separator, header in headers.items() if set(schema.names) <= set(header)]
+    if not possible and len(headers[","]) < 2:
+        possible = [separator for separator, header in headers.items() if len(header) > 1]
+    return possible[0] if len(possible) == 1 else ","
+
+
+def _split_fields(head: str, separator: str, quotes: bool) -> list[str]:
+    try:
+        return next(csv.reader([head], **_dialect(separator, quotes)), [])
+    except csv.Error:  # a quote that is left open, or closed in the middle of a field
+        return []
+
+
+def _wrong_column_count(
+    location: str, header: list[str], fields: list[str], schema: TableSchema, quotes: bool
+) -> ValueError:
+    expected = f"expected {len(header)} columns ({', '.join(header) if schema.header else 'as in line 1'})"
+    advice = QUOTES_HINT if schema.quotes is None and not quotes and '"' in "".join(fields) else ""
+    if schema.max_short_rows and len(fields) < len(header):
+        advice = f"; {schema.max_short_rows} such rows were skipped, and the published file has no more"
+    return ValueError(f"{location}: {expected}, got {len(fields)}{advice}")
+
+
+def _column_indices(header: list[str], first: list[str], schema: TableSchema, quotes: bool, location: str) -> list[int]:
+    """Return the index of each column of the schema; `first` is the first row, which may be the header."""
+    for name in schema.names:
+        if name not in header:
+            hint = ""
+            is_unsplit = len(first) == 1 and len(re.split("[,;\t]", first[0])) > 1
+            if schema.header and name.isdigit():
+                hint = "; columns by number need header = false"
+            elif is_unsplit and (schema.header or name.isdigit()):
+                hint = "; fields are separated by commas in .csv, by tabs in .tsv and .txt"
+            elif not schema.header:
+                hint = "; without a header, columns are named by number"
+            elif schema.quotes is None and not quotes and f'"{name}"' in header:
+                hint = QUOTES_HINT
+            raise missing_column(location, name, header, schema, hint)
+        if header.count(name) > 1:
+            raise ValueError(f"{location}: {name!r} names several columns; rename all but one")
+    return [header.index(name) for name in schema.names]

@@ -1,0 +1,56 @@
+"""Columns of a table: which are read, and how the table is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertwright.settings import did_you_mean
+
+NAME_CHARACTERS = 40  # of a column's name in a message: without a header, names are whole texts
+
+Row = tuple[int, tuple[Any, ...]]  # line (in a Parquet file the row, from 1) where it starts; values of the columns
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Columns that are read from a table, and the format of the table."""
+
+    texts: tuple[str, ...]
+    """Columns of strings."""
+    values: tuple[str, ...] = ()
+    """Columns that may also hold numbers, truth values and lists, in formats that have them (.jsonl, .parquet)."""
+    header: bool = True
+    """The first line names the columns (.csv, .tsv, .txt); otherwise they are called "1", "2" and so on. Fields are
+    separated by commas in .csv (by semicolons or tabs if only these give the columns that are read), by tabs in .tsv
+    and .txt."""
+    quotes: bool | None = None
+    """Fields may be in quotes, with separators and line ends inside. Unset: true for .csv; false for .tsv and .txt,
+    where a quote is an ordinary character (IANA; GLUE and NSMC)."""
+    hint: str = ""
+    """Advice in the message about a missing column."""
+    codes: bool = False
+    """Preserve integers for which a Parquet file has names, as the labels of the hub's files have; otherwise the names
+    replace them."""
+    nulls: bool = False
+    """Accept missing values (null); otherwise they raise an error."""
+    encoding: str = "utf-8"
+    """Encoding of the file, unless it is .parquet."""
+    max_short_rows: int = 0
+    """Number of rows with too few columns that may be skipped, because a published file is known to have them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns that are read, in the order of their values."""
+        return self.texts + self.values
+
+
+def missing_column(location: str, name: str, found: Sequence[str], schema: TableSchema, advice: str = "") -> ValueError:
+    """Return the error for a column that a table lacks; `found` are the columns that it has."""
+    short = [other if len(other) <= NAME_CHARACTERS else f"{other[:NAME_CHARACTERS]}…" for other in found]
+    nearest = did_you_mean(name, short)
+    if not nearest.startswith("did you mean"):  # no name is similar: list all, in the order of the file
+        nearest = f"the columns are {', '.join(short) or 'none'}"
+    hint = f" ({schema.hint})" if schema.hint else ""
+    return ValueError(f"{location}: no column {name!r}; {nearest}{advice}{hint}")
