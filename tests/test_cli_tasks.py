@@ -1,4 +1,4 @@
-"""Tasks at the front door: fine-tune, score, predict, probe and submit as a user types it, and as a clumsy one does."""
+"""Commands for tasks as a user types them, right and wrong: fine-tune, score, predict, probe, submit."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from test_cli import files, ran, started, well
 
 ANIMALS = "bear wolf crow hare".split()
-PLACES = "forest river".split()
+LOCATIONS = "forest river".split()
 WET, DRY = "very wet 👍", "dry"  # a label is any text
 HERE = "--device cpu --threads 1"
 QUICK = f"{HERE} --epochs 1 --batch-size 8 --learning-rate 1e-2"
 WINDOW = "--max-length 24 --max-query-length 8"
 
-# Of every kind: what is typed after `finetune --task KIND`, but for the files; the suffix of these; the field of its
-# predictions that holds what was asked for; and what is right there, by the numbers of a sentence's animal and place.
+# By kind: the options after `finetune --task KIND`, without the files; the suffix of the files; the field of its
+# predictions with the answer; and the right answer, from the numbers of a sentence's animal and location.
 KINDS = {
-    "classification": ("", ".tsv", "label", lambda animal, place: (DRY, WET)[place]),
+    "classification": ("", ".tsv", "label", lambda animal, location: (DRY, WET)[location]),
     "regression": (
         "--text first --text-pair second --label alike",
         ".csv",
         "score",
-        lambda animal, place: animal + 0.5,
+        lambda animal, location: animal + 0.5,
     ),
-    "multiple-choice": ("--endings a b c --label right", ".jsonl", "choice", lambda animal, place: animal % 3),
-    "tagging": ("", ".conll", "tags", lambda animal, place: "O B-ANIMAL O B-PLACE I-PLACE".split()),
-    "question-answering": (WINDOW, ".json", "answer", lambda animal, place: ANIMALS[animal]),
+    "multiple-choice": ("--endings a b c --label right", ".jsonl", "choice", lambda animal, location: animal % 3),
+    "tagging": ("", ".conll", "tags", lambda animal, location: "O B-ANIMAL O B-LOC I-LOC".split()),
+    "question-answering": (WINDOW, ".json", "answer", lambda animal, location: ANIMALS[animal]),
 }
 CLASSIFY, REGRESS, CHOOSE, TAG, ANSWER = (
     f"finetune --task {kind} {flags} --model bert --run new {QUICK} --train" for kind, (flags, *_) in KINDS.items()
@@ -65,21 +65,21 @@ CHOOSE = CHOOSE.replace("--endings a b c", "--endings all")  # a list, as publis
 
 
 def sentences(count: int, seed: int) -> Iterator[tuple[str, int, int]]:
-    """Sentences, each with the numbers of its animal and of its place."""
+    """Yield sentences, each with the numbers of its animal and of its location."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        animal, place = int(rng.integers(4)), int(rng.integers(2))
-        yield f"the {ANIMALS[animal]} sees the {PLACES[place]}", animal, place
+        animal, location = int(rng.integers(4)), int(rng.integers(2))
+        yield f"the {ANIMALS[animal]} sees the {LOCATIONS[location]}", animal, location
 
 
-def written(kind: str, count: int, seed: int) -> str:
-    """A file of a kind's examples."""
+def format_examples(kind: str, count: int, seed: int) -> str:
+    """Return a file of a kind's examples."""
     right = KINDS[kind][-1]
-    rows = [(text, right(*about)) for text, *about in sentences(count, seed)]
+    rows = [(text, right(*numbers)) for text, *numbers in sentences(count, seed)]
     if kind == "classification":
         return "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
     if kind == "regression":
-        return "first,alike,second\n" + "".join(f"{text},{number},the {PLACES[0]}\n" for text, number in rows)
+        return "first,alike,second\n" + "".join(f"{text},{number},the {LOCATIONS[0]}\n" for text, number in rows)
     if kind == "multiple-choice":
         endings = dict(zip("abc", ANIMALS[:3], strict=True))
         return "".join(json.dumps({"prompt": text, "right": label} | endings) + "\n" for text, label in rows)
@@ -91,7 +91,7 @@ def written(kind: str, count: int, seed: int) -> str:
 
 
 def squad(*rows: tuple[str, str, int]) -> str:
-    """SQuAD's JSON of contexts, each with an answer and where the file says it starts."""
+    """Return SQuAD's JSON of contexts, each with an answer and the start that the file gives for it."""
     paragraphs = []
     for number, (context, answer, start) in enumerate(rows):
         asked = {"id": f"q{number}", "question": "who", "answers": [{"text": answer, "answer_start": start}]}
@@ -106,9 +106,9 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a random BERT, files of every kind, and a run of every kind, made by the commands themselves."""
+    """Return a folder with a random BERT, and files and a run of every kind, written by the commands."""
     zoo = tmp_path_factory.mktemp("zoo")
-    words = [*SPECIAL_TOKENS, "the", "sees", "who", "a", *ANIMALS, *PLACES]
+    words = [*SPECIAL_TOKENS, "the", "sees", "who", "a", *ANIMALS, *LOCATIONS]
     tokenizer = Tokenizer.from_tokens(words, lowercase=True)
     config = BertConfig(
         tokenizer.vocab_size, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32
@@ -116,8 +116,8 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(zoo / "bert", BertForPretraining(config), tokenizer)
     tokenizer.save(zoo / "vocabulary")
     for kind, (flags, suffix, *_) in KINDS.items():
-        for part, count, seed in (("train", 24, 1), ("dev", 12, 2)):
-            (zoo / f"{part}{suffix}").write_text(written(kind, count, seed), encoding="utf-8")
+        for split, count, seed in (("train", 24, 1), ("dev", 12, 2)):
+            (zoo / f"{split}{suffix}").write_text(format_examples(kind, count, seed), encoding="utf-8")
         data = f"--train {zoo}/train{suffix} --dev {zoo}/dev{suffix}"
         well(f"finetune --task {kind} {flags} {data} --model {zoo}/bert --run {zoo}/{kind} {QUICK}")
     return zoo
@@ -125,7 +125,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def at(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, with all that beside it under short names."""
+    """Return an empty working directory with links to the content of `zoo`."""
     for path in zoo.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
@@ -136,11 +136,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-# --- the good path
+# --- correct use
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_scored_predicted_looked_into_and_converted(at: Path, kind: str) -> None:
+def test_model_of_every_kind_is_scored_used_described_and_converted(at: Path, kind: str) -> None:
     _, suffix, name, right = KINDS[kind]
     dev = f"dev{suffix}"
     shown = well(f"evaluate {kind} {dev} --output scores.json {HERE}")
@@ -158,14 +158,14 @@ def test_every_kind_is_scored_predicted_looked_into_and_converted(at: Path, kind
         cells = [row[name] if name in ("label", "answer") else json.loads(row[name]) for row in table]
         assert cells == [one[name] if name != "score" else pytest.approx(one[name], abs=1e-6) for one in found]
 
-    # The scores once more, from the predictions file and from what is right.
-    pairs = [(one[name], right(*about)) for one, (_, *about) in zip(found, sentences(12, seed=2), strict=True)]
+    # The same scores, from the file of predictions and the right answers.
+    pairs = [(one[name], right(*numbers)) for one, (_, *numbers) in zip(found, sentences(12, seed=2), strict=True)]
     if kind == "regression":
         assert scores["mse"] == pytest.approx(np.mean([(number - truth) ** 2 for number, truth in pairs]))
     elif kind == "tagging":
         assert scores["accuracy"] == pytest.approx(np.mean([np.equal(tags, truth).mean() for tags, truth in pairs]))
     elif kind == "question-answering":
-        share = np.mean([answer.removeprefix("the ") == truth for answer, truth in pairs])  # articles do not count
+        share = np.mean([answer.removeprefix("the ") == truth for answer, truth in pairs])  # articles are ignored
         assert scores["exact_match"] == pytest.approx(share)
     else:
         assert scores["accuracy"] == pytest.approx(np.mean([label == truth for label, truth in pairs]))
@@ -177,7 +177,7 @@ def test_every_kind_is_scored_predicted_looked_into_and_converted(at: Path, kind
     assert (at / "again.jsonl").read_bytes() == (at / "found.jsonl").read_bytes()
 
 
-def test_tags_are_written_as_columns_and_answers_as_squad_has_them(at: Path) -> None:
+def test_tags_are_written_as_columns_and_answers_in_the_format_of_squad(at: Path) -> None:
     well(f"predict tagging --inputs dev.conll --output found.conll {HERE}")
     well(f"predict tagging --inputs dev.conll --output found.jsonl {HERE}")
     again = list(read_sentences("found.conll", None, None, labelled=True))
@@ -189,7 +189,7 @@ def test_tags_are_written_as_columns_and_answers_as_squad_has_them(at: Path) -> 
     assert read_json(at / "found.json") == {one["id"]: one["answer"] for one in lines(at / "answers.jsonl")}
 
 
-def test_texts_are_piped_in_and_predictions_out(at: Path, pipe_in: Callable[[str | bytes | None], None]) -> None:
+def test_texts_and_predictions_may_be_piped(at: Path, pipe_in: Callable[[str | bytes | None], None]) -> None:
     texts = ["the bear sees the forest", "", "the wolf\tsees", "tüte"]
     (at / "table.tsv").write_text("\n".join(["text", *texts]).replace("\tsees", " sees") + "\n", encoding="utf-8")
     well(f"predict classification --inputs table.tsv --output found.jsonl {HERE}")
@@ -212,23 +212,24 @@ def test_texts_are_piped_in_and_predictions_out(at: Path, pipe_in: Callable[[str
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "multiple-choice"])
-def test_columns_go_along_with_their_predictions(at: Path, kind: str) -> None:
+def test_passed_columns_are_beside_their_predictions(at: Path, kind: str) -> None:
     _, suffix, *_ = KINDS[kind]
-    kept = {"classification": ["text"], "regression": ["second", "alike"], "multiple-choice": ["right", "prompt"]}[kind]
+    names = {"classification": ["text"], "regression": ["second", "alike"], "multiple-choice": ["right", "prompt"]}[
+        kind
+    ]
     well(f"predict {kind} --inputs train{suffix} dev{suffix} --output plain.jsonl {HERE}")
-    well(
-        f"predict {kind} --inputs train{suffix} dev{suffix} --output found.jsonl --keep-columns {' '.join(kept)} {HERE}"
-    )
-    for before, one, (text, *about) in zip(
+    options = f"--keep-columns {' '.join(names)} {HERE}"
+    well(f"predict {kind} --inputs train{suffix} dev{suffix} --output found.jsonl {options}")
+    for before, one, (text, *numbers) in zip(
         lines(at / "plain.jsonl"), lines(at / "found.jsonl"), [*sentences(24, 1), *sentences(12, 2)], strict=True
     ):
-        right = KINDS[kind][-1](*about)
-        values = {"text": text, "prompt": text, "second": f"the {PLACES[0]}", "alike": str(right), "right": right}
-        assert list(one.items()) == [*((name, values[name]) for name in kept), *before.items()]
+        right = KINDS[kind][-1](*numbers)
+        values = {"text": text, "prompt": text, "second": f"the {LOCATIONS[0]}", "alike": str(right), "right": right}
+        assert list(one.items()) == [*((name, values[name]) for name in names), *before.items()]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv"])
-def test_what_goes_along_is_not_changed(at: Path, suffix: str) -> None:
+def test_passed_columns_are_not_changed(at: Path, suffix: str) -> None:
     columns = {
         "text": ["the bear", "", "the wolf"],
         "day": [datetime.date(2026, 11, 22), None, datetime.date(1999, 1, 2)],
@@ -237,13 +238,13 @@ def test_what_goes_along_is_not_changed(at: Path, suffix: str) -> None:
     polars.DataFrame(columns).write_parquet(at / "a.parquet")
     well(f"predict classification --inputs a.parquet --output found{suffix} --keep-columns number day {HERE}")
     if suffix == ".jsonl":
-        kept = [(one["number"], one["day"]) for one in lines(at / "found.jsonl")]
-        assert kept == [(0.123456789012, "2026-11-22"), (None, None), (1e-9, "1999-01-02")]
+        values = [(one["number"], one["day"]) for one in lines(at / "found.jsonl")]
+        assert values == [(0.123456789012, "2026-11-22"), (None, None), (1e-9, "1999-01-02")]
     else:
         with (at / f"found{suffix}").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="," if suffix == ".csv" else "\t"))
-        kept = [(one["number"], one["day"]) for one in rows]
-        assert kept == [("0.123456789012", "2026-11-22"), ("", ""), ("1e-09", "1999-01-02")]
+        values = [(one["number"], one["day"]) for one in rows]
+        assert values == [("0.123456789012", "2026-11-22"), ("", ""), ("1e-09", "1999-01-02")]
 
 
 @pytest.mark.parametrize(
@@ -259,11 +260,11 @@ def test_what_goes_along_is_not_changed(at: Path, suffix: str) -> None:
         ("question-answering who ''", r"\(no answer\) +100.0%"),
     ],
 )
-def test_texts_are_shown_with_their_predictions(at: Path, command: str, shown: str) -> None:
+def test_texts_are_printed_with_their_predictions(at: Path, command: str, shown: str) -> None:
     assert re.search(shown, " ".join(well(f"predict {command} {HERE}").split()))
 
 
-def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grid_resumes_after_ctrl_c_and_its_folder_is_a_model(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = (
         "grid --task classification --train train.tsv --dev dev.tsv --model bert "
         f"--learning-rates 1e-2 --batch-sizes 8 --epochs 1 --seeds 2 {HERE} --run"
@@ -271,18 +272,18 @@ def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monke
     planned = well(f"{command} new --dry-run")
     assert "2, 6 steps in total" in planned
     assert not (at / "new").exists()
-    with interrupted(monkeypatch, after=2):
+    with interrupt_evaluation(monkeypatch, after=2):
         done = ran(f"{command} new")
     assert done.code == 130
     assert (
         done.err
         == "bertwright: interrupted: 1 of 2 runs are finished; resume with: bertwright grid --run new --resume\n"
     )
-    told = well("info new")
-    assert re.search(r"new: grid of fine-tuning runs\s+state +not finished\s+runs done +1 of 2", told)
-    (at / "begun").mkdir()
-    shutil.copyfile("new/settings.toml", "begun/settings.toml")
-    assert re.search(r"not finished\s+runs done +0 of 2", well("info begun"))
+    printed = well("info new")
+    assert re.search(r"new: grid of fine-tuning runs\s+state +not finished\s+runs done +1 of 2", printed)
+    (at / "started").mkdir()
+    shutil.copyfile("new/settings.toml", "started/settings.toml")
+    assert re.search(r"not finished\s+runs done +0 of 2", well("info started"))
     well("grid --run new --resume")
     assert re.search(r"state +finished\s+runs done +2 of 2", well("info new"))
     other = ran("finetune --run new --resume")
@@ -294,15 +295,15 @@ def test_a_grid_goes_on_after_ctrl_c_and_its_folder_is_its_model(at: Path, monke
     assert well(f"evaluate new dev.tsv {HERE}").startswith("new on 12 examples")
 
 
-def test_what_is_kept_in_csv_can_be_read_again(at: Path) -> None:
+def test_passed_columns_in_csv_can_be_read_again(at: Path) -> None:
     odd = ["a\rb", "end\r", 'a "q", b', "a\r\nb", "plain"]
     (at / "odd.jsonl").write_text("".join(json.dumps({"text": "the bear", "odd": text}) + "\n" for text in odd))
     well(f"predict classification --inputs odd.jsonl --output found.csv --keep-columns odd {HERE}")
     assert [values[0] for _, values in read_rows("found.csv", TableSchema(("odd",)))] == odd
 
 
-def test_a_label_may_be_called_none(at: Path) -> None:
-    rows = "".join(f"{text}\t{('Some', 'None')[place]}\n" for text, _, place in sentences(16, 5))
+def test_label_may_be_called_none(at: Path) -> None:
+    rows = "".join(f"{text}\t{('Some', 'None')[location]}\n" for text, _, location in sentences(16, 5))
     (at / "named.tsv").write_text("text\tlabel\n" + rows)
     well(
         f"finetune --task classification --train named.tsv --model bert --run new {QUICK} --metric f1 --pos-label None"
@@ -310,22 +311,22 @@ def test_a_label_may_be_called_none(at: Path) -> None:
     assert json.loads((at / "new/model/task.json").read_text())["pos_label"] == "None"
 
 
-def test_a_probe_keeps_its_features_and_takes_more_seeds(at: Path) -> None:
+def test_resumed_probe_uses_its_features_for_more_seeds(at: Path) -> None:
     command = f"--representations last sum-all --lstm-size 8 --epochs 1 --seeds 0 {HERE}"
     well(f"probe --task tagging --train train.conll --dev dev.conll --model bert --run new {command}")
     features = files(at / "new/features")
     shown = well("probe --run new --resume --seeds 0 1")
-    assert "2 of 4 heads are finished already" in shown
+    assert "2 of 4 heads are already finished" in shown
     assert len(lines(at / "new/results.jsonl")) == 4
     assert files(at / "new/features") == features
 
 
-def test_the_help_of_a_list_of_choices_names_the_choices() -> None:
+def test_help_of_a_list_of_choices_names_the_choices() -> None:
     shown = " ".join(well("probe --help").replace("│", " ").split())
     assert "--representations [{embeddings,second-to-last,last,sum-last-four, concat-last-four,sum-all}" in shown
 
 
-def test_a_submission_is_packed(at: Path) -> None:
+def test_submission_is_packed(at: Path) -> None:
     (at / "binary.tsv").write_text("text\tlabel\nthe bear\t0\nthe wolf\t1\n")
     well(f"{CLASSIFY} binary.tsv")
     (at / "GLUE/SST-2").mkdir(parents=True)
@@ -341,11 +342,11 @@ def test_a_submission_is_packed(at: Path) -> None:
         assert len(archive.read("SST-2.tsv").splitlines()) == 4
 
 
-# --- odd, but right: told, not refused
+# --- odd, but right: reported, not rejected
 
 
-ROWS = written("classification", 5, seed=3)
-ALIKE = {
+ROWS = format_examples("classification", 5, seed=3)
+EQUAL_TABLES = {
     "windows.tsv": ROWS.replace("\n", "\r\n").encode(),
     "bom.tsv": b"\xef\xbb\xbf" + ROWS.encode(),
     "no-end.tsv": ROWS.rstrip("\n").encode(),
@@ -354,25 +355,25 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("name", ALIKE)
-def test_a_table_in_any_disguise_gives_the_same_predictions(at: Path, name: str) -> None:
+@pytest.mark.parametrize("name", EQUAL_TABLES)
+def test_equal_tables_in_other_layouts_have_the_same_predictions(at: Path, name: str) -> None:
     (at / "plain.tsv").write_text(ROWS, encoding="utf-8")
-    (at / name).write_bytes(ALIKE[name])
+    (at / name).write_bytes(EQUAL_TABLES[name])
     well(f"predict classification --inputs plain.tsv {name} --output found.jsonl {HERE}")
     found = lines(at / "found.jsonl")
     assert found[:5] == found[5:]
     assert len(found) == 10
 
 
-def test_quotes_and_tabs_inside_of_fields(at: Path) -> None:
+def test_quotes_and_tabs_inside_fields_are_read(at: Path) -> None:
     (at / "a.csv").write_text('text,label\n"the ""bear"",\tsees\nthe forest",dry\n')
     (at / "a.tsv").write_text('text\tlabel\nthe "bear", sees the forest\tdry\n"the wolf\tdry\n')
     well(f"predict classification --inputs a.csv a.tsv --output found.jsonl {HERE}")
     first, second, _ = lines(at / "found.jsonl")
-    assert first == second  # white space is all that they differ in
+    assert first == second  # they differ only in white space
 
 
-def test_answers_that_stand_elsewhere_are_moved_or_named(at: Path) -> None:
+def test_answers_found_elsewhere_are_moved_or_reported(at: Path) -> None:
     answers = (("bear", 0), ("the", 2), ("hare", 4), ("wolf", 18))  # elsewhere, twice, nowhere, right
     (at / "odd.json").write_text(squad(*(("the bear sees the wolf", *answer) for answer in answers)))
     shown = " ".join(well(f"{ANSWER} odd.json").split())
@@ -382,7 +383,7 @@ def test_answers_that_stand_elsewhere_are_moved_or_named(at: Path) -> None:
     assert "(odd.json, article 1 (Animals), question q1; odd.json, article 1 (Animals), question q2)" in shown
 
 
-def test_a_very_long_context_and_an_empty_one(at: Path) -> None:
+def test_long_and_empty_contexts_are_answered(at: Path) -> None:
     long = f"{'the river sees a forest ' * 4_500}the bear"
     assert len(long) > 100_000
     rows = [{"question": "who", "context": context} for context in (long, "", "the bear")]
@@ -393,11 +394,11 @@ def test_a_very_long_context_and_an_empty_one(at: Path) -> None:
         assert bool(one["answer"]) == bool(row["context"])
 
 
-def test_an_empty_text_is_counted(at: Path) -> None:
+def test_empty_texts_are_reported(at: Path) -> None:
     (at / "odd.tsv").write_text("text\tlabel\n\tdry\nthe bear\twet\n")
     shown = " ".join(well(f"{CLASSIFY} odd.tsv --dev odd.tsv").split())
     assert "1 examples have an empty text" in shown
-    assert "! odd.tsv: trained on and scored" in shown
+    assert "! odd.tsv: used for training and for scoring" in shown
 
 
 # --- misuse
@@ -414,7 +415,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "unknown label, evaluate": ("evaluate classification unknown.tsv",
         "unknown.tsv, line 2: label 'ugly' is not one of the training data: 'dry', 'very wet"),
     "one class": (f"{CLASSIFY} one.tsv", "have the same 'label': 'dry'; at least two different ones are needed"),
-    "labels alike": (f"{CLASSIFY} spaced.tsv", "spaced.tsv, line 4: labels 'dry ' and 'dry' differ in white space"),
+    "label spaces": (f"{CLASSIFY} spaced.tsv", "spaced.tsv, line 4: labels 'dry ' and 'dry' differ in white space"),
     "header only": (f"{CLASSIFY} header.tsv", "header.tsv: no rows; is it the right file?"),
     "no header": (f"{CLASSIFY} bare.tsv", "bare.tsv, line 1: no column 'text'; found are the bear, dry (choose"),
     "blank": (f"{CLASSIFY} blank.tsv", "blank.tsv, line 1: no column 'text'; found are none"),
@@ -487,7 +488,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no words": ("predict tagging --inputs no-words.jsonl --output found.conll",
         "no-words.jsonl, line 1: a column file has no sentences without words; write .jsonl"),
     # questions
-    "answers nowhere": (f"{ANSWER} nowhere.json", "none of 1 questions has an answer"),
+    "no answer found": (f"{ANSWER} nowhere.json", "none of 1 questions has an answer"),
     "empty context": (f"{ANSWER} no-context.json", "question q0: the context is empty"),
     "empty answer": (f"{ANSWER} no-answer.json", 'question q0: an answer is empty; a question without answer has'),
     "an id twice": (f"{ANSWER} twice.json", 'the id "q0" is that of an earlier question; ids must differ'),
@@ -512,12 +513,12 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no model": ("finetune --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
     "a vocabulary for a model": (f"{CLASSIFY} train.tsv --model vocabulary", "vocabulary: no config.json"),
     "no such model": (f"{CLASSIFY} one.tsv --model gone", "gone: no such folder; give a model folder, or a hub name"),
-    "frozen too far": (f"{CLASSIFY} train.tsv --freeze-layers 3", "freeze_layers = 3: this model has 2 layers"),
-    "run is there": (f"{CLASSIFY} one.tsv --run classification", "already holds a run; resume it with --resume"),
+    "too many frozen layers": (f"{CLASSIFY} train.tsv --freeze-layers 3", "freeze_layers = 3: this model has 2 layers"),
+    "run exists": (f"{CLASSIFY} one.tsv --run classification", "already holds a run; resume it with --resume"),
     "nothing to resume": ("finetune --run new --resume", "new: no run to resume (settings.toml is missing)"),
-    "resume otherwise": ("finetune --run classification --resume --seed 3", "seed was 0, now 3: a resumed run keeps"),
+    "other settings": ("finetune --run classification --resume --seed 3", "seed was 0, now 3: a resumed run keeps"),
     "wrong key in TOML": ("finetune --config a.toml --run new", 'a.toml: task: unknown setting "taks"; did you mean'),
-    "part of nothing": (
+    "empty split": (
         f"{CLASSIFY} train.tsv --validation-fraction 0.99",
         "24 examples in 8 groups leave one split empty",
     ),
@@ -529,11 +530,11 @@ MISUSE: dict[str, tuple[str, str]] = {
     "files of another kind": ("evaluate question-answering dev.tsv", "expected .json"),
     "columns of another kind": ("evaluate regression dev.tsv", "no column 'first'; found are text, label"),
     "tags of another kind": ("evaluate tagging dev.tsv", "tag 'label' of 'text': it is unknown"),
-    "scores are there": ("evaluate classification header.tsv --output one.tsv", "one.tsv: already exists"),
+    "scores exist": ("evaluate classification header.tsv --output one.tsv", "one.tsv: already exists"),
     "texts and files": ("predict classification a --inputs one.tsv --output found.tsv", "give either texts, or files"),
     "neither": ("predict classification", "give either texts, or files with --inputs"),
-    "no place": ("predict classification --inputs one.tsv", "--inputs needs a file for the predictions"),
-    "place for texts": ("predict classification a --output found.tsv", "--output is for --inputs"),
+    "no output": ("predict classification --inputs one.tsv", "--inputs needs a file for the predictions"),
+    "output of texts": ("predict classification a --output found.tsv", "--output is for --inputs"),
     "piped beside a file": ("predict classification --inputs - one.tsv --output found.tsv", "which is read alone"),
     "piped pairs": ("predict regression --inputs - --output found.tsv", "a task that reads single texts"),
     "nothing piped": ("predict classification --inputs - --output found.tsv", "expected at least one text, got none"),
@@ -546,7 +547,7 @@ MISUSE: dict[str, tuple[str, str]] = {
         "--keep-columns is for tables"),
     "columns of questions": ("predict question-answering --inputs dev.json --output found.jsonl --keep-columns id",
         "--keep-columns is for tasks that read tables"),
-    "a column that is not there": ("predict classification --inputs one.tsv --output found.tsv --keep-columns txet",
+    "unknown column": ("predict classification --inputs one.tsv --output found.tsv --keep-columns txet",
         "one.tsv, line 1: no column 'txet'; did you mean"),
     "a column twice": (
         "predict classification --inputs one.tsv --output found.tsv --keep-columns text text",
@@ -556,10 +557,10 @@ MISUSE: dict[str, tuple[str, str]] = {
         "bytes.parquet, row 1: --keep-columns raw: bytes values cannot be written"),
     "a column named as the answer": ("predict classification --inputs one.tsv --output found.tsv --keep-columns label",
         "--keep-columns label: predictions have a field of that name"),
-    "no such form": ("predict classification --inputs one.tsv --output found.xls", "expected one of the suffixes"),
-    "form of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is a format for tagging"),
-    "form of answers": ("predict tagging --inputs all-o.conll --output found.json", ".json is a format for question"),
-    "predictions are there": ("predict classification --inputs one.tsv --output bare.tsv", "bare.tsv: already exists"),
+    "format": ("predict classification --inputs one.tsv --output found.xls", "expected one of the suffixes"),
+    "format of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is a format for tagging"),
+    "format of answers": ("predict tagging --inputs all-o.conll --output found.json", ".json is a format for question"),
+    "predictions exist": ("predict classification --inputs one.tsv --output bare.tsv", "bare.tsv: already exists"),
     "bad row far down": ("predict classification --inputs one.tsv few.tsv --output found.tsv", "few.tsv, line 4: 2"),
     "no file far down": ("predict classification --inputs one.tsv gone.tsv --output found.tsv", "gone.tsv: no such"),
     "one text for a pair": ("predict regression 'the bear'", "this task is about pairs: give two texts, not 1"),
@@ -572,14 +573,14 @@ MISUSE: dict[str, tuple[str, str]] = {
         "--inputs is given twice; name all of its values after one"),
     "scores to a screen": ("evaluate classification one.tsv --output -", "-: expected the name of a file"),
     "one number to score": ("evaluate regression lonely.csv", "lonely.csv, line 2: this number is 1, and there is no"),
-    "numbers kept secret": ("evaluate regression secret.csv",
+    "hidden numbers": ("evaluate regression secret.csv",
         "secret.csv, line 2: this number is -1"),
     "no room for a context": ("finetune --task question-answering --max-query-length 40 --model bert --run new --train "
         "dev.json", "max_query_length = 40: leaves no room for a context in the model's 32 positions; lower it"),
     "a table within a table": ("finetune --config text.toml --run new",
         'text.toml: task: unknown setting "text"'),
     # grid, probe, submission
-    "nothing to choose by": (f"grid --task classification --train train.tsv --model bert --run new {HERE}",
+    "grid without dev": (f"grid --task classification --train train.tsv --model bert --run new {HERE}",
         "no dev split to select by: name labelled files with --dev"),
     "rate for rates": ("grid --task classification --run new --learning-rate 1", "--learning-rates 1"),
     "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates has 1 twice"),
@@ -597,7 +598,7 @@ MISUSE: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 ROW = "the bear\tdry\nthe wolf\twet\n"
-TAGGED = written("tagging", 3, seed=4)
+TAGGED = format_examples("tagging", 3, seed=4)
 ENDINGS = '{"prompt": "p", "right": 0, "all": ["a", "b"]}\n'
 BAD: dict[str, str | bytes] = {
     "lonely.csv": "first,alike,second\nthe bear,1,a\n",
@@ -660,7 +661,7 @@ BAD: dict[str, str | bytes] = {
 
 @pytest.fixture
 def bad(at: Path) -> Path:
-    """What goes wrong in practice, beside the zoo."""
+    """Return the working directory with files that are wrong in ways that occur in practice."""
     for name, content in BAD.items():
         (at / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     for column, values in {"label": ["dry", None], "number": [1.0, float("nan")]}.items():
@@ -681,7 +682,9 @@ def bad(at: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MISUSE)
-def test_misuse(bad: Path, name: str, pipe_in: Callable[[str | bytes | None], None]) -> None:
+def test_misuse_is_one_line_and_writes_nothing(
+    bad: Path, name: str, pipe_in: Callable[[str | bytes | None], None]
+) -> None:
     command, message = MISUSE[name]
     pipe_in("")
     before = files(bad)
@@ -692,7 +695,7 @@ def test_misuse(bad: Path, name: str, pipe_in: Callable[[str | bytes | None], No
     assert done.err.count("\n") == 1
     after = files(bad)
     assert {path: after.get(path) for path in before} == before
-    # A run's folder is made to be locked; nothing is left in it, or elsewhere, that looks like a result.
+    # A run's folder is created to be locked; no result is left in it, or elsewhere.
     assert [path for path in after if path not in before and path not in ("new", "new/.lock")] == []
 
 
@@ -709,7 +712,7 @@ def test_misuse(bad: Path, name: str, pipe_in: Callable[[str | bytes | None], No
         ("glue-submission cola=bert", ["--data PATH", "--output PATH", "(required)"]),
     ],
 )
-def test_arguments_that_do_not_parse(at: Path, command: str, words: list[str]) -> None:
+def test_arguments_that_do_not_parse_are_rejected(at: Path, command: str, words: list[str]) -> None:
     before = files(at)
     done = ran(command)
     assert (done.code, done.out) == (2, "")
@@ -718,7 +721,7 @@ def test_arguments_that_do_not_parse(at: Path, command: str, words: list[str]) -
 
 
 @pytest.mark.parametrize("command", [f"{CLASSIFY} hf://datasets/a/b.csv", f"{TAG} hf://datasets/a/b.conll"])
-def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     failure = type("ConnectError", (Exception,), {"__module__": "httpx"})
 
     class Hub:
@@ -732,12 +735,12 @@ def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch,
     assert "hub failed (Name or service not known)" in done.err
 
 
-# --- runs that stop, and what they leave
+# --- interrupted runs
 
 
 @contextmanager
-def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
-    """Ctrl-C comes during the evaluation on dev of this number, in the middle of what it interrupts."""
+def interrupt_evaluation(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
+    """Send SIGINT at the end of this evaluation on dev, counted from 1."""
     evaluate, counts = FinetuneRun.evaluate, []
 
     def evaluate_and_interrupt(run: FinetuneRun) -> dict[str, float]:
@@ -756,21 +759,21 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def test_ctrl_c_saves_and_the_run_goes_on_to_the_bit(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_resumed_after_ctrl_c_has_the_same_bits(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = "train.tsv --dev dev.tsv --eval-every 2"
-    with interrupted(monkeypatch, after=1):
+    with interrupt_evaluation(monkeypatch, after=1):
         done = ran(f"{CLASSIFY} {data}")
     assert done.code == 130
     assert done.err == (
         "bertwright: interrupted: step 2 is saved; resume with: bertwright finetune --run new --resume\n"
     )
     assert not (at / "new/model").exists()
-    refused = {
+    rejected = {
         f"{CLASSIFY} {data}": "new: already holds a run; resume it with --resume",
         "finetune --run new --resume --epochs 7": "new/settings.toml: epochs was 1.0, now 7.0",
         "finetune --run new --resume --config a.toml": "leave --config out",
     }
-    for command, message in refused.items():
+    for command, message in rejected.items():
         again = ran(command)
         assert again.code == 2
         assert message in again.err
@@ -782,25 +785,25 @@ def test_ctrl_c_saves_and_the_run_goes_on_to_the_bit(at: Path, monkeypatch: pyte
     assert well("finetune --run new --resume").startswith("new: finished already")
 
 
-def test_other_files_than_before_are_noticed(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (at / "mine.tsv").write_text(written("classification", 24, seed=5), encoding="utf-8")
-    with interrupted(monkeypatch, after=1):
+def test_resume_with_changed_files_is_rejected(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (at / "mine.tsv").write_text(format_examples("classification", 24, seed=5), encoding="utf-8")
+    with interrupt_evaluation(monkeypatch, after=1):
         assert ran(f"{CLASSIFY} mine.tsv --dev dev.tsv --eval-every 1").code == 130
-    (at / "mine.tsv").write_text(written("classification", 24, seed=6), encoding="utf-8")
+    (at / "mine.tsv").write_text(format_examples("classification", 24, seed=6), encoding="utf-8")
     done = ran("finetune --run new --resume")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "mine.tsv: changed since the run started; restore its content, or start again" in done.err
 
 
-def test_a_result_that_somebody_else_has_written_meanwhile_stays(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_of_another_process_is_not_overwritten(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, theirs = predicting.write_predictions, "theirs"
 
-    def slow(*arguments: Any) -> int:
+    def write_slowly(*arguments: Any) -> int:
         count = write(*arguments)
         (at / "found.jsonl").write_text(theirs)
         return count
 
-    monkeypatch.setattr(predicting, "write_predictions", slow)
+    monkeypatch.setattr(predicting, "write_predictions", write_slowly)
     done = ran(f"predict classification --inputs dev.tsv --output found.jsonl {HERE}")
     other = f"found-{os.getpid()}.jsonl"
     assert (done.code, done.err.count("\n")) == (2, 1)
@@ -809,7 +812,7 @@ def test_a_result_that_somebody_else_has_written_meanwhile_stays(at: Path, monke
     assert len(lines(at / other)) == 12
 
 
-def test_what_is_kept_is_json_whatever_the_numbers(at: Path) -> None:
+def test_passed_columns_are_valid_json(at: Path) -> None:
     (at / "n.jsonl").write_text('{"text": "a", "x": 1e999, "y": [NaN, 1.5], "z": {"a": -1e999}}\n')
     well(f"predict classification --inputs n.jsonl --output found.jsonl --keep-columns x y z {HERE}")
     (found,) = lines(at / "found.jsonl")
@@ -818,21 +821,21 @@ def test_what_is_kept_is_json_whatever_the_numbers(at: Path) -> None:
 
 def test_ctrl_c_while_libraries_load_is_one_line(at: Path) -> None:
     """An exception in the middle of importing C extensions would end in a traceback, or worse."""
-    for part in ("numpy", "torch"):
+    for library in ("numpy", "torch"):
         with started(f"predict classification a {HERE}", env=os.environ | {"PYTHONVERBOSE": "1"}) as process:
             assert process.stderr is not None
             for line in process.stderr:
-                if f"import '{part}" in line or f"/{part}/" in line:
+                if f"import '{library}" in line or f"/{library}/" in line:
                     break
             process.send_signal(signal.SIGINT)
             rest = process.stderr.read()
             process.wait(timeout=60)
         assert process.returncode == 130
-        assert "bertwright: interrupted\n" in rest  # perhaps behind half a line of Python's own
+        assert "bertwright: interrupted\n" in rest  # perhaps after half a line of Python's own
         assert "Traceback" not in rest
 
 
-def test_ctrl_c_while_predicting_leaves_nothing(at: Path) -> None:
+def test_ctrl_c_while_predicting_leaves_no_files(at: Path) -> None:
     (at / "long.tsv").write_text("text\n" + "the bear sees the wolf\n" * 400_000)
     before = files(at)
     with started(f"predict classification --inputs long.tsv --output found.jsonl {HERE}") as process:
@@ -847,10 +850,10 @@ def test_ctrl_c_while_predicting_leaves_nothing(at: Path) -> None:
 
 
 @contextmanager
-def full_disk(room: int) -> Iterator[None]:
-    """As on a full disk, writes beyond this number of bytes a file fail."""
+def full_disk(size: int) -> Iterator[None]:
+    """Let writes beyond this number of bytes in a file fail, as on a full disk."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
     try:
         yield
     finally:
@@ -866,7 +869,7 @@ def full_disk(room: int) -> Iterator[None]:
         "convert classification copy",
     ],
 )
-def test_a_full_disk_leaves_nothing(at: Path, command: str) -> None:
+def test_full_disk_leaves_no_files(at: Path, command: str) -> None:
     before = files(at)
     with full_disk(50):
         done = ran(command)
@@ -877,7 +880,7 @@ def test_a_full_disk_leaves_nothing(at: Path, command: str) -> None:
     assert files(at) == before
 
 
-def test_a_disk_that_fills_up_while_training_costs_no_more_than_time(at: Path) -> None:
+def test_run_on_a_full_disk_can_be_resumed(at: Path) -> None:
     with full_disk(5_000):
         done = ran(f"{CLASSIFY} train.tsv --dev dev.tsv")
     assert (done.code, done.err.count("\n")) == (1, 1)
@@ -899,7 +902,7 @@ def test_a_disk_that_fills_up_while_training_costs_no_more_than_time(at: Path) -
         ("convert classification /sys/copy", "/sys/copy: "),
     ],
 )
-def test_a_place_that_cannot_be_written(at: Path, command: str, message: str) -> None:
+def test_unwritable_path_is_one_line(at: Path, command: str, message: str) -> None:
     before = files(at)
     done = ran(command)
     assert done.code == 2
@@ -909,7 +912,7 @@ def test_a_place_that_cannot_be_written(at: Path, command: str, message: str) ->
     assert files(at) == before
 
 
-def test_weights_that_are_not_finite_are_a_failure_not_misuse(at: Path) -> None:
+def test_infinite_weights_are_a_failure_not_misuse(at: Path) -> None:
     done = ran(f"{CLASSIFY} train.tsv --learning-rate 1e30")
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "not finite" in done.err

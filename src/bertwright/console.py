@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import StringIO
 from typing import Any
 
 from rich import box
@@ -45,11 +46,16 @@ def escape_control(text: str) -> str:
 
 
 def make_console(stderr: bool = False) -> Console:
-    """Return a console for standard output or error; away from a terminal its width does not depend on where it is."""
+    """Return a console for standard output or error; in a pipe or a file it has a fixed number of columns."""
     console = Console(stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH_OF_FILES
     return console
+
+
+def silent_console() -> Console:
+    """Return a console that prints nothing, not even notices."""
+    return Console(file=StringIO())
 
 
 def heading(console: Console, text: str) -> None:
@@ -105,12 +111,18 @@ def make_table(*names: str) -> Table:
 
 
 def filled_table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Return such a table with its rows; the first column holds texts, which may be broken."""
+    """Return a table as of `make_table` with its rows; the first column holds texts, which may be broken."""
     table = make_table(*names)
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def print_outputs(console: Console, outputs: Mapping[str, object]) -> None:
+    """Print the files that a command wrote, and what to do with them, one line each."""
+    for name, value in outputs.items():
+        say(console, f"{name:<12} {value}")
 
 
 def plain_text(value: str | Text, style: str = "") -> Text:

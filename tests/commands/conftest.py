@@ -1,4 +1,4 @@
-"""A small store, a small task, and the settings of runs that take a second."""
+"""A small store, a small task, and settings of runs that take about a second."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 NOUNS = "bear deer fish wolf crow hare duck seal lynx mole".split()
 VERBS = "sees hears fears finds meets".split()
-PLACES = "forest river mountain valley meadow".split()
+LOCATIONS = "forest river mountain valley meadow".split()
 
 
 def grammar(documents: int, seed: int = 0) -> str:
-    """Documents in which a place governs its sentences, so that there is something to learn in context."""
+    """Return documents in which the location determines the nouns, so that there is context to learn from."""
     rng = np.random.default_rng(seed)
     texts = []
     for _ in range(documents):
-        place = int(rng.integers(len(PLACES)))
+        location = int(rng.integers(len(LOCATIONS)))
         sentences = []
         for _ in range(int(rng.integers(6, 14))):
-            first, second = NOUNS[2 * place], NOUNS[2 * place + 1]
-            sentences.append(f"The {first} {VERBS[rng.integers(5)]} the {second} in the {PLACES[place]} .".capitalize())
+            first, second = NOUNS[2 * location], NOUNS[2 * location + 1]
+            sentences.append(
+                f"The {first} {VERBS[rng.integers(5)]} the {second} in the {LOCATIONS[location]} .".capitalize()
+            )
         texts.append("\n".join(sentences))
     return "\n\n".join(texts) + "\n"
 
@@ -53,7 +55,7 @@ def grammar(documents: int, seed: int = 0) -> str:
 @pytest.fixture(scope="session")
 def vocabulary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vocabulary")
-    words = [*SPECIAL_TOKENS, "the", "in", ".", *NOUNS, *VERBS, *PLACES]
+    words = [*SPECIAL_TOKENS, "the", "in", ".", *NOUNS, *VERBS, *LOCATIONS]
     Tokenizer.from_tokens(words, lowercase=True).save(folder)
     return folder
 
@@ -69,7 +71,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> 
 
 @pytest.fixture
 def make_settings(store: Path) -> Callable[..., PretrainSettings]:
-    """Settings of a run on `store`, any field changed by name."""
+    """Return a function from changed fields to the settings of a run on `store`."""
 
     def make(run: Path, **changes: Any) -> PretrainSettings:
         fields: dict[str, Any] = {
@@ -95,7 +97,7 @@ FILLERS = "the in sees hears fears finds meets forest river mountain".split()
 
 
 def reviews(number: int, seed: int) -> str:
-    """A table whose texts hold one telling word among others, and are labelled by it."""
+    """Return a table of texts with one word that decides the label, among others."""
     rng = np.random.default_rng(seed)
     lines = ["text\tlabel"]
     for _ in range(number):
@@ -121,8 +123,8 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path)
 def review_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train.tsv, dev.tsv and test.tsv."""
     folder = tmp_path_factory.mktemp("reviews")
-    for seed, (part, number) in enumerate({"train": 320, "dev": 100, "test": 60}.items()):
-        (folder / f"{part}.tsv").write_text(reviews(number, seed), encoding="utf-8")
+    for seed, (split, number) in enumerate({"train": 320, "dev": 100, "test": 60}.items()):
+        (folder / f"{split}.tsv").write_text(reviews(number, seed), encoding="utf-8")
     return folder
 
 
@@ -131,10 +133,10 @@ TUNING = {field.name for field in fields(TuningSettings)}
 
 @pytest.fixture
 def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSettings]:
-    """Settings of a fine-tuning run on the reviews, any field changed by name."""
+    """Return a function from changed fields to the settings of a fine-tuning run on the reviews."""
 
     def make(run: Path, **changes: Any) -> FinetuneSettings:
-        files = {part: (str(review_files / f"{part}.tsv"),) for part in ("train", "dev", "test")}
+        files = {split: (str(review_files / f"{split}.tsv"),) for split in ("train", "dev", "test")}
         defaults: dict[str, Any] = {
             "run": run,
             "task": TaskSettings("classification", **files),

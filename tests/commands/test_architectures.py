@@ -90,13 +90,13 @@ class GruEncoder(TextEncoder):
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def register_gru(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ARCHITECTURES, "test-gru", Architecture(GruEncoder, GruConfig, "TestGru"))
 
 
 @pytest.fixture(params=["test-gru", "bert"])
 def causal_folder(request: pytest.FixtureRequest, tmp_path: Path, vocabulary_folder: Path) -> Path:
-    """A causal encoder with random weights."""
+    """Write a causal encoder with random weights; return its folder."""
     tokenizer, folder = Tokenizer.load(vocabulary_folder), tmp_path / "start"
     model: EncoderModel = EncoderModel(GruEncoder(GruConfig(tokenizer.vocab_size)))
     if request.param == "bert":

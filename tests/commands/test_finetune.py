@@ -1,4 +1,4 @@
-"""Fine-tuning as a whole: it learns, keeps the best, resumes to the bit, and refuses what does not fit."""
+"""Fine-tuning runs: they learn, save the best checkpoint, resume to the bit, and reject input that does not fit."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ run_finetune = partial(run_and_capture, finetune)
 
 
 @contextmanager
-def opened(settings: FinetuneSettings) -> Iterator[tuple[FinetuneRun, io.StringIO]]:
-    """A run before its first step, and what it prints."""
+def open_finetune(settings: FinetuneSettings) -> Iterator[tuple[FinetuneRun, io.StringIO]]:
+    """Yield a run before its first step, and its output."""
     printed = io.StringIO()
     console = Console(file=printed, width=200)
     with execution_context(settings.device) as context:
         yield FinetuneRun(open_run(settings, context, console), settings, context, console), printed
 
 
-def questions(path: Path, *rows: tuple[str, str | None]) -> str:
-    """A file of contexts, each with an answer that it may or may not hold, or with none."""
+def write_questions(path: Path, *rows: tuple[str, str | None]) -> str:
+    """Write a file of contexts, each with an answer, which need not occur in it, or with none; return its path."""
     lines = [
         {"question": "sees", "context": text, "answers": [{"text": answer, "start": 0}] if answer else []}
         for text, answer in rows
@@ -73,12 +73,12 @@ def questions(path: Path, *rows: tuple[str, str | None]) -> str:
     return str(path)
 
 
-def test_it_learns_and_the_best_checkpoint_is_the_result(tmp_path: Path, make_tuning: Make) -> None:
+def test_run_learns_and_returns_the_best_checkpoint(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run")
     printed = run_finetune(settings)
     report = read_json(settings.run / "report.json")
     evaluations = [record for record in read_metrics(settings.run) if record["kind"] == "dev"]
-    assert [record["step"] for record in evaluations] == [20, 40, 60, 80]  # once an epoch of 320 examples by 16
+    assert [record["step"] for record in evaluations] == [20, 40, 60, 80]  # once per epoch of 320 examples, 16 per step
     assert report["scores"]["dev"]["accuracy"] == max(record["accuracy"] for record in evaluations) > 0.95
     assert report["scores"]["test"]["accuracy"] > 0.9
     best = {record["step"]: record["accuracy"] for record in evaluations}[report["best_step"]]
@@ -94,13 +94,13 @@ def test_it_learns_and_the_best_checkpoint_is_the_result(tmp_path: Path, make_tu
     ]
 
 
-def test_the_best_weights_are_the_result_where_they_are_not_the_last(
+def test_best_weights_are_the_result_if_they_are_not_the_last(
     tmp_path: Path, make_tuning: Make, review_files: Path
 ) -> None:
     swapped = {"good": "bad", "bad": "good"}
     header, *rows = (review_files / "dev.tsv").read_text().splitlines()
     turned = [f"{text}\t{swapped[label]}" for text, label in (row.split("\t") for row in rows)]
-    (tmp_path / "dev.tsv").write_text("\n".join([header, *turned]) + "\n")  # the more is learned, the worse it gets
+    (tmp_path / "dev.tsv").write_text("\n".join([header, *turned]) + "\n")  # dev scores fall while the model learns
     files = {"train": (str(review_files / "train.tsv"),), "dev": (str(tmp_path / "dev.tsv"),)}
     files["test"] = files["dev"]
     settings = make_tuning(tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, eval_every=10)
@@ -117,13 +117,13 @@ def test_the_best_weights_are_the_result_where_they_are_not_the_last(
     assert report["scores"]["test"] == report["scores"]["dev"]
 
 
-def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make) -> None:
-    places = "forest river mountain valley meadow".split()
-    answered = [(f"the {noun} sees the {place}", noun) for noun in ("bear", "wolf", "lynx") for place in places]
-    empty = [(f"the {place} meets the {other}", None) for place in places for other in places[:3]]
+def test_threshold_chosen_on_dev_is_saved_and_used(tmp_path: Path, make_tuning: Make) -> None:
+    locations = "forest river mountain valley meadow".split()
+    answered = [(f"the {noun} sees the {name}", noun) for noun in ("bear", "wolf", "lynx") for name in locations]
+    empty = [(f"the {name} meets the {other}", None) for name in locations for other in locations[:3]]
     files = {
-        "train": (questions(tmp_path / "train.jsonl", *answered, *empty),),
-        "dev": (questions(tmp_path / "dev.jsonl", *answered[::2], *empty[::2]),),
+        "train": (write_questions(tmp_path / "train.jsonl", *answered, *empty),),
+        "dev": (write_questions(tmp_path / "dev.jsonl", *answered[::2], *empty[::2]),),
     }
     task = TaskSettings("squad_v2", **files, overrides=TaskOptions(max_length=32, max_query_length=4))
     settings = make_tuning(tmp_path / "run", task=task, epochs=2.0, batch_size=8)
@@ -133,7 +133,7 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
     tokenizer = Tokenizer.load(settings.run / "model")
 
     def scores(path: str, own: bool) -> tuple[float, dict[str, float]]:
-        """τ and scores of a file, by the τ kept or by one chosen on the file itself."""
+        """Return τ and scores of a file, with the saved τ or with one chosen on the file itself."""
         examples = list(found.task.read(path))
         task = found.task
         if own:
@@ -147,20 +147,22 @@ def test_the_threshold_that_dev_chose_is_kept(tmp_path: Path, make_tuning: Make)
     (dev,) = files["dev"]
     assert found.task.threshold == scores(dev, own=True)[0] != 0
     assert read_json(settings.run / "report.json")["scores"]["dev"] == scores(dev, own=False)[1]
-    other = questions(tmp_path / "other.jsonl", *((text, None) for text, _ in answered))  # where τ would be another
+    other = write_questions(
+        tmp_path / "other.jsonl", *((text, None) for text, _ in answered)
+    )  # on which another τ is best
     by_dev, by_itself = scores(other, own=False)[1], scores(other, own=True)[1]
     assert evaluate(EvaluateSettings(str(settings.run), (other,), device=CPU), Console(quiet=True)) == by_dev
     assert by_dev["f1"] < by_itself["f1"]
 
 
-def test_it_learns_in_bfloat16_too(tmp_path: Path, make_tuning: Make) -> None:
+def test_run_in_bfloat16_learns(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run", device=DeviceSettings("cpu", "bfloat16", 1))
     assert "bfloat16" in run_finetune(settings)
     assert read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"] > 0.9
     assert {tensor.dtype for tensor in load_weights(settings.run / "model").values()} == {torch.float32}
 
 
-def test_resuming_a_finished_run_says_so(tmp_path: Path, make_tuning: Make) -> None:
+def test_resumed_finished_run_prints_that_it_is_finished(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run", epochs=0.2)
     run_finetune(settings)
     assert "finished already" in run_finetune(replace(settings, resume=True))
@@ -170,13 +172,13 @@ def test_resuming_a_finished_run_says_so(tmp_path: Path, make_tuning: Make) -> N
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make, kills: int) -> None:
+def test_run_killed_several_times_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make, kills: int) -> None:
     settings = make_tuning(tmp_path / "unbroken", epochs=3.0, eval_every=8, save_every=3, log_every=2)
     run_finetune(settings)
     chance = random.Random(1)
 
     def wait(process: BaseProcess, run: Path) -> None:
-        """Return once some more records are written: somewhere between two evaluations or checkpoints."""
+        """Return after a few more records, between two evaluations or checkpoints."""
         enough = len(read_metrics(run)) // 2 + chance.randint(2, 30)
         while process.is_alive() and len(read_metrics(run)) < enough:
             process.join(0.005)
@@ -184,7 +186,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, ma
     check_killed_runs(finetune, settings, wait, kills)
 
 
-def test_every_step_stands_in_one_line_of_an_interrupted_run(
+def test_interrupted_run_logs_each_step_in_one_record(
     tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_tuning(tmp_path / "whole", epochs=0.5, log_every=4, save_every=1_000)
@@ -207,7 +209,7 @@ def test_every_step_stands_in_one_line_of_an_interrupted_run(
     assert (begun["loss"] + ended["loss"]) / 2 == pytest.approx(second["loss"])
 
 
-def test_two_processes_compute_what_one_does(tmp_path: Path, make_tuning: Make) -> None:
+def test_two_ranks_compute_the_same_as_one(tmp_path: Path, make_tuning: Make) -> None:
     alone = make_tuning(tmp_path / "alone", epochs=0.5, log_every=1)
     run_finetune(alone)
     together = replace(alone, run=tmp_path / "together")
@@ -223,28 +225,26 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, make_tuning: Make) 
 
 
 @pytest.mark.parametrize("spelled", ["train.tsv", "d[1]/train.tsv", "d[1]", "*.tsv", "d[[]1]/*.tsv", "~/train.tsv"])
-def test_other_training_data_is_refused(
+def test_resume_with_changed_training_data_is_rejected(
     tmp_path: Path, make_tuning: Make, review_files: Path, spelled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the file is named: a folder's own name may look like a glob."""
+    """In each spelling of the file: the name of a folder may look like a glob."""
     monkeypatch.setenv("HOME", str(tmp_path))
     train = tmp_path / ("d[1]/train.tsv" if "1]" in spelled else "train.tsv")
     train.parent.mkdir(exist_ok=True)
     train.write_text((review_files / "train.tsv").read_text())
-    place = spelled if spelled[0] == "~" else str(tmp_path / spelled)
-    task = TaskSettings("classification", train=(place,), dev=(str(review_files / "dev.tsv"),))
+    pattern = spelled if spelled[0] == "~" else str(tmp_path / spelled)
+    task = TaskSettings("classification", train=(pattern,), dev=(str(review_files / "dev.tsv"),))
     settings = make_tuning(tmp_path / "run", task=task, epochs=0.2)
     run_finetune(settings)
     (settings.run / "model").rename(tmp_path / "gone")
     train.write_text(train.read_text() + "the bear\tbad\n")
-    with pytest.raises(ValueError, match=rf"{re.escape(place)}: changed since the run started"):
+    with pytest.raises(ValueError, match=rf"{re.escape(pattern)}: changed since the run started"):
         finetune(replace(settings, resume=True))
 
 
-def test_weights_that_the_last_step_broke_are_never_written(
-    tmp_path: Path, make_tuning: Make, review_files: Path
-) -> None:
-    """Without a dev part nothing computes with them any more."""
+def test_weights_broken_by_the_last_step_are_not_written(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+    """Without a dev split, nothing computes with them after that step."""
     task = TaskSettings("classification", train=(str(review_files / "dev.tsv"),))
     wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0, bias_correction=True)
     settings = make_tuning(tmp_path / "run", task=task, optimizer=wild, epochs=0.01, save_every=1_000)
@@ -254,10 +254,10 @@ def test_weights_that_the_last_step_broke_are_never_written(
     assert not (settings.run / "report.json").exists()
 
 
-def test_weights_that_are_damaged_already_are_refused_before_anything_is_written(
+def test_damaged_initial_weights_are_rejected_before_writing(
     tmp_path: Path, make_tuning: Make, tiny_bert: Path
 ) -> None:
-    """Also those that nothing computes with: a position that no text reaches."""
+    """Even if nothing computes with them: no text is long enough to use the damaged position."""
     shutil.copytree(tiny_bert, tmp_path / "damaged")
     weights = load_file(tmp_path / "damaged/model.safetensors")
     name = next(name for name in weights if name.endswith("position_embeddings.weight"))
@@ -268,8 +268,8 @@ def test_weights_that_are_damaged_already_are_refused_before_anything_is_written
     assert not (tmp_path / "run").exists()
 
 
-def test_best_weights_that_are_gone_or_unknown_are_refused(tmp_path: Path, make_tuning: Make) -> None:
-    """The last weights must not pass for the best ones, nor the first evaluation from here on for the best."""
+def test_missing_or_unknown_best_checkpoint_is_rejected(tmp_path: Path, make_tuning: Make) -> None:
+    """Else the last weights, or those of the next evaluation, would be taken for the best ones."""
     settings = make_tuning(tmp_path / "run", epochs=1.0)
     run_finetune(settings)
     (settings.run / "model").rename(tmp_path / "gone")
@@ -286,22 +286,22 @@ def test_best_weights_that_are_gone_or_unknown_are_refused(tmp_path: Path, make_
     assert (settings.run / "model").is_dir()
 
 
-@pytest.mark.parametrize("part", ["train", "dev", "test"])
-def test_a_file_under_two_names_is_refused(tmp_path: Path, make_tuning: Make, review_files: Path, part: str) -> None:
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_file_under_two_names_is_rejected(tmp_path: Path, make_tuning: Make, review_files: Path, split: str) -> None:
     train = str(review_files / "train.tsv")
     one, link = str(review_files / "dev.tsv"), tmp_path / "link.tsv"
     link.symlink_to(one)
     for other in (os.path.relpath(one), str(link), str(review_files / "d*.tsv")):
-        task = TaskSettings("classification", **{"train": (train,)} | {part: (one, other)})
-        with pytest.raises(ValueError, match=rf"{re.escape(other)}: named twice with --{part}"):
+        task = TaskSettings("classification", **{"train": (train,)} | {split: (one, other)})
+        with pytest.raises(ValueError, match=rf"{re.escape(other)}: named twice with --{split}"):
             finetune(make_tuning(tmp_path / "run", task=task))
     task = TaskSettings("classification", train=(train,), dev=(os.path.relpath(train),))
-    with opened(make_tuning(tmp_path / "run", task=task)) as (run, printed):
+    with open_finetune(make_tuning(tmp_path / "run", task=task)) as (run, printed):
         run.print_summary()
-    assert "train.tsv: trained on and scored" in printed.getvalue()
+    assert "train.tsv: used for training and for scoring" in printed.getvalue()
 
 
-def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> None:
+def test_resumed_run_with_other_settings_is_rejected(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run", epochs=0.2)
     run_finetune(settings)
     with pytest.raises(ValueError, match="batch_size was 16, now 8"):
@@ -310,11 +310,11 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_tuning: Make) -> 
         finetune(settings)
 
 
-def test_examples_may_be_given_in_place_of_files(tmp_path: Path, make_tuning: Make) -> None:
+def test_examples_replace_files(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "files", epochs=0.2)
     run_finetune(settings)
     task = settings.task.build_task()
-    examples = {part: list(task.read(*settings.task.files(part))) for part in ("train", "dev", "test")}
+    examples = {split: list(task.read(*settings.task.files(split))) for split in ("train", "dev", "test")}
     given = replace(settings, run=tmp_path / "given", task=TaskSettings("classification"))
     finetune(given, Console(quiet=True), examples)
     assert same_weights(settings.run / "model", given.run / "model")
@@ -325,7 +325,7 @@ def test_examples_may_be_given_in_place_of_files(tmp_path: Path, make_tuning: Ma
         finetune(replace(given, run=tmp_path / "odd"), Console(quiet=True), examples | {"train": odd})
 
 
-# What moves
+# Learning rates, evaluations, losses
 
 
 def test_layerwise_lr_scales(tiny_bert: Path) -> None:
@@ -339,7 +339,7 @@ def test_layerwise_lr_scales(tiny_bert: Path) -> None:
         layerwise_lr_scales(model, freeze_layers=3, decay=1.0)
 
 
-def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
+def test_frozen_layers_do_not_change_and_others_do(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
     settings = make_tuning(tmp_path / "run", epochs=0.2, freeze_layers=1)
     run_finetune(settings)
     before = start_task_model(tiny_bert, HeadSpec("sequence", 2), seed=0).model.state_dict()
@@ -348,14 +348,14 @@ def test_frozen_layers_stay_and_others_move(tmp_path: Path, make_tuning: Make, t
     assert same == {name for name in before if name.startswith(("encoder.embeddings.", "encoder.layers.0."))}
 
 
-def test_lower_layers_move_less_with_layer_decay(tmp_path: Path, make_tuning: Make) -> None:
-    def moved(decay: float) -> dict[str, torch.Tensor]:
-        with opened(make_tuning(tmp_path / "run", epochs=0.2, layerwise_lr_decay=decay)) as (run, _):
+def test_lower_layers_change_less_with_layerwise_lr_decay(tmp_path: Path, make_tuning: Make) -> None:
+    def measure_change(decay: float) -> dict[str, torch.Tensor]:
+        with open_finetune(make_tuning(tmp_path / "run", epochs=0.2, layerwise_lr_decay=decay)) as (run, _):
             before = {name: tensor.clone() for name, tensor in run.state.model.state_dict().items()}
             assert len(list(train_until_stopped(run.training(), run.context, ()))) == 4
             return {name: (tensor - before[name]).abs().mean() for name, tensor in run.state.model.state_dict().items()}
 
-    plain, decayed = moved(1.0), moved(0.1)
+    plain, decayed = measure_change(1.0), measure_change(0.1)
     share = {name: float(decayed[name] / plain[name]) for name in plain}
     assert share["classifier.weight"] == pytest.approx(1.0, rel=0.5)
     assert share["encoder.layers.1.qkv.weight"] == pytest.approx(0.1, rel=0.5)
@@ -363,7 +363,7 @@ def test_lower_layers_move_less_with_layer_decay(tmp_path: Path, make_tuning: Ma
     assert share["encoder.embeddings.word.weight"] == pytest.approx(0.001, rel=0.5)
 
 
-def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+def test_rate_rises_in_the_warm_up_and_then_falls(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
     optimizer = OptimizerSettings(learning_rate=4e-3, warmup_ratio=0.5, bias_correction=True)
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
     settings = make_tuning(tmp_path / "run", task=task, epochs=0.4, log_every=1, optimizer=optimizer)  # 8 steps
@@ -384,18 +384,18 @@ def test_the_rate_warms_up_and_falls(tmp_path: Path, make_tuning: Make, review_f
         (32, 1.0, 4, [4, 8, 10]),
     ],
 )
-def test_dev_is_scored_where_an_epoch_ends(
+def test_dev_is_scored_at_the_end_of_each_epoch(
     tmp_path: Path, make_tuning: Make, batch_size: int, epochs: float, eval_every: int | None, due: list[int]
 ) -> None:
     settings = make_tuning(tmp_path / "run", batch_size=batch_size, epochs=epochs, eval_every=eval_every)
-    with opened(settings) as (run, _):
+    with open_finetune(settings) as (run, _):
         assert run.state.train.encoded.num_items == 320
         fit = run.fit_settings()
         assert [step for step in range(1, fit.steps + 1) if step == fit.steps or step in fit.eval_steps] == due
 
 
-def test_labels_are_smoothed_by_the_share_that_is_asked_for(tmp_path: Path, make_tuning: Make) -> None:
-    with opened(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
+def test_label_smoothing_spreads_the_given_share(tmp_path: Path, make_tuning: Make) -> None:
+    with open_finetune(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
         run.state.model.eval()
         (batch,) = next(run.training().batches(0))
         right = F.log_softmax(run.state.model(batch.batch, batch.positions), 1).gather(1, batch.labels[:, None])
@@ -403,18 +403,18 @@ def test_labels_are_smoothed_by_the_share_that_is_asked_for(tmp_path: Path, make
         assert float(run.training().loss(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
 
 
-def test_dropout_is_that_of_the_settings(tmp_path: Path, make_tuning: Make) -> None:
-    with opened(make_tuning(tmp_path / "run", dropout=0.3)) as (run, _):
+def test_dropout_of_the_settings_is_used(tmp_path: Path, make_tuning: Make) -> None:
+    with open_finetune(make_tuning(tmp_path / "run", dropout=0.3)) as (run, _):
         assert (run.state.model.config.hidden_dropout, run.state.model.config.attention_dropout) == (0.3, 0.3)
     first, second = (make_tuning(tmp_path / f"{rate}", epochs=0.1, dropout=rate) for rate in (0.0, 0.3))
     losses = []
     for settings in (first, second):
-        with opened(settings) as (run, _):
+        with open_finetune(settings) as (run, _):
             losses.append(next(train_until_stopped(run.training(), run.context, ())).sums["loss"])
     assert losses[0] != losses[1]
 
 
-def test_the_seed_decides_everything(tmp_path: Path, make_tuning: Make) -> None:
+def test_result_depends_only_on_the_seed(tmp_path: Path, make_tuning: Make) -> None:
     runs = [make_tuning(tmp_path / name, epochs=0.3, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
     for settings in runs:
         run_finetune(settings)
@@ -422,14 +422,16 @@ def test_the_seed_decides_everything(tmp_path: Path, make_tuning: Make) -> None:
     assert not same_weights(runs[0].run / "model", runs[2].run / "model")
 
 
-def test_dev_may_be_a_share_of_the_training_examples(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+def test_validation_fraction_splits_the_training_examples(
+    tmp_path: Path, make_tuning: Make, review_files: Path
+) -> None:
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
     printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.25))
     assert "240 examples" in printed
     assert "80 examples" in printed
 
 
-def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, make_tuning: Make) -> None:
+def test_dev_split_that_cannot_select_is_rejected_or_reported(tmp_path: Path, make_tuning: Make) -> None:
     path = tmp_path / "few.tsv"
     path.write_text("text\tlabel\n" + "".join(f"the bear sees {number}\t{number}\n" for number in range(12)))
     task = TaskSettings("regression", train=(str(path),))
@@ -438,22 +440,20 @@ def test_a_dev_part_that_cannot_choose_is_refused_or_told_of(tmp_path: Path, mak
         match=r"validation_fraction = 0\.1: .*choose a larger fraction.*"
         r"few\.tsv, line \d+: this number is \d+, and there is no other",
     ):
-        finetune(make_tuning(tmp_path / "refused", task=task, validation_fraction=0.1))
-    assert not (tmp_path / "refused").exists()
+        finetune(make_tuning(tmp_path / "rejected", task=task, validation_fraction=0.1))
+    assert not (tmp_path / "rejected").exists()
     (tmp_path / "train.tsv").write_text("text\tlabel\nthe bear\tgood\nthe wolf\tbad\n")
     (tmp_path / "dev.tsv").write_text("text\tlabel\nthe lynx\tbad\n")
     for metric, note in (
         ("f1", "dev: no example has the label 'good'"),
         ("matthews", "all examples have the label 'bad'"),
     ):
-        files = {part: (str(tmp_path / f"{part}.tsv"),) for part in ("train", "dev")}
+        files = {split: (str(tmp_path / f"{split}.tsv"),) for split in ("train", "dev")}
         task = TaskSettings("classification", **files, overrides=TaskOptions(metric=metric))
         assert note in run_finetune(make_tuning(tmp_path / metric, task=task, epochs=1, batch_size=2))
 
 
-def test_a_token_without_a_vector_is_told_of_before_training(
-    tmp_path: Path, make_tuning: Make, tiny_bert: Path
-) -> None:
+def test_token_without_a_vector_is_rejected_before_training(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
     shutil.copytree(tiny_bert, tmp_path / "bert")
     config = tmp_path / "bert" / "tokenizer_config.json"
     config.write_text(json.dumps(read_json(config) | {"additional_special_tokens": ["[E1]"]}))
@@ -465,7 +465,7 @@ def test_a_token_without_a_vector_is_told_of_before_training(
         bertwright.load(tmp_path / "bert")
 
 
-def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) -> None:
+def test_equal_texts_are_not_split(tmp_path: Path, make_tuning: Make) -> None:
     path = tmp_path / "copies.tsv"
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
     task = TaskSettings("classification", train=(str(path),))
@@ -477,20 +477,20 @@ def test_texts_that_are_equal_are_not_parted(tmp_path: Path, make_tuning: Make) 
 
 
 @pytest.mark.parametrize(("copies", "others", "dev"), [(900, 100, 100), (50, 50, 10), (30, 2, 2), (3, 1, 1)])
-def test_a_large_group_does_not_become_the_dev_part(
+def test_large_group_does_not_become_the_dev_split(
     tmp_path: Path, make_tuning: Make, copies: int, others: int, dev: int
 ) -> None:
-    """One text stands there many times; a tenth is to be set aside."""
+    """The file has many copies of one text; the dev split should be a tenth."""
     texts = ["the lynx"] * copies + [f"the {number}" for number in range(others)]
     path = tmp_path / "copies.tsv"
-    path.write_text("text\tlabel\n" + "".join(f"{text}\t{place % 2}\n" for place, text in enumerate(texts)))
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{index % 2}\n" for index, text in enumerate(texts)))
     task = TaskSettings("classification", train=(str(path),))
-    with opened(make_tuning(tmp_path / "run", task=task, validation_fraction=0.1)) as (run, _):
+    with open_finetune(make_tuning(tmp_path / "run", task=task, validation_fraction=0.1)) as (run, _):
         assert run.state.dev is not None
         assert (len(run.state.train.examples), len(run.state.dev.examples)) == (copies + others - dev, dev)
 
 
-def test_a_dev_part_far_from_its_share_is_told_of(tmp_path: Path, make_tuning: Make) -> None:
+def test_dev_split_far_from_its_share_is_reported(tmp_path: Path, make_tuning: Make) -> None:
     path = tmp_path / "copies.tsv"
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
     task = TaskSettings("classification", train=(str(path),))
@@ -503,23 +503,24 @@ def test_a_dev_part_far_from_its_share_is_told_of(tmp_path: Path, make_tuning: M
     )
 
 
-def written_out(thing: int, copy: int, kind: str) -> str:
-    """A thing in the form of a kind's files; its copies differ in label, question or place."""
-    label, words = copy % 2, ["the", str(thing)]
+def format_copy(number: int, copy: int, layout: str) -> str:
+    """Return a copy of an example as text of a file; copies differ in label, question or document."""
+    label, words = copy % 2, ["the", str(number)]
     tags = ["O", ("O", "B-X")[label]]
     return {
-        "single": f"the {thing}\t{label}\n",
-        "pair": f"the\t{thing}\t{label}\n",
-        "choice": json.dumps({"prompt": f"the {thing}", "endings": words[:: 1 - 2 * label], "label": label}) + "\n",
-        "words": f"the O\n{thing} {tags[1]}\n\n",
-        "documents": f"-DOCSTART- O\n\nthe O\n\n{thing} {tags[1]}\n\n",
+        "single": f"the {number}\t{label}\n",
+        "pair": f"the\t{number}\t{label}\n",
+        "choice": json.dumps({"prompt": f"the {number}", "endings": words[:: 1 - 2 * label], "label": label}) + "\n",
+        "words": f"the O\n{number} {tags[1]}\n\n",
+        "documents": f"-DOCSTART- O\n\nthe O\n\n{number} {tags[1]}\n\n",
         "rows": json.dumps({"words": words, "tags": tags}) + "\n",
-        "question": json.dumps({"question": f"{copy}", "context": f"the {thing}", "answers": [{"text": "the"}]}) + "\n",
-    }[kind]
+        "question": json.dumps({"question": f"{copy}", "context": f"the {number}", "answers": [{"text": "the"}]})
+        + "\n",
+    }[layout]
 
 
-# For each form the suffix and the kind of its files, how they are read, and what all copies of a thing have in common.
-FORMS = {
+# By layout: suffix of its files, kind of task, options to read them, and the fields in which all copies are equal.
+LAYOUTS = {
     "single": (".tsv", "classification", TaskOptions(text="1", label="2", header=False), "text"),
     "pair": (".tsv", "regression", TaskOptions(text="1", text_pair="2", label="3", header=False), "text text_pair"),
     "choice": (".jsonl", "multiple-choice", TaskOptions(endings=("endings",)), "prompt"),
@@ -530,55 +531,55 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_copies_are_never_parted(tmp_path: Path, make_tuning: Make, form: str) -> None:
-    suffix, kind, overrides, seen = FORMS[form]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_copies_are_in_the_same_split(tmp_path: Path, make_tuning: Make, layout: str) -> None:
+    suffix, kind, overrides, equal = LAYOUTS[layout]
     path = tmp_path / f"copies{suffix}"
-    path.write_text("".join(written_out(thing, copy, form) for copy in range(4) for thing in range(9)))
+    path.write_text("".join(format_copy(number, copy, layout) for copy in range(4) for number in range(9)))
     task = TaskSettings(kind, train=(str(path),), overrides=overrides)
-    with opened(make_tuning(tmp_path / "run", task=task, validation_fraction=0.25)) as (run, _):
-        parts = [part.examples for part in (run.state.train, run.state.dev) if part]
-    train, dev = ([tuple(getattr(example, name) for name in seen.split()) for example in part] for part in parts)
-    assert 2 * len(train) == 7 * len(dev)  # as near to a quarter as the copies of nine things come
+    with open_finetune(make_tuning(tmp_path / "run", task=task, validation_fraction=0.25)) as (run, _):
+        splits = [split.examples for split in (run.state.train, run.state.dev) if split]
+    train, dev = ([tuple(getattr(example, name) for name in equal.split()) for example in split] for split in splits)
+    assert 2 * len(train) == 7 * len(dev)  # nine groups of copies cannot come closer to a quarter
     assert not set(train) & set(dev)
 
 
-# What is told
+# Notices
 
 
-def test_examples_that_lose_tokens_are_told_of_by_part(tmp_path: Path, make_tuning: Make) -> None:
+def test_examples_that_lose_tokens_are_reported_by_split(tmp_path: Path, make_tuning: Make) -> None:
     long = "the bear " * 40
-    for part, texts in (("train", ["the bear"] * 4), ("dev", [long, "the bear"]), ("test", [long, long, long])):
+    for split, texts in (("train", ["the bear"] * 4), ("dev", [long, "the bear"]), ("test", [long, long, long])):
         rows = "".join(f"{text}\t{('bad', 'good')[number % 2]}\n" for number, text in enumerate(texts))
-        (tmp_path / f"{part}.tsv").write_text(f"text\tlabel\n{rows}")
-    files = {part: (str(tmp_path / f"{part}.tsv"),) for part in ("train", "dev", "test")}
+        (tmp_path / f"{split}.tsv").write_text(f"text\tlabel\n{rows}")
+    files = {split: (str(tmp_path / f"{split}.tsv"),) for split in ("train", "dev", "test")}
 
-    def told(**changes: Any) -> list[str]:
+    def find_notices(**changes: Any) -> list[str]:
         task = TaskSettings("classification", **(files | changes))
-        with opened(make_tuning(tmp_path / "run", task=task)) as (run, printed):
+        with open_finetune(make_tuning(tmp_path / "run", task=task)) as (run, printed):
             run.print_summary()
         return [line.strip() for line in printed.getvalue().splitlines() if "lose tokens" in line]
 
     full = "lose tokens: max_length is 64; the model has no more positions"
-    assert told() == [f"! dev: 1 of 2 examples (50.0%) {full}", f"! test: 3 of 3 examples (100.0%) {full}"]
+    assert find_notices() == [f"! dev: 1 of 2 examples (50.0%) {full}", f"! test: 3 of 3 examples (100.0%) {full}"]
     short = "lose tokens: max_length is 32; raise max_length to keep them whole"
-    assert told(train=files["test"], test=(), overrides=TaskOptions(max_length=32)) == [
+    assert find_notices(train=files["test"], test=(), overrides=TaskOptions(max_length=32)) == [
         f"! train: 3 of 3 examples (100.0%) {short}",
         f"! dev: 1 of 2 examples (50.0%) {short}",
     ]
 
 
-def test_answers_without_a_place_are_all_in_the_report(tmp_path: Path, make_tuning: Make) -> None:
+def test_report_lists_all_answers_that_are_not_in_their_context(tmp_path: Path, make_tuning: Make) -> None:
     lost = [("the bear sees the wolf", "hare")] * 7
-    train = questions(tmp_path / "train.jsonl", ("the bear sees", "bear"), ("the wolf", "the"), *lost)
+    train = write_questions(tmp_path / "train.jsonl", ("the bear sees", "bear"), ("the wolf", "the"), *lost)
     task = TaskSettings("question-answering", train=(train,), dev=(train,), overrides=TaskOptions(max_query_length=4))
     printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=1.0))
-    told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
-    assert "1 questions whose answer is not at the given start, but occurs once elsewhere" in told
-    assert "7 questions whose answer is not at the given start" in told
-    assert "not trained on" in told
-    assert "report.json" in told
-    assert "and 2 more)" in told
+    notices = " ".join(printed.split()).replace(f"{tmp_path}/", "")
+    assert "1 questions whose answer is not at the given start, but occurs once elsewhere" in notices
+    assert "7 questions whose answer is not at the given start" in notices
+    assert "not trained on" in notices
+    assert "report.json" in notices
+    assert "and 2 more)" in notices
     assert read_json(tmp_path / "run" / "report.json")["answers"] == {
         "moved": [f"{train}, line 1"],
         "left_out": [f"{train}, line {number}" for number in range(3, 10)],
@@ -588,7 +589,7 @@ def test_answers_without_a_place_are_all_in_the_report(tmp_path: Path, make_tuni
 # Misuse
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_input_that_does_not_fit_is_rejected_before_writing(
     tmp_path: Path, make_tuning: Make, review_files: Path
 ) -> None:
     train, dev = (str(review_files / name) for name in ("train.tsv", "dev.tsv"))
@@ -598,7 +599,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     one_class.write_text("text\tlabel\nthe bear\tbad\nthe wolf\tbad\n")
     empty = tmp_path / "empty.tsv"
     empty.write_text("text\tlabel\n")
-    refusals = {
+    errors = {
         r"unknown\.tsv, line 3: .*ugly": TaskSettings("classification", train=(train,), dev=(str(unknown),)),
         r"one\.tsv, line 2: .*at least two different ones": TaskSettings("classification", train=(str(one_class),)),
         r"empty\.tsv: no rows": TaskSettings("classification", train=(train,), dev=(str(empty),)),
@@ -607,28 +608,28 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
             "classification", train=(train,), overrides=TaskOptions(max_length=65)
         ),
     }
-    for message, task in refusals.items():
+    for message, task in errors.items():
         with pytest.raises(ValueError, match=message):
             run_finetune(make_tuning(tmp_path / "run", task=task))
         assert not (tmp_path / "run" / "settings.toml").exists()
 
 
-def test_a_folder_with_a_model_is_not_trained_into(tmp_path: Path, make_tuning: Make) -> None:
+def test_folder_with_a_model_is_rejected(tmp_path: Path, make_tuning: Make) -> None:
     (tmp_path / "run" / "model").mkdir(parents=True)
     with pytest.raises(ValueError, match="already holds a run"):
         finetune(make_tuning(tmp_path / "run"))
 
 
-def test_what_is_left_out_of_a_published_file_is_told_by_part(tmp_path: Path, make_tuning: Make) -> None:
+def test_skipped_rows_of_published_files_are_reported_by_split(tmp_path: Path, make_tuning: Make) -> None:
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     rows = [f"{n}\t1\t2\tthe bear sees\tthe {('wolf', 'bear')[n % 2]} sees\t{n % 2}\n" for n in range(8)]
     half = "8\t3\t4\tthe bear\n"
     (tmp_path / "train.tsv").write_text("".join([header, *rows[:4], half, "the wolf\t0\n", *rows[4:]]))
     (tmp_path / "dev.tsv").write_text("".join([header, half, *rows]))
     printed = run_finetune(make_tuning(tmp_path / "run", task=TaskSettings("qqp", data=tmp_path), epochs=1.0))
-    told = " ".join(printed.split()).replace(f"{tmp_path}/", "")
-    assert "2 rows lack columns, as is known of the published file: left out; the first is" in told
-    assert "1 row lacks columns" in told
+    notices = " ".join(printed.split()).replace(f"{tmp_path}/", "")
+    assert "2 rows lack columns, as is known of the published file: left out; the first is" in notices
+    assert "1 row lacks columns" in notices
     assert "train.tsv, line 6" in printed
     assert "dev.tsv, line 2" in printed
     examples = (str(tmp_path / "dev.tsv"),)
@@ -658,7 +659,7 @@ def test_presets_find_their_files(tmp_path: Path) -> None:
         assert preset.task.metric
 
 
-def test_bad_settings(make_tuning: Make, tmp_path: Path) -> None:
+def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> None:
     for changes, message in (
         ({"epochs": 0.0}, "epochs must be above 0"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
@@ -678,7 +679,7 @@ def test_dropout_defaults_to_the_models_own_and_is_printed(tmp_path: Path, make_
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.0}))
     for dropout, expected in ((None, 0.0), (0.25, 0.25)):
-        with opened(make_tuning(tmp_path / "run", model=str(model), dropout=dropout)) as (run, printed):
+        with open_finetune(make_tuning(tmp_path / "run", model=str(model), dropout=dropout)) as (run, printed):
             run.print_summary()
             assert run.state.model.config.hidden_dropout == expected
             (line,) = [line for line in printed.getvalue().splitlines() if line.strip().startswith("dropout")]
@@ -692,7 +693,7 @@ def test_run_from_scratch_uses_configuration_and_tokenizer_only(
     pretrained = start_task_model(tiny_bert, HeadSpec("sequence", 2), seed=0).model.state_dict()
     weights = []
     for seed in (3, 3, 4):
-        with opened(make_tuning(tmp_path / "run", from_scratch=True, dropout=0.0, seed=seed)) as (run, printed):
+        with open_finetune(make_tuning(tmp_path / "run", from_scratch=True, dropout=0.0, seed=seed)) as (run, printed):
             run.print_summary()
             assert f"random weights, configuration of {tiny_bert}" in printed.getvalue()
             weights.append(run.state.model.state_dict())
@@ -707,7 +708,7 @@ def test_run_from_scratch_uses_configuration_and_tokenizer_only(
 def test_limit_uses_the_same_few_examples_of_each_split(tmp_path: Path, make_tuning: Make) -> None:
     chosen = []
     for seed in (0, 1):
-        with opened(make_tuning(tmp_path / "run", limit=70, seed=seed)) as (run, _):
+        with open_finetune(make_tuning(tmp_path / "run", limit=70, seed=seed)) as (run, _):
             splits = [run.state.train, run.state.dev, run.state.test]
             assert [len(split.examples) for split in splits if split] == [70, 70, 60]
             chosen.append([example.location for split in splits if split for example in split.examples])

@@ -1,4 +1,4 @@
-"""Grids: every run is the one that `finetune` makes, dev chooses, and a stop at any place costs nothing."""
+"""Grids: each run equals that of `finetune`, dev selects, and an interrupted grid loses nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Make = Callable[..., GridSettings]
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_plots() -> Iterator[None]:
-    """Plots are half of the time that such a small run takes, and another test's."""
+    """Omit plots, which take half of the time of so small a run and have their own tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertwright.commands.finetune.run.plot_metrics", lambda *_: None)
         yield
@@ -47,10 +47,10 @@ def _without_plots() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def make(tiny_bert: Path, review_files: Path) -> Make:
-    """Settings of a grid of four short runs on the reviews, any field changed by name."""
+    """Return a function from changed fields to the settings of a grid of four short runs on the reviews."""
 
-    def made(run: Path, **changes: Any) -> GridSettings:
-        files = {part: (str(review_files / f"{part}.tsv"),) for part in ("train", "dev", "test")}
+    def make_settings(run: Path, **changes: Any) -> GridSettings:
+        files = {split: (str(review_files / f"{split}.tsv"),) for split in ("train", "dev", "test")}
         fields: dict[str, Any] = {
             "run": run,
             "task": TaskSettings("classification", **files),
@@ -63,32 +63,32 @@ def make(tiny_bert: Path, review_files: Path) -> Make:
         }
         return GridSettings(**(fields | changes))
 
-    return made
+    return make_settings
 
 
 run_grid = partial(run_and_capture, grid)
 
 
 @pytest.fixture(scope="module")
-def finished(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[GridSettings, str]:
-    """A grid that nobody disturbed, and what it printed."""
+def finished_grid(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[GridSettings, str]:
+    """Return an uninterrupted grid and its output."""
     settings = make(tmp_path_factory.mktemp("grid") / "run")
     return settings, run_grid(settings)
 
 
-def rows(settings: GridSettings) -> list[dict[str, Any]]:
+def read_rows(settings: GridSettings) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (settings.run / "results.jsonl").read_text().splitlines()]
 
 
-# The whole
+# Results
 
 
-def test_the_table_is_what_the_runs_report(finished: tuple[GridSettings, str]) -> None:
-    settings, printed = finished
+def test_table_and_report_agree_with_the_runs(finished_grid: tuple[GridSettings, str]) -> None:
+    settings, printed = finished_grid
     names = [f"lr{rate}-bs16-ep4-seed{seed}" for rate in ("0.0001", "0.003") for seed in (0, 1)]
-    assert [row["run"] for row in rows(settings)] == names
+    assert [row["run"] for row in read_rows(settings)] == names
     reported = {name: read_json(settings.run / "runs" / name / "report.json")["scores"] for name in names}
-    assert {row["run"]: row["scores"] for row in rows(settings)} == reported
+    assert {row["run"]: row["scores"] for row in read_rows(settings)} == reported
     report = read_json(settings.run / "report.json")
     assert [one["learning_rate"] for one in report["settings"]] == [0.003, 0.0001]
     for one, of_it in zip(report["settings"], (names[2:], names[:2]), strict=True):
@@ -107,10 +107,8 @@ def test_the_table_is_what_the_runs_report(finished: tuple[GridSettings, str]) -
     assert f"test accuracy over the setting's seeds: {100 * statistics.mean(tests):.1f} ± " in printed
 
 
-def test_the_chosen_model_is_what_finetune_makes_of_its_settings(
-    tmp_path: Path, finished: tuple[GridSettings, str]
-) -> None:
-    settings, _ = finished
+def test_chosen_model_equals_that_of_finetune(tmp_path: Path, finished_grid: tuple[GridSettings, str]) -> None:
+    settings, _ = finished_grid
     chosen = read_json(settings.run / "report.json")["chosen"]
     (trial,) = [trial for trial in settings.trials() if trial.name == chosen["run"]]
     alone = finetune(replace(settings.finetune_settings(trial), run=tmp_path / "alone"), Console(file=io.StringIO()))
@@ -118,16 +116,16 @@ def test_the_chosen_model_is_what_finetune_makes_of_its_settings(
     assert (alone / "task.json").read_bytes() == (settings.run / "model" / "task.json").read_bytes()
 
 
-def test_only_the_chosen_weights_stay_and_all_figures(finished: tuple[GridSettings, str]) -> None:
-    settings, _ = finished
+def test_only_the_chosen_weights_and_all_metrics_remain(finished_grid: tuple[GridSettings, str]) -> None:
+    settings, _ = finished_grid
     assert [path.parent for path in settings.run.rglob("*.safetensors")] == [settings.run / "model"]
     for trial in settings.trials():
         names = {path.name for path in (settings.run / "runs" / trial.name).iterdir()}
         assert {"settings.toml", "metrics.jsonl", "report.json", "log.txt"} <= names
 
 
-def test_what_all_runs_have_in_common_is_said_once(finished: tuple[GridSettings, str]) -> None:
-    settings, printed = finished
+def test_summary_of_the_data_is_printed_once(finished_grid: tuple[GridSettings, str]) -> None:
+    settings, printed = finished_grid
     assert printed.count("320 examples") == 1
     assert "320 steps in total" in printed  # four runs of four epochs, each of 320 / 16 steps
     assert all(f"{number} of 4  {trial.name}" in printed for number, trial in enumerate(settings.trials(), 1))
@@ -136,10 +134,10 @@ def test_what_all_runs_have_in_common_is_said_once(finished: tuple[GridSettings,
     assert "dev after step 20" in log
 
 
-def test_resuming_a_finished_grid_shows_it_again(
-    finished: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
+def test_resumed_finished_grid_prints_its_table_again(
+    finished_grid: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, printed = finished
+    settings, printed = finished_grid
     monkeypatch.setattr(grids, "finetune", lambda *_: pytest.fail("run again"))
     before = read_weight_file(settings.run / "model")
     again = run_grid(replace(settings, resume=True))
@@ -149,16 +147,16 @@ def test_resuming_a_finished_grid_shows_it_again(
     assert saved_settings(GridSettings, settings.run) == replace(settings, resume=True)
 
 
-# Stopped and gone on with
+# Interrupted and resumed
 
 
-def test_ctrl_c_in_the_middle_of_a_run_costs_nothing(
-    tmp_path: Path, make: Make, finished: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_during_a_run_loses_nothing(
+    tmp_path: Path, make: Make, finished_grid: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make(tmp_path / "run", learning_rates=(3e-3,))
     begun: list[str] = []
 
-    def second_is_stopped(tuning: Any, console: Console) -> Path:
+    def interrupt_second(tuning: Any, console: Console) -> Path:
         begun.append(tuning.run.name)
         if len(begun) == 2:
             step = AdamW.step
@@ -173,7 +171,7 @@ def test_ctrl_c_in_the_middle_of_a_run_costs_nothing(
                 return finetune(tuning, console)
         return finetune(tuning, console)
 
-    monkeypatch.setattr(grids, "finetune", second_is_stopped)
+    monkeypatch.setattr(grids, "finetune", interrupt_second)
     with pytest.raises(
         KeyboardInterrupt, match=r"1 of 2 runs are finished; resume with: bertwright grid --run .* --resume"
     ):
@@ -183,33 +181,33 @@ def test_ctrl_c_in_the_middle_of_a_run_costs_nothing(
     assert not (settings.run / "model").exists()
 
     run_grid(saved_settings(GridSettings, settings.run))
-    whole, _ = finished
+    whole, _ = finished_grid
     first, second = (trial.name for trial in settings.trials())
     assert begun == [first, second, second]
-    assert rows(settings) == rows(whole)[2:]
+    assert read_rows(settings) == read_rows(whole)[2:]
     assert same_weights(settings.run / "model", whole.run / "model")
 
 
-def test_a_kill_between_a_run_and_its_record_repeats_nothing(
+def test_kill_between_a_run_and_its_record_repeats_nothing(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
 
-    def killed(*_: Any) -> None:
+    def die(*_: Any) -> None:
         raise SystemExit("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(grids, "write_results", killed)
+        patch.setattr(grids, "write_results", die)
         with pytest.raises(SystemExit):
             run_grid(settings)
-    made = read_weight_file(settings.run / "runs" / settings.trials()[0].name / "model")
+    before = read_weight_file(settings.run / "runs" / settings.trials()[0].name / "model")
     monkeypatch.setattr(FinetuneRun, "finish", lambda *_: pytest.fail("run again"))
     run_grid(replace(settings, resume=True))
-    assert read_weight_file(settings.run / "model") == made
-    assert len(rows(settings)) == 1
+    assert read_weight_file(settings.run / "model") == before
+    assert len(read_rows(settings)) == 1
 
 
-def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make) -> None:
+def test_resumed_grid_with_other_settings_or_files_is_rejected(tmp_path: Path, make: Make) -> None:
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tbad\nthe seal\tgood\n" * 8)
     task = TaskSettings("classification", train=(str(tmp_path / "train.tsv"),))
     one = {"task": task, "tuning": TuningSettings(validation_fraction=0.25), "epochs": (1.0,), "seeds": 1}
@@ -221,11 +219,13 @@ def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make)
         run_grid(replace(settings, seeds=2, resume=True))
 
     last, second = (settings.run / "results.jsonl").read_text().splitlines()
-    (settings.run / "results.jsonl").write_text(last + "\n")  # as if the second run were still to be done
+    (settings.run / "results.jsonl").write_text(last + "\n")  # as if the second run were not finished
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tgood\nthe seal\tbad\n" * 8)
     with pytest.raises(ValueError, match=r"train\.tsv: changed since the run started"):
         run_grid(replace(settings, resume=True))
-    remove_folder(settings.run / "runs" / json.loads(second)["run"])  # a run to be begun has no files to be held to
+    remove_folder(
+        settings.run / "runs" / json.loads(second)["run"]
+    )  # a run that has not started has no digests of its own
     with pytest.raises(ValueError, match=r"train\.tsv: changed since the run started"):
         run_grid(replace(settings, resume=True))
     (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
@@ -233,19 +233,19 @@ def test_a_resumed_grid_keeps_its_settings_and_files(tmp_path: Path, make: Make)
         run_grid(replace(settings, resume=True))
 
 
-def test_runs_of_a_grid_start_from_the_same_weights(tmp_path: Path, tiny_bert: Path, make: Make) -> None:
+def test_grid_with_changed_initial_weights_is_rejected(tmp_path: Path, tiny_bert: Path, make: Make) -> None:
     shutil.copytree(tiny_bert, tmp_path / "bert")
     settings = make(tmp_path / "run", model=str(tmp_path / "bert"), epochs=(0.2,), seeds=1)
     run_grid(settings)
     first, _ = (settings.run / "results.jsonl").read_text().splitlines()
-    (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were still to be done
-    kept = (tmp_path / "bert/model.safetensors").read_bytes()
-    (tmp_path / "bert/model.safetensors").write_bytes(kept[:-4] + b"\0\0\0\0")
+    (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were not finished
+    content = (tmp_path / "bert/model.safetensors").read_bytes()
+    (tmp_path / "bert/model.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
     with pytest.raises(ValueError, match="the initial weights: changed since the run started"):
         run_grid(replace(settings, resume=True))
 
 
-def test_what_a_resumed_grid_is_given_holds_from_then_on(tmp_path: Path, make: Make) -> None:
+def test_settings_changed_on_resume_are_saved(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
     run_grid(settings)
     run_grid(replace(settings, keep_all=True, resume=True))
@@ -253,7 +253,7 @@ def test_what_a_resumed_grid_is_given_holds_from_then_on(tmp_path: Path, make: M
     assert written == replace(settings, keep_all=True)
 
 
-def test_tags_that_spell_no_spans_are_chosen_by_accuracy(tmp_path: Path, make: Make) -> None:
+def test_tags_without_spans_are_selected_by_accuracy(tmp_path: Path, make: Make) -> None:
     path = tmp_path / "pos.conll"
     path.write_text("the DT\nbear NN\n\nwolf NN\nsees VB\n")
     task = TaskSettings("tagging", train=(str(path),), dev=(str(path),))  # whose metric is f1 until it has seen them
@@ -264,13 +264,13 @@ def test_tags_that_spell_no_spans_are_chosen_by_accuracy(tmp_path: Path, make: M
     assert model_folder(settings.run) == settings.run / "model"
 
 
-# Failure
+# Failures
 
 
-def test_a_run_that_diverges_is_recorded_and_the_grid_goes_on(tmp_path: Path, make: Make) -> None:
+def test_diverged_run_is_recorded_and_the_grid_continues(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", learning_rates=(1e30, 1e-3), epochs=(0.5,), seeds=1, keep_all=True)
     printed = run_grid(settings)
-    failed, ended = rows(settings)
+    failed, ended = read_rows(settings)
     assert "not finite" in failed["failure"]
     assert "scores" not in failed
     assert "1 of 2 runs diverged" in printed
@@ -280,22 +280,22 @@ def test_a_run_that_diverges_is_recorded_and_the_grid_goes_on(tmp_path: Path, ma
         (0.001, 0, False),
         (1e30, 1, True),
     ]
-    kept = settings.run / "runs" / ended["run"]
-    assert same_weights(kept / "model", settings.run / "model")
-    assert list((kept / "checkpoints").glob("step-*"))  # keep_all
+    chosen = settings.run / "runs" / ended["run"]
+    assert same_weights(chosen / "model", settings.run / "model")
+    assert list((chosen / "checkpoints").glob("step-*"))  # keep_all
 
 
-def test_where_every_run_diverges_none_is_chosen(tmp_path: Path, make: Make) -> None:
+def test_grid_whose_runs_all_diverge_fails(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", learning_rates=(1e30,), epochs=(0.5,), seeds=1)
     with pytest.raises(DivergedError, match="all runs diverged; the first one: step"):
         run_grid(settings)
     assert not (settings.run / "model").exists()
 
 
-# The plan
+# Estimate
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path, make: Make) -> None:
+def test_dry_run_prints_the_estimate_and_writes_nothing(tmp_path: Path, make: Make) -> None:
     settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.0, 2.0), seeds=3, dry_run=True)
     printed = run_grid(settings)
     assert not list(tmp_path.iterdir())
@@ -306,7 +306,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, make: Make) -> None:
         run_grid(replace(settings, model=None))
 
 
-def test_the_estimate_counts_steps_evaluations_and_openings(
+def test_estimate_counts_steps_evaluations_and_openings(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost, "time_steps", lambda state, settings, context: settings.batch_size)
@@ -318,7 +318,7 @@ def test_the_estimate_counts_steps_evaluations_and_openings(
     assert plan.seconds == pytest.approx(4 * (30 * 16 + 15 * 32) + 8 * (2 * 1_000 + 100_000), abs=300)
 
 
-# Choosing, by hand
+# Selection, worked by hand
 
 
 def outcome(rate: float, seed: int, dev: float | None) -> TrialResult:
@@ -326,7 +326,7 @@ def outcome(rate: float, seed: int, dev: float | None) -> TrialResult:
     return TrialResult(trial, {}, "step 3") if dev is None else TrialResult(trial, {"dev": {"f1": dev}})
 
 
-def test_the_best_mean_wins_not_the_best_run() -> None:
+def test_setting_with_the_best_mean_is_first() -> None:
     runs = [outcome(1, 0, 0.9), outcome(1, 1, 0.5), outcome(2, 0, 0.7), outcome(2, 1, 0.8)]
     first, second = rank_settings(runs, "f1")
     assert (first.setting.learning_rate, first.best.trial.seed) == (2, 1)
@@ -335,26 +335,26 @@ def test_the_best_mean_wins_not_the_best_run() -> None:
     assert first.scores.mean == pytest.approx(0.75)
 
 
-def test_a_setting_that_failed_once_stands_behind_those_that_never_did() -> None:
+def test_setting_with_a_failed_run_is_last() -> None:
     runs = [outcome(1, 0, 0.9), outcome(1, 1, None), outcome(2, 0, None), outcome(2, 1, None), outcome(3, 0, 0.1)]
     assert [one.setting.learning_rate for one in rank_settings(runs, "f1")] == [3, 1, 2]
     assert [one.failures for one in rank_settings(runs, "f1")] == [0, 1, 2]
 
 
-def test_of_equals_the_first_is_taken() -> None:
+def test_of_equal_settings_the_first_is_chosen() -> None:
     runs = [outcome(rate, seed, 0.5) for rate in (2, 1) for seed in (0, 1)]
     first, _ = rank_settings(runs, "f1")
     assert first.best == runs[0]
 
 
-def test_a_run_done_again_stands_where_it_stood(tmp_path: Path) -> None:
-    """So that of equals the same is chosen, whose weights are the ones that were kept."""
+def test_results_are_read_in_the_order_of_the_trials(tmp_path: Path) -> None:
+    """Else another of several equal runs would be chosen, whose weights have been deleted."""
     runs = [outcome(1, seed, 0.5) for seed in (0, 1, 2)]
     write_results(tmp_path / "results.jsonl", [*runs[1:], runs[0]])
     assert read_results(tmp_path / "results.jsonl", [run.trial for run in runs]) == runs
 
 
-def test_only_runs_that_can_still_be_chosen_keep_their_weights() -> None:
+def test_live_candidates_are_the_runs_that_may_yet_be_chosen() -> None:
     runs = [outcome(1, 0, 0.5), outcome(1, 1, 0.6), outcome(2, 0, 0.7), outcome(2, 1, 0.1), outcome(3, 0, 0.2)]
     assert [
         {one.setting.learning_rate * 10 + one.seed for one in live_candidates(runs[:n], "f1", 2)} for n in range(6)
@@ -362,8 +362,8 @@ def test_only_runs_that_can_still_be_chosen_keep_their_weights() -> None:
         set(),
         {10},
         {11},
-        {11, 20},  # the second setting is not whole yet, and may win
-        {11},  # it lost: a mean of 0.4
+        {11, 20},  # the second setting is incomplete, and may yet be the best
+        {11},  # its mean is 0.4
         {11, 30},
     ]
 
@@ -381,23 +381,23 @@ def test_only_runs_that_can_still_be_chosen_keep_their_weights() -> None:
         ({"optimizer": OptimizerSettings(learning_rate=1e-5)}, r"learning_rate = 1e-05: .*--learning-rates 1e-05"),
     ],
 )
-def test_settings_that_make_no_grid(tmp_path: Path, make: Make, changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(tmp_path: Path, make: Make, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(tmp_path, **changes)
 
 
-def test_without_dev_there_is_nothing_to_choose_by(tmp_path: Path, make: Make, review_files: Path) -> None:
+def test_grid_without_dev_split_is_rejected(tmp_path: Path, make: Make, review_files: Path) -> None:
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
     with pytest.raises(ValueError, match="no dev split to select by"):
         run_grid(make(tmp_path / "run", task=task))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_grid_is_one_process(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grid_under_torchrun_is_rejected(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="single process"):
         run_grid(make(tmp_path / "run"))
 
 
-def test_no_results_file_no_results(tmp_path: Path) -> None:
+def test_missing_results_file_has_no_results(tmp_path: Path) -> None:
     assert read_results(tmp_path / "results.jsonl", []) == []

@@ -1,4 +1,4 @@
-"""Pre-training as a user runs it: what it learns, what it leaves, and what it survives."""
+"""Pre-training runs: they learn, write what is documented, survive kills, and reject input that does not fit."""
 
 from __future__ import annotations
 
@@ -76,22 +76,22 @@ def test_validation_loss_falls_within_a_hundred_steps(tmp_path: Path, make_setti
 
 
 @pytest.mark.slow
-def test_it_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: Make) -> None:
-    # Any seed gets to 0.9 for the place word after 800 steps; after 500 some still guess.
+def test_model_learns_from_context_and_fills_masks(tmp_path: Path, make_settings: Make) -> None:
+    # After 800 steps, each seed predicts the location with 0.9; after 500, some still guess.
     settings = context_settings(make_settings, tmp_path / "run", steps=800)
     run_pretrain(settings)
     before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
     assert after["mlm_loss"] < before["mlm_loss"] / 2
-    # Of nine tokens a sentence five are always the same, a verb is one of five, and without context so are the others.
+    # Five of the nine tokens per sentence are always the same; the others are one of five each, without context.
     assert after["mlm_accuracy"] > (5 + 4 * 0.2) / 9 + 0.1
     model = bertwright.load(settings.run / "model")
-    # In this grammar "the fish ... the wolf" are of the river and no other place, and so on.
-    for one, other, place in (("bear", "deer", "forest"), ("fish", "wolf", "river"), ("lynx", "mole", "meadow")):
-        text = f"The {one} sees the {other} in the [MASK] . The {one} fears the {other} in the {place} ."
-        assert model.fill_mask(text).masks[0][0].token == place
+    # In this grammar, "the fish ... the wolf" occur at the river only, and so on.
+    for one, other, location in (("bear", "deer", "forest"), ("fish", "wolf", "river"), ("lynx", "mole", "meadow")):
+        text = f"The {one} sees the {other} in the [MASK] . The {one} fears the {other} in the {location} ."
+        assert model.fill_mask(text).masks[0][0].token == location
 
 
-def test_the_run_folder_holds_what_is_promised(tmp_path: Path, make_settings: Make) -> None:
+def test_run_folder_has_the_documented_files(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
     names = {path.name for path in settings.run.iterdir()}
@@ -102,13 +102,20 @@ def test_the_run_folder_holds_what_is_promised(tmp_path: Path, make_settings: Ma
     ]
     assert saved_settings(PretrainSettings, settings.run) == replace(settings, resume=True)
     train = [record for record in read_metrics(settings.run) if record["kind"] == "train"]
-    assert [record["step"] for record in train] == [3, 4, 6, 8, 9, 12]  # a checkpoint, every 4 steps, ends a line
+    assert [record["step"] for record in train] == [
+        3,
+        4,
+        6,
+        8,
+        9,
+        12,
+    ]  # a record also ends at each checkpoint, every 4 steps
     assert all(record["tokens_per_second"] > 0 and 0 < record["utilisation"] < 2 for record in train)
     assert [record["step"] for record in read_metrics(settings.run) if record["kind"] == "held_out"] == [0, 6, 12]
     assert list((settings.run / "tensorboard").glob("events.*"))
 
 
-def test_transformers_opens_the_result_and_scores_the_same(tmp_path: Path, make_settings: Make) -> None:
+def test_transformers_computes_the_same_with_the_result(tmp_path: Path, make_settings: Make) -> None:
     from transformers import AutoTokenizer, BertForPreTraining
 
     settings = make_settings(tmp_path / "run")
@@ -116,22 +123,22 @@ def test_transformers_opens_the_result_and_scores_the_same(tmp_path: Path, make_
     theirs = BertForPreTraining.from_pretrained(settings.run / "model").eval()
     text = "the fish sees the [MASK] in the river ."
     encoded = AutoTokenizer.from_pretrained(settings.run / "model")(text, return_tensors="pt")
-    place = encoded["input_ids"][0].tolist().index(bertwright.load(settings.run / "model").tokenizer.mask_id)
+    position = encoded["input_ids"][0].tolist().index(bertwright.load(settings.run / "model").tokenizer.mask_id)
     with torch.no_grad():
-        expected = theirs(**encoded).prediction_logits[0, place].softmax(-1).topk(5)
+        expected = theirs(**encoded).prediction_logits[0, position].softmax(-1).topk(5)
     ours = bertwright.load(settings.run / "model").fill_mask(text).masks[0]
     assert [candidate.probability for candidate in ours] == pytest.approx(expected.values.tolist(), rel=1e-4)
 
 
-def test_micro_batches_change_the_result_by_rounding_only(tmp_path: Path, make_settings: Make) -> None:
-    for name, size in (("whole", 8), ("parts", 3)):
+def test_micro_batches_change_the_result_only_by_rounding(tmp_path: Path, make_settings: Make) -> None:
+    for name, size in (("whole", 8), ("split", 3)):
         run_pretrain(make_settings(tmp_path / name, micro_batch_size=size))
-    whole, parts = load_weights(tmp_path / "whole" / "model"), load_weights(tmp_path / "parts" / "model")
+    whole, split = load_weights(tmp_path / "whole" / "model"), load_weights(tmp_path / "split" / "model")
     for name, tensor in whole.items():
-        torch.testing.assert_close(parts[name], tensor, rtol=2e-3, atol=2e-4)
+        torch.testing.assert_close(split[name], tensor, rtol=2e-3, atol=2e-4)
 
 
-def test_the_last_steps_are_long(tmp_path: Path, make_settings: Make) -> None:
+def test_last_phase_has_long_sequences(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", log_every=1)
     assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
     printed = run_pretrain(settings)
@@ -139,7 +146,7 @@ def test_the_last_steps_are_long(tmp_path: Path, make_settings: Make) -> None:
 
 
 @pytest.mark.parametrize("objective", ["mlm", "ltr"])
-def test_other_objectives(tmp_path: Path, make_settings: Make, objective: str) -> None:
+def test_run_with_another_objective(tmp_path: Path, make_settings: Make, objective: str) -> None:
     data = DataSettings(max_length=32, batch_size=8, objective=objective)  # type: ignore[arg-type]
     settings = make_settings(tmp_path / "run", data=data)
     printed = run_pretrain(settings)
@@ -148,7 +155,7 @@ def test_other_objectives(tmp_path: Path, make_settings: Make, objective: str) -
     assert config["is_decoder"] == (objective == "ltr")
 
 
-def test_training_goes_on_from_another_model(tmp_path: Path, make_settings: Make) -> None:
+def test_run_with_init_starts_from_its_weights(tmp_path: Path, make_settings: Make) -> None:
     first = make_settings(tmp_path / "first", steps=60, optimizer=OptimizerSettings(learning_rate=5e-3))
     run_pretrain(first)
     second = make_settings(tmp_path / "second", model=ModelSettings(init=str(tmp_path / "first" / "model")))
@@ -158,9 +165,7 @@ def test_training_goes_on_from_another_model(tmp_path: Path, make_settings: Make
     assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
 
 
-def test_a_model_with_one_kind_of_segment_is_refused_where_pairs_are_read(
-    tmp_path: Path, make_settings: Make, store: Path
-) -> None:
+def test_model_with_one_segment_type_is_rejected_for_pairs(tmp_path: Path, make_settings: Make, store: Path) -> None:
     tokenizer = Tokenizer.load(store / "tokenizer")
     config = BertConfig(tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=32)
     save_model(tmp_path / "one", BertForPretraining(replace(config, type_vocab_size=1), seed=0), tokenizer)
@@ -175,7 +180,7 @@ def test_a_model_with_one_kind_of_segment_is_refused_where_pairs_are_read(
     ("given", "rates"),
     [({}, (0.3, 0.2)), ({"hidden_dropout": 0.0}, (0.0, 0.2)), ({"attention_dropout": 0.1}, (0.3, 0.1))],
 )
-def test_the_model_to_start_from_has_its_dropouts_unless_others_are_given(
+def test_init_has_its_own_dropouts_unless_they_are_set(
     tmp_path: Path, make_settings: Make, tiny_bert: Path, given: dict[str, float], rates: tuple[float, float]
 ) -> None:
     init = shutil.copytree(tiny_bert, tmp_path / "init")
@@ -192,64 +197,62 @@ def test_the_model_to_start_from_has_its_dropouts_unless_others_are_given(
     assert replace(trained, hidden_dropout=0.3, attention_dropout=0.2) == load_config(init)
 
 
-def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, make_settings: Make) -> None:
+def test_model_larger_than_memory_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", model=ModelSettings("tiny", num_layers=10**9))
     with pytest.raises(ValueError, match=r"take 793,\d{3} GB, .* lower --num-layers \(1,000,000,000\)"):
         run_pretrain(settings)
     assert not (settings.run / "settings.toml").exists()
 
 
-def test_heads_that_the_model_to_start_from_lacks_are_named(
-    tmp_path: Path, make_settings: Make, tiny_bert: Path
-) -> None:
+def test_missing_heads_of_init_are_reported(tmp_path: Path, make_settings: Make, tiny_bert: Path) -> None:
     init = shutil.copytree(tiny_bert, tmp_path / "init")
     bare = {name: tensor for name, tensor in load_file(init / "model.safetensors").items() if "cls." not in name}
     save_file(bare, init / "model.safetensors")
-    told = run_pretrain(make_settings(tmp_path / "run", steps=1, model=ModelSettings(init=str(init))))
-    assert "init has no masked_token head: it starts from random weights" in " ".join(told.split())
-    assert "no next_sentence head" in " ".join(told.split())
-    assert "no pooler" not in told
+    printed = run_pretrain(make_settings(tmp_path / "run", steps=1, model=ModelSettings(init=str(init))))
+    assert "init has no masked_token head: it starts from random weights" in " ".join(printed.split())
+    assert "no next_sentence head" in " ".join(printed.split())
+    assert "no pooler" not in printed
 
 
-def test_what_is_unset_is_the_papers() -> None:
+def test_unset_model_settings_are_those_of_the_paper() -> None:
     assert ModelSettings().config(30_000, causal=False) == BertConfig.from_size("base", 30_000)
-    wide = ModelSettings("tiny", hidden_size=64, max_positions=32, hidden_dropout=0.2, activation="gelu_tanh")
-    assert wide.config(30_000, causal=True) == BertConfig.from_size(
+    custom = ModelSettings("tiny", hidden_size=64, max_positions=32, hidden_dropout=0.2, activation="gelu_tanh")
+    assert custom.config(30_000, causal=True) == BertConfig.from_size(
         "tiny", 30_000, is_causal=True, hidden_size=64, intermediate_size=256, max_positions=32, hidden_dropout=0.2,
         activation="gelu_tanh", initializer_range=0.02 * 12**0.5,
     )  # fmt: skip
 
 
-def test_first_weights_of_narrow_models_are_wider() -> None:
+def test_initial_weights_of_small_models_have_a_larger_deviation() -> None:
     ranges = {size: ModelSettings(size).config(100, causal=False).initializer_range for size in SIZES}
-    told = {size: round(width, 4) for size, width in ranges.items()}
+    rounded = {size: round(value, 4) for size, value in ranges.items()}
     expected = {"tiny": 0.049, "mini": 0.0346, "small": 0.0245, "medium": 0.0245, "base": 0.02, "large": 0.02}
-    assert told == expected
+    assert rounded == expected
     config = ModelSettings("mini", initializer_range=0.02).config(1_000, causal=False)
     assert config.initializer_range == 0.02
-    for size in ("mini", "base"):  # what a product with a normalised state spreads to; 0.88: cut at two deviations
+    for size in ("mini", "base"):  # of the product with a normalized state; 0.88: truncated at two deviations
         config = ModelSettings(size).config(1_000, causal=False)
         weight = BertForPretraining(config).state_dict()["encoder.layers.0.qkv.weight"]
         state = torch.nn.functional.layer_norm(torch.randn(config.hidden_size), (config.hidden_size,))
         assert (weight @ state).std() == pytest.approx(0.02 * 768**0.5 * 0.88, rel=0.1)
 
 
-def test_narrow_models_start_looking_around_and_the_papers_sizes_from_random_weights() -> None:
-    def looks_around(settings: ModelSettings, causal: bool = False) -> bool:
+def test_small_models_have_mimetic_initial_weights_and_those_of_the_paper_do_not() -> None:
+    def is_mimetic(settings: ModelSettings, causal: bool = False) -> bool:
         config = replace(settings.config(100, causal), num_layers=1)
         model = settings.new_model(config, seed=3)
         queries, keys, _ = model.encoder.layers[0].qkv.weight.chunk(3)
         return bool(torch.allclose(queries.norm(), keys.norm(), rtol=1e-5))  # keys are queries, rotated
 
-    assert {size: looks_around(ModelSettings(size)) for size in SIZES} == {
+    assert {size: is_mimetic(ModelSettings(size)) for size in SIZES} == {
         "tiny": True, "mini": True, "small": True, "medium": True, "base": False, "large": False
     }  # fmt: skip
-    assert looks_around(ModelSettings("base", init_scheme="mimetic"))
-    assert not looks_around(ModelSettings("tiny", init_scheme="normal"))
-    assert not looks_around(ModelSettings("tiny"), causal=True)
+    assert is_mimetic(ModelSettings("base", init_scheme="mimetic"))
+    assert not is_mimetic(ModelSettings("tiny", init_scheme="normal"))
+    assert not is_mimetic(ModelSettings("tiny"), causal=True)
 
 
-def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
+def test_shape_beside_init_is_rejected() -> None:
     message = r"^size = 'tiny', num_layers = 3: the model to start from, folder, has its own; omit it"
     with pytest.raises(ValueError, match=message):
         ModelSettings(size="tiny", init="folder", num_layers=3, hidden_dropout=0.0)
@@ -268,18 +271,18 @@ def test_a_shape_for_a_model_that_has_one_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, make_settings: Make, kills: int) -> None:
+def test_run_killed_several_times_ends_with_the_same_bits(tmp_path: Path, make_settings: Make, kills: int) -> None:
     settings = make_settings(tmp_path / "unbroken", steps=40, save_every=2, long=LongPhase(0.5, 64))
     started = time.monotonic()
     process = start_process(pretrain, settings)
     process.join()
     whole = time.monotonic() - started
     assert process.exitcode == 0
-    chance = random.Random(4)  # kills from the very start, when nothing is written yet, to the middle of a later save
+    chance = random.Random(4)  # kills from the start, before anything is written, to the middle of a later save
     check_killed_runs(pretrain, settings, lambda process, _: process.join(chance.uniform(0.05, 0.5) * whole), kills)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, make_settings: Make) -> None:
+def test_ctrl_c_saves_and_prints_the_resume_command(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
     write_settings(tmp_path / "recipe.toml", settings, "test")
     command = [sys.executable, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
@@ -296,11 +299,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, make_settings: Make)
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it did not come"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.05)
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
+def test_resumed_run_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "unbroken")
     run_pretrain(settings)
     shutil.copytree(settings.run, tmp_path / "resumed")
@@ -313,22 +316,22 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, make_setting
     assert "finished already" in again
 
 
-def test_a_run_killed_at_its_end_still_gets_its_report(
+def test_run_killed_at_its_end_writes_its_report_on_resume(
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(tmp_path / "run")
 
-    def killed(*_: Path) -> None:
+    def die(*_: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("bertwright.commands.pretrain.run.plot_metrics", killed)
+        patched.setattr("bertwright.commands.pretrain.run.plot_metrics", die)
         pretrain(settings, Console(file=StringIO()))
     run_pretrain(replace(settings, resume=True))
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}
 
 
-def test_a_store_may_move_but_not_change(tmp_path: Path, make_settings: Make, vocabulary_folder: Path) -> None:
+def test_store_may_be_moved_but_not_changed(tmp_path: Path, make_settings: Make, vocabulary_folder: Path) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
@@ -349,7 +352,7 @@ def test_a_store_may_move_but_not_change(tmp_path: Path, make_settings: Make, vo
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone"]
 
 
-def test_ctrl_c_reaches_all_processes_of_a_run_which_goes_on_as_it_says(tmp_path: Path, make_settings: Make) -> None:
+def test_ctrl_c_stops_all_ranks_and_the_printed_command_resumes_them(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
     write_settings(tmp_path / "recipe.toml", settings, "test")
     arguments = ["--config", str(tmp_path / "recipe.toml"), "--run", str(settings.run)]
@@ -362,15 +365,15 @@ def test_ctrl_c_reaches_all_processes_of_a_run_which_goes_on_as_it_says(tmp_path
             wait_for(lambda: len(read_metrics(settings.run)) > saved[-1] + 5)
             run.send_signal(signal.SIGINT)
             printed, _ = run.communicate(timeout=60)
-        step, way = re.search(r"interrupted: step ([\d,]+) is saved; resume with: torchrun (.*)", printed).groups()  # type: ignore[union-attr]
+        step, resume = re.search(r"interrupted: step ([\d,]+) is saved; resume with: torchrun (.*)", printed).groups()  # type: ignore[union-attr]
         saved.append(int(step.replace(",", "")))
-        command = shlex.split(way)
+        command = shlex.split(resume)
     names = sorted(path.name for path in (settings.run / "checkpoints").iterdir())
     assert names == [f"step-{step:08d}" for step in saved[1:]]
     assert 0 < saved[1] < saved[2]
 
 
-def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_settings: Make) -> None:
+def test_each_rank_reports_its_failure_in_one_line(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
     write_settings(tmp_path / "recipe.toml", settings, "test")
     command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain"]
@@ -383,7 +386,7 @@ def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_s
     ours = [line for line in second.stderr.splitlines() if line.startswith("bertwright")]
     assert "another process is writing there" in next(line for line in ours if line.startswith("bertwright: error: "))
     assert f"bertwright, rank 1: error: {settings.run}: rejected by rank 0; see its message" in ours
-    assert "Error: " not in second.stderr.replace("ChildFailedError: ", "")  # the end of a trace of ours
+    assert "Error: " not in second.stderr.replace("ChildFailedError: ", "")  # no traceback of ours
 
 
 @pytest.mark.parametrize(
@@ -396,7 +399,7 @@ def test_each_of_two_processes_says_in_a_line_why_it_ends(tmp_path: Path, make_s
         },
     ],
 )
-def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make, changes: dict[str, Any]) -> None:
+def test_two_ranks_compute_the_same_as_one(tmp_path: Path, make_settings: Make, changes: dict[str, Any]) -> None:
     alone = make_settings(tmp_path / "alone", log_every=1, **changes)
     run_pretrain(alone)
     together = make_settings(tmp_path / "together", log_every=1, **changes)
@@ -404,7 +407,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make
     command = ["--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
     done = subprocess.run([*TORCHRUN, *command], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("parameters, vocabulary") == 1  # one of them speaks
+    assert done.stdout.count("parameters, vocabulary") == 1  # only rank 0 prints
     for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
         assert two["mlm_loss"] == pytest.approx(one["mlm_loss"], rel=1e-4)
         assert two["nsp_loss"] == pytest.approx(one["nsp_loss"], rel=1e-3)
@@ -414,18 +417,18 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, make_settings: Make
 # Misuse and faults
 
 
-def test_a_folder_with_a_run_is_not_begun_again(tmp_path: Path, make_settings: Make) -> None:
+def test_folder_with_a_run_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
-    refusal = "already holds a run; resume it with --resume, or name another"
-    with pytest.raises(ValueError, match=refusal):
+    message = "already holds a run; resume it with --resume, or name another"
+    with pytest.raises(ValueError, match=message):
         pretrain(settings)
-    (settings.run / "settings.toml").unlink()  # its checkpoints would be taken for the new run's
-    with pytest.raises(ValueError, match=refusal):
+    (settings.run / "settings.toml").unlink()  # the new run would take its checkpoints for its own
+    with pytest.raises(ValueError, match=message):
         pretrain(settings)
 
 
-def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_settings: Make) -> None:
+def test_resumed_run_with_other_settings_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
     changed = replace(settings, resume=True, optimizer=OptimizerSettings(learning_rate=1.0))
@@ -434,7 +437,7 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, make_settings: Make) -
     run_pretrain(replace(settings, resume=True, keep_last=1, log_every=50))
 
 
-def test_a_resumed_run_writes_down_what_may_change(tmp_path: Path, make_settings: Make) -> None:
+def test_settings_changed_on_resume_are_saved(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
@@ -446,17 +449,15 @@ def test_a_resumed_run_writes_down_what_may_change(tmp_path: Path, make_settings
     assert "resume = false" in (settings.run / "settings.toml").read_text()
 
 
-def test_an_altered_store_is_not_trained_on(
-    tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path
-) -> None:
+def test_altered_store_is_rejected(tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path) -> None:
     text = (store.parent / "text.txt").read_text(encoding="utf-8")
     (tmp_path / "text.txt").write_text(f"{text}\n" * 40, encoding="utf-8")
     corpus, tokenizer = CorpusSettings((str(tmp_path / "text.txt"),)), Tokenizer.load(vocabulary_folder)
     build(tmp_path / "store", corpus, tokenizer, PrepareSettings(held_out=0.1, workers=1))
     file = tmp_path / "store" / "train" / "tokens-00000.npy"
-    held = np.load(file)
-    held[len(held) // 2 + 2_500] ^= 1  # between the samples that every opening compares
-    np.save(file, held)
+    tokens = np.load(file)
+    tokens[len(tokens) // 2 + 2_500] ^= 1  # between the samples that are always compared
+    np.save(file, tokens)
     TokenStore.open(file.parent, tokenizer.digest)
     settings = make_settings(tmp_path / "run", store=tmp_path / "store")
     with pytest.raises(ValueError, match=r"tokens-00000.npy: altered"):
@@ -464,7 +465,7 @@ def test_an_altered_store_is_not_trained_on(
     assert not settings.run.exists()
 
 
-def test_a_held_out_part_too_small_to_score_is_left_out(
+def test_run_without_enough_held_out_text_is_not_evaluated(
     tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path
 ) -> None:
     (tmp_path / "one.txt").write_text("The bear sees the deer in the forest .\n", encoding="utf-8")
@@ -472,36 +473,36 @@ def test_a_held_out_part_too_small_to_score_is_left_out(
     preparing = PrepareSettings(held_out_inputs=(str(tmp_path / "one.txt"),), workers=1)
     build(tmp_path / "store", corpus, Tokenizer.load(vocabulary_folder), preparing)
     settings = make_settings(tmp_path / "run", store=tmp_path / "store")
-    assert "held_out: one sentence is too little to score" in " ".join(run_pretrain(settings).split())
+    assert "held_out: one sentence is too few to evaluate on" in " ".join(run_pretrain(settings).split())
     assert {record["kind"] for record in read_metrics(settings.run)} == {"train"}
 
 
-def test_ranks_without_a_sequence_are_refused_before_anything_is_written(tmp_path: Path, make_settings: Make) -> None:
+def test_batch_smaller_than_the_number_of_ranks_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", long=LongPhase(long_ratio=0.25, long_length=64, long_batch_size=3))
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=0, world_size=4)
     with pytest.raises(ValueError, match="batch_size is 3, less than the 4 ranks"):
         open_run(settings, context, Console(file=StringIO()))
 
 
-def test_nothing_to_resume(tmp_path: Path, make_settings: Make) -> None:
+def test_resume_of_a_missing_run_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     with pytest.raises(ValueError, match="no run to resume"):
         pretrain(make_settings(tmp_path / "run", resume=True))
 
 
-def test_two_runs_in_one_folder(tmp_path: Path, make_settings: Make) -> None:
+def test_second_run_in_a_locked_folder_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     with lock_folder(settings.run), pytest.raises(ValueError, match="another process is writing there"):
         pretrain(settings)
 
 
-def test_no_store(tmp_path: Path, make_settings: Make) -> None:
+def test_missing_store_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     with pytest.raises(ValueError, match="no token store given: --store FOLDER"):
         pretrain(make_settings(tmp_path / "one", store=None))
     with pytest.raises((ValueError, OSError), match="nowhere"):
         pretrain(make_settings(tmp_path / "two", store=tmp_path / "nowhere"))
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_before_it(tmp_path: Path, make_settings: Make) -> None:
+def test_infinite_loss_stops_the_run_and_earlier_checkpoints_remain(tmp_path: Path, make_settings: Make) -> None:
     wild = OptimizerSettings(learning_rate=1e30, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, save_every=1)
     with pytest.raises(DivergedError, match=r"step \d+: not finite: .*--learning-rate"):
@@ -514,8 +515,8 @@ def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_before_it(tmp_path:
     )
 
 
-def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, make_settings: Make) -> None:
-    """The last step's loss and gradient were finite; what it did to the weights no later step will notice."""
+def test_infinite_weights_are_not_written(tmp_path: Path, make_settings: Make) -> None:
+    """Loss and gradient of the last step are finite; no later step would detect the broken weights."""
     wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, steps=1, save_every=1)
     with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \(.*try a hundredth"):
@@ -524,14 +525,14 @@ def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, make_sett
     assert list((settings.run / "checkpoints").iterdir()) == []
 
 
-def test_a_run_that_diverged_without_breaking_says_so(tmp_path: Path, make_settings: Make) -> None:
+def test_diverged_run_with_finite_weights_is_reported(tmp_path: Path, make_settings: Make) -> None:
     wild = OptimizerSettings(learning_rate=3.0, warmup_ratio=0.0)
     printed = run_pretrain(make_settings(tmp_path / "run", optimizer=wild, steps=30))
     assert "higher than before training: the run has diverged" in printed
     assert "has diverged" not in run_pretrain(make_settings(tmp_path / "tame", steps=30))
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> None:
+def test_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
@@ -539,18 +540,18 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> N
     file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(ValueError, match=r"step-00000012/model.safetensors: .* bytes expected.*delete .*step-00000012"):
         pretrain(replace(settings, resume=True))
-    shutil.rmtree(file.parent)  # the way out that the message names
+    shutil.rmtree(file.parent)  # the fix in the message
     run_pretrain(replace(settings, resume=True))
     assert (settings.run / "model").is_dir()
 
 
-def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Make) -> None:
+def test_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
     shutil.rmtree(settings.run / "model")
     shutil.rmtree(settings.run / "checkpoints" / "step-00000012")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # as a full disk would: writes beyond it fail
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # like a full disk: writes beyond it fail
     try:
         with pytest.raises(OSError, match=r"not written|could not be written|[Tt]oo large"):
             pretrain(replace(settings, resume=True), Console(file=StringIO()))
@@ -571,12 +572,14 @@ def test_a_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: M
         ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "multiple of num_heads"),
     ],
 )
-def test_impossible_settings(tmp_path: Path, make_settings: Make, changes: dict[str, object], message: str) -> None:
+def test_impossible_settings_are_rejected(
+    tmp_path: Path, make_settings: Make, changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         pretrain(make_settings(tmp_path / "run", **changes))
 
 
-def test_a_checkpoint_of_another_vocabulary_is_not_trained_on(tmp_path: Path, make_settings: Make) -> None:
+def test_init_with_another_vocabulary_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)
     other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""Probing as a whole: heads learn from frozen states, runs go on where they stopped, and refuse what does not fit."""
+"""Feature probes: heads learn from frozen states, runs resume, and input that does not fit is rejected."""
 
 from __future__ import annotations
 
@@ -36,28 +36,32 @@ from bertwright.training.run_directory import saved_settings
 from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-ANIMALS, PLACES = "bear deer fish wolf crow".split(), "forest river mountain valley".split()
+ANIMALS, LOCATIONS = "bear deer fish wolf crow".split(), "forest river mountain valley".split()
 
 Make = Callable[..., ProbeSettings]
 
 
-def tagged(number: int, seed: int) -> str:
-    """Sentences in which an article has the tag of the noun behind it: a head must read the word's neighbours."""
+def tagged_sentences(number: int, seed: int) -> str:
+    """Return sentences in which an article has the tag of the next noun: a head must read adjacent words."""
     rng = np.random.default_rng(seed)
     lines = []
     for _ in range(number):
         words, tags = [], []
         for _ in range(int(rng.integers(1, 4))):
-            place = rng.random() < 0.5
-            words += ["the", str(rng.choice(PLACES if place else ANIMALS)), str(rng.choice(["sees", "hears", "."]))]
-            tags += ["B-LOC", "I-LOC", "O"] if place else ["B-ANI", "I-ANI", "O"]
+            is_location = rng.random() < 0.5
+            words += [
+                "the",
+                str(rng.choice(LOCATIONS if is_location else ANIMALS)),
+                str(rng.choice(["sees", "hears", "."])),
+            ]
+            tags += ["B-LOC", "I-LOC", "O"] if is_location else ["B-ANI", "I-ANI", "O"]
         lines.append(json.dumps({"words": words, "tags": tags}))
     return "\n".join(lines) + "\n"
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> Path:
-    """Random weights in four layers, so that there is a sum of the last four."""
+    """Return a random model with four layers, so that it has a sum of the last four."""
     tokenizer = Tokenizer.load(vocabulary_folder)
     config = BertConfig(
         tokenizer.vocab_size, hidden_size=24, num_layers=4, num_heads=2, intermediate_size=32, max_positions=32,
@@ -70,15 +74,15 @@ def bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> P
 
 @pytest.fixture
 def make(tmp_path: Path, bert: Path) -> Make:
-    """Settings of a small run, any field changed by name."""
-    for seed, (part, number) in enumerate({"train": 240, "dev": 60, "test": 50}.items()):
-        (tmp_path / f"{part}.jsonl").write_text(tagged(number, seed), encoding="utf-8")
+    """Return a function from changed fields to the settings of a small run."""
+    for seed, (split, number) in enumerate({"train": 240, "dev": 60, "test": 50}.items()):
+        (tmp_path / f"{split}.jsonl").write_text(tagged_sentences(number, seed), encoding="utf-8")
 
     def settings(**changes: Any) -> ProbeSettings:
         fields: dict[str, Any] = {
             "run": tmp_path / "run",
             "task": TaskSettings(
-                "tagging", **{part: (str(tmp_path / f"{part}.jsonl"),) for part in ("train", "dev", "test")}
+                "tagging", **{split: (str(tmp_path / f"{split}.jsonl"),) for split in ("train", "dev", "test")}
             ),
             "model": str(bert),
             "representations": ("last",),
@@ -98,21 +102,21 @@ def make(tmp_path: Path, bert: Path) -> Make:
 run_probe = partial(run_with_output, probe, width=80)
 
 
-def results(run: Path) -> list[dict[str, Any]]:
+def read_results(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "results.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def timeless(run: Path) -> list[dict[str, Any]]:
-    return [result | {"seconds": 0} for result in results(run)]
+def read_untimed_results(run: Path) -> list[dict[str, Any]]:
+    return [result | {"seconds": 0} for result in read_results(run)]
 
 
-def test_every_representation_is_learned_from(make: Make) -> None:
+def test_heads_learn_from_every_representation(make: Make) -> None:
     settings = make(representations=tuple(REPRESENTATIONS), seeds=(0,), epochs=6)
     rows, printed = run_probe(settings)
     assert [row.representation for row in rows] == list(REPRESENTATIONS)
-    assert all(row.dev.mean > 0.9 and row.test and row.test.mean > 0.9 for row in rows)  # nothing but O scores 0
-    assert len(results(settings.run)) == 6
-    assert rows[3][2:] == rows[5][2:]  # of a model with four layers, the last four are all
+    assert all(row.dev.mean > 0.9 and row.test and row.test.mean > 0.9 for row in rows)  # predicting only O has f1 0
+    assert len(read_results(settings.run)) == 6
+    assert rows[3][2:] == rows[5][2:]  # the last four of four layers are all of them
     for row in rows:
         (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{row.representation} "))
         assert row.test
@@ -129,60 +133,60 @@ def test_every_representation_is_learned_from(make: Make) -> None:
     ]  # fmt: skip
 
 
-def test_a_line_of_results_is_the_best_epoch_on_dev(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     scores = head_training.score
 
-    def noted(*given: Any) -> dict[str, float]:
+    def record(*given: Any) -> dict[str, float]:
         found = scores(*given)
         seen.append(found["f1"])
         return dict(found)
 
-    monkeypatch.setattr(head_training, "score", noted)
+    monkeypatch.setattr(head_training, "score", record)
     settings = make(seeds=(0,), epochs=6)
     run_probe(settings)
-    (result,) = results(settings.run)
-    assert len(seen) == 7  # six epochs on dev, the best on test
+    (result,) = read_results(settings.run)
+    assert len(seen) == 7  # six epochs on dev, the best one on test
     assert result["dev"]["f1"] == max(seen[:6]) == seen[result["epoch"] - 1]
     assert result["epoch"] == seen.index(max(seen[:6])) + 1
     assert result["test"]["f1"] == seen[6]
 
 
-def test_an_interrupted_run_goes_on_to_the_same_results(make: Make, tmp_path: Path, monkeypatch: Any) -> None:
+def test_resumed_run_has_the_same_results(make: Make, tmp_path: Path, monkeypatch: Any) -> None:
     whole = make(run=tmp_path / "whole")
     run_probe(whole)
     settings, train, trained = make(), probe_module.train, []
 
-    def interrupted(*given: Any) -> Any:
+    def interrupt(*given: Any) -> Any:
         if trained:
             raise KeyboardInterrupt
         trained.append(given)
         return train(*given)
 
-    monkeypatch.setattr(probe_module, "train", interrupted)
+    monkeypatch.setattr(probe_module, "train", interrupt)
     with pytest.raises(KeyboardInterrupt, match=r"bertwright probe --run \S+/run --resume"):
         run_probe(settings)
-    assert timeless(settings.run) == timeless(whole.run)[:1]
+    assert read_untimed_results(settings.run) == read_untimed_results(whole.run)[:1]
     monkeypatch.setattr(probe_module, "train", lambda *given: trained.append(given) or train(*given))
     rows, printed = run_probe(replace(settings, resume=True))
     assert len(trained) == 2
-    assert "1 of 2 heads are finished already" in printed
-    assert timeless(settings.run) == timeless(whole.run)
+    assert "1 of 2 heads are already finished" in printed
+    assert read_untimed_results(settings.run) == read_untimed_results(whole.run)
     assert rows[0].dev.seeds == 2
     assert f" 2   {100 * rows[0].dev.mean:.2f} ± {100 * rows[0].dev.std:.2f} " in printed
 
 
-def test_heads_may_be_added_but_nothing_else_changed(make: Make) -> None:
+def test_resumed_run_may_only_add_heads(make: Make) -> None:
     settings = make(seeds=(0,), epochs=1)
     run_probe(settings)
-    before = timeless(settings.run)
+    before = read_untimed_results(settings.run)
     with pytest.raises(ValueError, match=r"already holds a run; resume it with --resume"):
         run_probe(settings)
     with pytest.raises(ValueError, match=r"settings\.toml: epochs was 1, now 2"):
         run_probe(replace(settings, resume=True, epochs=2))
     wider = replace(settings, resume=True, representations=("embeddings", "last"), learning_rates=(3e-2, 1e-6))
     rows, _ = run_probe(wider)
-    after = timeless(settings.run)
+    after = read_untimed_results(settings.run)
     assert after[:1] == before
     assert {(result["representation"], result["learning_rate"]) for result in after} == {
         ("last", 3e-2), ("last", 1e-6), ("embeddings", 3e-2), ("embeddings", 1e-6)
@@ -190,16 +194,16 @@ def test_heads_may_be_added_but_nothing_else_changed(make: Make) -> None:
     assert [(row.representation, row.learning_rate) for row in rows] == [("embeddings", 3e-2), ("last", 3e-2)]
 
 
-def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(
+def test_heads_added_on_resume_join_the_unfinished_ones(
     make: Make, monkeypatch: Any, interrupted_in: Callable[..., AbstractContextManager[list[Any]]]
 ) -> None:
     settings = make(epochs=1)
     with interrupted_in(probe_module, "train", 2):
         run_probe(settings)
     rows, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
-    assert "1 of 6 heads are finished already" in printed
+    assert "1 of 6 heads are already finished" in printed
     asked = [(name, seed) for name in ("last", "embeddings") for seed in (0, 1, 7)]
-    assert [(result["representation"], result["seed"]) for result in results(settings.run)] == asked
+    assert [(result["representation"], result["seed"]) for result in read_results(settings.run)] == asked
     assert [(row.representation, row.dev.seeds) for row in rows] == [("embeddings", 3), ("last", 3)]
     written = from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there")
     assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
@@ -208,19 +212,19 @@ def test_what_a_resumed_run_is_given_is_added_to_what_it_was_to_do(
     assert run_probe(saved_settings(ProbeSettings, settings.run))[0] == rows
 
 
-def test_changed_files_are_noticed(make: Make, tmp_path: Path) -> None:
+def test_resume_with_changed_files_is_rejected(make: Make, tmp_path: Path) -> None:
     settings = make(seeds=(0,), epochs=1)
     run_probe(settings)
     dev = tmp_path / "dev.jsonl"
     content = dev.read_text(encoding="utf-8")
     dev.write_text(content.replace("I-LOC", "O", 1), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"results\.jsonl: its results are of other data"):
+    with pytest.raises(ValueError, match=r"results\.jsonl: results of other data"):
         run_probe(replace(settings, resume=True))
     dev.write_text(content.replace("bear", "deer", 1), encoding="utf-8")
     with pytest.raises(ValueError, match=r"features/dev: holds features of other data"):
         run_probe(replace(settings, resume=True))
     dev.write_text(content, encoding="utf-8")
-    whole = results(settings.run)[0]
+    whole = read_results(settings.run)[0]
     for line in ({"seed": 0}, whole | {"dev": {}}, whole | {"dev": {"f1": "x"}}, whole | {"test": [1]}):
         (settings.run / "results.jsonl").write_text(json.dumps(line) + "\n")
         with pytest.raises(ValueError, match=r"results\.jsonl, line \d+: not a result"):
@@ -232,15 +236,15 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
     run_probe(first)
     monkeypatch.setattr("bertwright.inference.feature_cache.predict_logits", lambda *_: pytest.fail("computed again"))
     run_probe(replace(first, run=tmp_path / "two"))
-    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
+    assert read_untimed_results(tmp_path / "one") == read_untimed_results(tmp_path / "two")
     assert not (tmp_path / "two/features").exists()
 
     printed = io.StringIO()
     info(InfoSettings(tmp_path / "states"), Console(file=printed, width=120))
-    told = printed.getvalue()
+    text = printed.getvalue()
     layers = sorted(path.stem.removeprefix("layer-") for path in (tmp_path / "states/dev").glob("layer-*.npy"))
-    assert "states of a frozen encoder" in told
-    assert told.count(f"numbers, of layer {', '.join(str(int(layer)) for layer in layers)}") == 3
+    assert "states of a frozen encoder" in text
+    assert text.count(f"numbers, of layer {', '.join(str(int(layer)) for layer in layers)}") == 3
     path = tmp_path / "states/dev" / f"layer-{layers[0]}.npy"
     content = path.read_bytes()
     for damaged in (content[:-1], b"x", content + b"x"):
@@ -249,12 +253,12 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
             info(InfoSettings(tmp_path / "states"))
 
 
-def test_what_a_user_should_know_is_remarked(make: Make, tmp_path: Path) -> None:
+def test_warnings_about_the_data_are_printed(make: Make, tmp_path: Path) -> None:
     _, printed = run_probe(make(seeds=(0,), epochs=1, task=replace(make().task, dev=(str(tmp_path / "train.jsonl"),))))
-    assert "trained on and scored; such a score says little about other examples" in " ".join(printed.split())
+    assert "used for training and for scoring; its score says little about other examples" in " ".join(printed.split())
 
 
-def test_features_of_other_data_are_refused_before_a_run_is_begun(make: Make, tmp_path: Path) -> None:
+def test_features_of_other_data_are_rejected_before_writing(make: Make, tmp_path: Path) -> None:
     first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
     run_probe(first)
     dev = tmp_path / "dev.jsonl"
@@ -264,15 +268,15 @@ def test_features_of_other_data_are_refused_before_a_run_is_begun(make: Make, tm
     assert not (tmp_path / "two").exists()
 
 
-def test_a_sentence_without_words_is_passed_over(make: Make, tmp_path: Path) -> None:
-    for part in ("train", "dev"):
-        path = tmp_path / f"{part}.jsonl"
+def test_sentence_without_words_is_ignored(make: Make, tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        path = tmp_path / f"{split}.jsonl"
         path.write_text(path.read_text(encoding="utf-8") + '{"words": [], "tags": []}\n', encoding="utf-8")
     rows, _ = run_probe(make(seeds=(0,)))
     assert rows[0].dev.mean > 0.9
 
 
-def test_the_papers_figures_stand_beside_the_entities_they_are_of(make: Make, tmp_path: Path) -> None:
+def test_table_for_conll_2003_has_the_scores_of_the_paper(make: Make, tmp_path: Path) -> None:
     for path in tmp_path.glob("*.jsonl"):
         lines = path.read_text(encoding="utf-8").replace("-ANI", "-PER")
         path.write_text(lines + '{"words": ["a", "b"], "tags": ["B-ORG", "B-MISC"]}\n', encoding="utf-8")
@@ -283,12 +287,12 @@ def test_the_papers_figures_stand_beside_the_entities_they_are_of(make: Make, tm
     assert "paper: BERT BASE on the dev set of CoNLL-2003" in printed
 
 
-def test_a_text_is_told_by_a_linear_layer_on_its_first_state(make: Make, tmp_path: Path) -> None:
-    """All texts have the same [CLS] at the embeddings, and so the same label; above them it has seen the words."""
+def test_text_is_classified_by_a_linear_layer_on_cls(make: Make, tmp_path: Path) -> None:
+    """In the embeddings, [CLS] is equal for all texts, and so is the prediction; higher layers have seen the words."""
     rng = np.random.default_rng(0)
-    for part, number in (("train", 160), ("dev", 60)):
+    for split, number in (("train", 160), ("dev", 60)):
         lines = [("the bear .\tanimal", "the forest .\tplace")[label] for label in rng.integers(0, 2, number)]
-        (tmp_path / f"{part}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]), encoding="utf-8")
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]), encoding="utf-8")
     task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
     settings = make(task=task, representations=("embeddings", "last"), epochs=20, learning_rates=(1e-1,), dropout=0.0)
     rows, printed = run_probe(settings)
@@ -299,7 +303,7 @@ def test_a_text_is_told_by_a_linear_layer_on_its_first_state(make: Make, tmp_pat
     assert "BiLSTM" not in printed
 
 
-def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make, tmp_path: Path, bert: Path) -> None:
+def test_input_that_does_not_fit_is_rejected_before_writing(make: Make, tmp_path: Path, bert: Path) -> None:
     article = {"context": "the bear", "qas": [{"id": "1", "question": "who", "answers": []}]}
     article["qas"][0]["answers"] = [{"text": "bear", "answer_start": 4}]  # type: ignore[index]
     (tmp_path / "squad.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [article]}]}))
@@ -308,10 +312,10 @@ def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make,
     for changes, message in (
         ({"task": replace(task, dev=())}, "no dev examples: name files with --dev"),
         ({"model": None}, "no model given: --model"),
-        ({"task": squad}, "reads all tokens of all windows, too many to cache; fine-tune"),
+        ({"task": squad}, "reads the states of all tokens, too many to cache; fine-tune"),
         ({"task": replace(task, overrides=TaskOptions(max_length=33))}, "max_length = 33: the model has 32 positions"),
     ):
-        settings = make(run=tmp_path / "refused", seeds=(0,), epochs=1, **changes)
+        settings = make(run=tmp_path / "rejected", seeds=(0,), epochs=1, **changes)
         with pytest.raises(ValueError, match=message):
             run_probe(settings)
         assert not settings.run.exists()
@@ -331,33 +335,33 @@ def test_what_cannot_be_probed_is_refused_before_anything_is_written(make: Make,
         ({"dropout": 1.0}, "dropout is a share"),
     ],
 )
-def test_settings_that_make_no_sense(make: Make, changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(make: Make, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**changes)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1).filter(any), st.integers(1, 5), st.integers(0, 3))
-def test_an_epoch_has_every_example_with_rows_once(lengths: list[int], batch_size: int, seed: int) -> None:
+def test_epoch_has_every_example_with_states_once(lengths: list[int], batch_size: int, seed: int) -> None:
     batches = epoch_batches(np.array(lengths), batch_size, seed, epoch=1)
     assert sorted(number for batch in batches for number in batch) == list(np.flatnonzero(lengths))
     assert all(len(batch) <= batch_size for batch in batches)
     assert len(batches) == -(-np.count_nonzero(lengths) // batch_size)
 
 
-def test_epochs_differ_and_batches_are_alike_in_length() -> None:
+def test_epochs_differ_and_batches_have_similar_lengths() -> None:
     lengths = np.random.default_rng(0).integers(1, 50, 1000)
-    first, second, other_seed = (epoch_batches(lengths, 8, *place) for place in ((0, 0), (0, 1), (1, 0)))
+    first, second, other_seed = (epoch_batches(lengths, 8, *seeds) for seeds in ((0, 0), (0, 1), (1, 0)))
     assert not np.array_equal(first[0], second[0])
     assert not np.array_equal(first[0], other_seed[0])
-    assert np.mean([np.ptp(lengths[batch]) for batch in first]) < 4  # of 8 random ones: about 38
-    assert np.std(np.diff([lengths[batch].mean() for batch in first])) > 10  # short and long ones take turns
+    assert np.mean([np.ptp(lengths[batch]) for batch in first]) < 4  # in random batches of 8: about 38
+    assert np.std(np.diff([lengths[batch].mean() for batch in first])) > 10  # short and long batches are mixed
 
 
 def result(rate: float, seed: int, dev: float, test: float) -> ProbeResult:
     return ProbeResult("last", rate, seed, 1, {"f1": dev}, {"f1": test}, 1.0, "")
 
 
-def test_of_several_rates_the_best_on_dev_stands_in_the_table() -> None:
+def test_table_shows_the_rate_with_the_best_dev_mean() -> None:
     (row,) = table_rows([result(1e-3, 0, 0.8, 0.9), result(1e-2, 0, 0.7, 0.5), result(1e-2, 1, 0.95, 0.6)], "f1")
     assert row.learning_rate == 1e-2
     assert row.dev.mean == pytest.approx(0.825)
@@ -366,9 +370,9 @@ def test_of_several_rates_the_best_on_dev_stands_in_the_table() -> None:
     assert row.test.mean == pytest.approx(0.55)
 
 
-def test_a_rate_with_all_seeds_stands_before_one_that_was_lucky_with_fewer() -> None:
+def test_complete_rate_ranks_above_an_incomplete_one() -> None:
     lucky, whole = result(1e-3, 0, 0.99, 0.9), [result(1e-2, seed, 0.6, 0.5) for seed in (0, 1)]
     for results in ([lucky, *whole], [*whole, lucky]):
         assert [(row.learning_rate, row.dev.seeds) for row in table_rows(results, "f1")] == [(1e-2, 2)]
-    (row,) = table_rows([lucky, result(1e-2, 1, 0.6, 0.5)], "f1")  # none is whole: the best stands
+    (row,) = table_rows([lucky, result(1e-2, 1, 0.6, 0.5)], "f1")  # both are incomplete: the better mean counts
     assert row.learning_rate == 1e-3

@@ -20,7 +20,15 @@ from rich.table import Table
 
 from bertwright.commands.finetune.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.commands.finetune.setup import FinetuneState, SplitData, data_warnings, open_run, record_start
-from bertwright.console import heading, item_progress, key_value_table, make_table, notice, say
+from bertwright.console import (
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    print_outputs,
+)
 from bertwright.files import atomic_folder, write_json
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import micro_batches
@@ -53,7 +61,7 @@ def finetune(
     files and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
     fails; the newest checkpoint is intact in each case.
     """
-    console = console or Console()
+    console = console or make_console()
     with locked_run(settings, RESUME_OVERRIDES, distributed=not temporary) as context:
         if model := finished_model(settings, context, console):
             return model
@@ -142,7 +150,11 @@ class FinetuneRun:
             scored = evaluate_examples(state.model, state.task, split.examples, split.encoded, tune, advance)
         if only := find_only_class(scored.task, scored.predictions):
             text = f"{split.name}: all predictions are {only!r}"
-            notice(self.console, f"{text}; the model does not tell the classes apart (more --epochs, another rate?)")
+            notice(
+                self.console,
+                f"{text}; the model has not learned to distinguish the classes: try more --epochs, or another "
+                "--learning-rate",
+            )
         return scored
 
     def write_model(self, folder: Path) -> None:
@@ -181,8 +193,11 @@ class FinetuneRun:
                 split = f"dev split: {dev:,} of {both:,} examples ({dev / both:.1%})"
                 notice(self.console, f"{split}; examples in one group (such as equal texts) are never split")
         if state.dev is None and not self.temporary:
-            notice(self.console, "no dev examples: the last weights are the result (--dev FILE, or "
-                                 "--validation-fraction 0.1)")  # fmt: skip
+            notice(
+                self.console,
+                "no dev examples: the weights of the last step are the result; to select by a dev score, name --dev "
+                "files or set --validation-fraction 0.1",
+            )
 
     def finish(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> Path:
         """Load the best weights, score them on test, write plot, report and model; return the model's folder."""
@@ -210,23 +225,17 @@ class FinetuneRun:
             "scores": results,
         } | report_fields(state.task, state.train.examples)
         write_json(run / "report.json", report)
-        with atomic_folder(run / "model") as temporary:  # last: the folder exists if and only if the run is finished
+        # Written last: the folder exists if and only if the run is finished.
+        with atomic_folder(run / "model") as temporary:
             self.write_model(temporary)
         if results:
             heading(self.console, f"Scores after step {best_step:,}")
             self.console.print(score_table(results, state.task.metric))
         if not self.temporary:
-            self.print_outputs()
+            outputs = {"model": run / "model", "plot": run / "scores.png", "all metrics": run / METRICS_FILE}
+            example = f"bertwright predict {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
+            print_outputs(self.console, outputs | {"try it": example})
         return run / "model"
-
-    def print_outputs(self) -> None:
-        """Print where the results are and how to use the model."""
-        run = self.settings.run
-        outputs = {"model": run / "model", "plot": run / "scores.png", "all metrics": run / METRICS_FILE}
-        for name, path in outputs.items():
-            say(self.console, f"{name:<12} {path}")
-        model = shlex.quote(str(run / "model"))
-        say(self.console, f"try it       bertwright predict {model} --inputs FILE --output FILE")
 
 
 def summarize(window: Window) -> dict[str, float]:
@@ -250,7 +259,7 @@ def find_only_class(task: AnyTask, predictions: Sequence[Any]) -> str | None:
 
 
 def score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> Table:
-    """Return a table of scores by name, one column per split; the metric that selects comes first."""
+    """Return a table of scores by name, one column per split; the metric that selects the checkpoint comes first."""
     table = make_table("", *results)
     names = dict.fromkeys(name for scores in results.values() for name in scores)
     for name in sorted(names, key=lambda name: name != metric):
@@ -259,7 +268,7 @@ def score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> Tabl
 
 
 def format_score(score: float | None, name: str = "") -> str:
-    """Format a share or a correlation in percent with two decimals, as papers print it, and an error as it is.
+    """Format a share or a correlation in percent with two decimals, as papers do, and a squared error unscaled.
 
     >>> format_score(0.92204), format_score(None), format_score(3.012, "mse")
     ('92.20', '', '3.012')

@@ -61,7 +61,7 @@ class FinetuneSettings:
     """Run folder, to be created; with --resume, one that exists."""
     task: TaskSettings
     model: str | None = None
-    """Model folder, run folder or hub name to start from. Required unless --resume finds it in the run's settings."""
+    """Model folder, run folder or hub name to start from. Required, except with --resume."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
     uninterrupted run."""

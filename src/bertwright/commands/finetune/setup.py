@@ -1,8 +1,7 @@
-"""Start and resume of a fine-tuning run: examples, model and optimizer are read and checked; nothing is written."""
+"""Open a fine-tuning run, new or resumed: read and check examples, model and optimizer."""
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from bertwright.batching.permutation import permute
 from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.console import notice
+from bertwright.console import notice, silent_console
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.huggingface import check_vocabulary, random_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
@@ -27,7 +26,7 @@ from bertwright.tasks.presentation import truncation_warnings
 from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
 from bertwright.tasks.splits import SPLIT_SEED, train_validation_split
 from bertwright.tasks.task import Encoded
-from bertwright.tasks.task_io import AnyTask, load_task, read_task
+from bertwright.tasks.task_io import AnyTask, load_task
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import check_finite_weights
@@ -39,7 +38,7 @@ INITIAL_WEIGHTS = "the initial weights"  # name among the digests of a run
 
 
 class SplitData(NamedTuple):
-    """Examples of one split, as read and as the model reads them."""
+    """Examples of a split, as they were read and as the model reads them."""
 
     name: str
     examples: Sequence[Any]
@@ -65,9 +64,9 @@ def open_run(
     console: Console,
     examples: Mapping[str, Sequence[Any]] | None = None,
 ) -> FinetuneState:
-    """Read examples, model and optimizer, from the newest checkpoint if there is one; `examples` as in `finetune`.
+    """Read examples, and model and optimizer, from the newest checkpoint if there is one; `examples` as in `finetune`.
 
-    Raises ValueError for missing, damaged or inconsistent input; nothing has been written at that point.
+    Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
     if settings.model is None:
         raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
@@ -79,7 +78,7 @@ def open_run(
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, examples = _fit_task(settings, examples)
-    notices = console if context.is_main_process else Console(file=io.StringIO())
+    notices = console if context.is_main_process else silent_console()
     resumed = load_task(source) if latest else None
     model = resumed.model if resumed else _initial_model(settings, task, source, notices)
     check_vocabulary(tokenizer, model.config, source)
@@ -92,7 +91,7 @@ def open_run(
     for split in splits.values():
         check_segments(split.encoded, model.config)
     if not len(splits["train"].encoded.labels):
-        raise ValueError(f"{examples['train'][0].location}: neither this nor any other training example has a target")
+        raise ValueError(f"{examples['train'][0].location}: no target, and no other training example has one either")
     prepare_model(model, context)
     lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
     trained = {name: parameter for name, parameter in model.named_parameters() if lr_scales[name] > 0}
@@ -101,14 +100,15 @@ def open_run(
     optimizer = AdamW(trained, settings.optimizer, lr_scales)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
-        task = read_task(latest) or task
+    if resumed is not None:
+        task = resumed.task  # with what it chose on dev, such as a threshold
     return FinetuneState(task, tokenizer, model, optimizer, splits["train"], splits.get("dev"), splits.get("test"))
 
 
 def _fit_task(
     settings: FinetuneSettings, examples: Mapping[str, Sequence[Any]] | None
 ) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
-    """Return the task with the labels of its training examples, and the examples of each split that has some."""
+    """Return the task with the labels of its training examples, and the examples of each split that is not empty."""
     task, tuning = settings.task.build_task(), settings.tuning
     read = examples or {name: read_examples(task, settings.task, name) for name in SPLITS}
     splits = {name: read[name] for name in SPLITS if read.get(name)}
@@ -134,7 +134,7 @@ def _fit_task(
 
 
 def _sample(examples: Sequence[Any], size: int) -> Sequence[Any]:
-    """Return randomly chosen examples in their order: the same ones for each seed of a run."""
+    """Return randomly chosen examples in their order; the choice does not depend on the run's seed."""
     if size >= len(examples):
         return examples
     chosen = permute(np.arange(size), len(examples), derive_key(SPLIT_SEED))
@@ -149,7 +149,7 @@ def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any
         before = len(examples)
         examples += task.read(path)
         if len(examples) == before:
-            raise ValueError(f"{path}: no examples in it")
+            raise ValueError(f"{path}: contains no examples")
     return examples
 
 
@@ -168,12 +168,12 @@ def data_warnings(task: AnyTask, settings: TaskSettings, splits: Sequence[SplitD
     if shared := files["train"] & (files["dev"] | files["test"]):
         path = min(shared)
         path = path if path.startswith(HF_SCHEME) else os.path.relpath(path)
-        warnings.append(f"{path}: trained on and scored; such a score says little about other examples")
+        warnings.append(f"{path}: used for training and for scoring; its score says little about other examples")
     return warnings
 
 
 def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
-    """Return the model before its first step: pre-trained weights, or random ones, below a random classifier."""
+    """Return the model before its first step: a pre-trained or random encoder with a random classifier."""
     dropout = settings.tuning.dropout
     if settings.tuning.from_scratch:
         model = random_task_model(source, task.head, settings.seed, dropout)
@@ -181,7 +181,7 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         started = start_task_model(source, task.head, settings.seed, dropout)
         model = started.model
         if "pooler" in started.newly_initialized:
-            notice(console, f"{source} has no pooler: it starts from random weights, as the classifier does")
+            notice(console, f"{source} has no pooler: the pooler starts from random weights, as the classifier does")
     task.initialize_head(model.classifier)
     return model
 
@@ -225,7 +225,7 @@ def record_start(settings: FinetuneSettings) -> None:
     data = digest_files(settings.task)
     if checkpoint.latest(settings.run / "checkpoints") is None:
         data |= digest_initial_weights(settings.model)
-    else:  # a run that these weights came from may have trained on since
+    else:  # the weights have a digest of the start: the run that they come from may have continued since
         data |= {name: digest for name, digest in read_digests(settings.run).items() if name == INITIAL_WEIGHTS}
     if settings.resume:
         check_data_unchanged(settings.run, data)
@@ -244,7 +244,7 @@ def digest_files(task: TaskSettings) -> dict[str, str]:
 
 
 def digest_initial_weights(model: str | None) -> dict[str, str]:
-    """Return the digest of the weights that a model name refers to now: those of a live run or of the hub change."""
+    """Return the digest of the weights that a model name refers to now; a run or the hub may change them later."""
     assert model is not None  # checked by `open_run`
     folder = model_folder(model)
     files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]

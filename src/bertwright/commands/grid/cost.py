@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import statistics
 import time
 from collections.abc import Sequence
@@ -18,15 +17,16 @@ from bertwright.commands.finetune.run import FinetuneRun, make_training
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import FinetuneState, SplitData, open_run
 from bertwright.commands.grid.settings import GridSettings, Trial
+from bertwright.console import silent_console
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.fit import train_until_stopped
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
 TIMED_STEPS = 3  # per batch size, after one step that fills caches
-NOOP_OPTIMIZER = OptimizerSettings(learning_rate=1e-12)  # a step takes the same time at each rate, and this one is safe
+NOOP_OPTIMIZER = OptimizerSettings(learning_rate=1e-12)  # the rate does not change a step's time; this one is safe
 REOPEN_BELOW_S = 10.0  # seconds to open a run, of which loading the libraries is a large share
-TIMED_EXAMPLES = 64  # of a split, evenly spaced
+TIMED_EXAMPLES = 64  # evenly spaced examples of a split
 
 
 class CostEstimate(NamedTuple):
@@ -69,7 +69,7 @@ def _open_timed(settings: FinetuneSettings, context: ExecutionContext, console: 
     seconds = time.perf_counter() - started
     if seconds < REOPEN_BELOW_S:
         started = time.perf_counter()
-        open_run(settings, context, Console(file=io.StringIO()))  # its notices have been printed
+        open_run(settings, context, silent_console())  # its notices have been printed
         seconds = time.perf_counter() - started
     return state, seconds
 

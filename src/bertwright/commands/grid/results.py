@@ -51,7 +51,7 @@ def rank_settings(results: Iterable[TrialResult], metric: str) -> list[SettingSu
 
 
 def live_candidates(results: Sequence[TrialResult], metric: str, seeds: int) -> set[Trial]:
-    """Return the runs that can still be chosen: the best of the best complete setting and of each incomplete one."""
+    """Return the runs that may yet be chosen: the best run of the best complete setting and of each incomplete one."""
     counts: dict[HyperParams, int] = {}
     for result in results:
         counts[result.trial.setting] = counts.get(result.trial.setting, 0) + 1
@@ -89,6 +89,6 @@ def read_results(path: Path, trials: Iterable[Trial]) -> list[TrialResult]:
 
 
 def sort_by_trial(results: Iterable[TrialResult], trials: Iterable[Trial]) -> list[TrialResult]:
-    """Sort results by trial, however they were finished: of equal scores, the first trial is chosen."""
+    """Sort results by trial, not by completion: of equal scores, that of the first trial is chosen."""
     order = {trial: index for index, trial in enumerate(trials)}
     return sorted(results, key=lambda result: order[result.trial])

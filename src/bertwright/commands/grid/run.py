@@ -32,7 +32,17 @@ from bertwright.commands.grid.results import (
     write_results,
 )
 from bertwright.commands.grid.settings import RESUME_OVERRIDES, GridSettings, HyperParams, Trial
-from bertwright.console import format_duration, heading, item_progress, key_value_table, make_table, notice, say
+from bertwright.console import (
+    format_duration,
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    print_outputs,
+    say,
+)
 from bertwright.files import atomic_folder, lock_folder, read_json, remove_folder, remove_stale_parts, write_json
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.settings import write_settings
@@ -48,10 +58,10 @@ def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. A run that diverges is recorded as such, and
     the grid continues. Raises ValueError and OSError as `finetune` does, DivergedError if all runs diverged.
     """
-    console = console or Console()
+    console = console or make_console()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(
-            "torchrun: a grid is a single process; start one grid per GPU, each with some of the --learning-rates"
+            "torchrun: a grid runs in a single process; start one grid per GPU, each with some of the --learning-rates"
         )
     if settings.dry_run:
         check_run_directory(settings, RESUME_OVERRIDES)
@@ -63,7 +73,7 @@ def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
         found = GridRun(settings, console)
         pending = found.pending()
         found.print_summary(pending)
-        # Also on resume: a changed --keep-all must stay in force.
+        # Also on resume: a changed --keep-all must remain in force.
         in_force = replace(settings, resume=False)
         write_settings(settings.run / "settings.toml", in_force, "bertwright grid: the settings in force")
         try:
@@ -86,7 +96,7 @@ class GridRun:
 
     @property
     def metric(self) -> str:
-        """The score that selects, as reported by the runs: tags without spans have accuracy, never f1."""
+        """Return the metric that selects, as the runs report it: for tags without spans it is accuracy, not f1."""
         finished = next((result for result in self.results if result.failure is None), None)
         if finished is None:
             return self.settings.task.build_task().metric
@@ -182,7 +192,7 @@ class GridRun:
             raise DivergedError(f"all runs diverged; the first one: {chosen.failure}")
         write_json(settings.run / "report.json", self.report(ranked))
         folder = settings.run / "model"
-        if not folder.is_dir():  # last: the folder exists if and only if the grid is finished
+        if not folder.is_dir():  # written last: the folder exists if and only if the grid is finished
             remove_stale_parts(settings.run)
             with atomic_folder(folder) as temporary:
                 model = settings.finetune_settings(chosen.trial).run / "model"
@@ -198,12 +208,11 @@ class GridRun:
             say(console, f"test {metric} over the setting's seeds: {test}")
         if failures := sum(one.failures for one in ranked):
             notice(console, f"{failures} of {len(self.results)} runs diverged; {RESULTS_FILE} has the reasons")
-        for name, path in {"model": folder, "all metrics": self.path}.items():
-            say(console, f"{name:<12} {path}")
+        print_outputs(console, {"model": folder, "all metrics": self.path})
         return folder
 
     def summarize_test(self, setting: HyperParams) -> dict[str, SeedSummary]:
-        """Return a setting's test scores over its seeds; they are reported and select nothing."""
+        """Return a setting's test scores over its seeds; they are reported, and do not select."""
         runs = [one.scores["test"] for one in self.results if one.trial.setting == setting and "test" in one.scores]
         return {name: summarize_seeds([scores[name] for scores in runs]) for name in (runs[0] if runs else ())}
 

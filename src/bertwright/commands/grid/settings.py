@@ -27,7 +27,7 @@ class HyperParams(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """One run of a grid."""
+    """Run of a grid: a setting and a seed."""
 
     setting: HyperParams
     seed: int
@@ -44,14 +44,17 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class GridSettings:
-    """Fine-tune with each learning rate, batch size and number of epochs. The setting with the best mean on dev is
-    chosen, and the best of its runs. Each run equals `bertwright finetune` with the same settings."""
+    """Fine-tune with each learning rate, batch size and number of epochs.
+
+    The setting with the best mean on dev is chosen, and the best of its runs. Each run equals that of `finetune` with
+    the same settings.
+    """
 
     run: Path
     """Folder of the grid, to be created; with --resume, one that exists."""
     task: TaskSettings
     model: str | None = None
-    """Model folder, run folder or hub name to start from. Required unless --resume finds it in the grid's settings."""
+    """Model folder, run folder or hub name to start from. Required, except with --resume."""
     learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
     """Peak rates to try (paper, 4.1)."""
     batch_sizes: tuple[int, ...] = (16, 32)
@@ -59,14 +62,14 @@ class GridSettings:
     epochs: tuple[float, ...] = (2.0, 3.0, 4.0)
     """Passes over the training examples to try (paper, A.3)."""
     seeds: int = 1
-    """Runs with each setting, with seeds 0, 1, 2 …; small data sets need several, because single runs can fail there
+    """Runs with each setting, with seeds 0, 1, 2 …; small data sets need several, because single runs can fail on them
     (paper, 4.1)."""
     keep_all: bool = False
-    """Keep the weights of all runs, not only of the chosen one. Metrics and logs are kept in any case."""
+    """Keep the weights of all runs, not only those of the chosen one. Metrics and logs are always kept."""
     resume: bool = False
     """Continue with the settings in the folder: finished runs are not repeated, and an interrupted one is resumed."""
     dry_run: bool = False
-    """Only print the number of runs and the estimated time; nothing is written."""
+    """Print the number of runs and the estimated time, write nothing, and stop."""
     tuning: TuningSettings = field(default_factory=TuningSettings)
     optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -82,7 +85,7 @@ class GridSettings:
             raise ValueError(f"seeds must be from 1 to {MAX_SEEDS:,}, not {self.seeds}")
         if self.optimizer.learning_rate != paper_optimizer().learning_rate:
             rate = self.optimizer.learning_rate
-            raise ValueError(f"learning_rate = {rate:g}: a grid takes several; use --learning-rates {rate:g}")
+            raise ValueError(f"learning_rate = {rate:g}: a grid varies the rate; use --learning-rates {rate:g}")
         for trial in self.trials():
             self.finetune_settings(trial)  # checks its values
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bertwright.commands.pretrain.settings import RESUME_OVERRIDES, PretrainSettings
 from bertwright.commands.pretrain.setup import PretrainState, open_run, record_start
-from bertwright.console import heading, key_value_table, make_table, notice, say
+from bertwright.console import heading, key_value_table, make_console, make_table, notice, print_outputs, say
 from bertwright.files import write_json
 from bertwright.interop import huggingface
 from bertwright.models.heads import BertForPretraining
@@ -35,7 +35,7 @@ from bertwright.training.run_directory import finished_model, locked_run, resume
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 
 PANELS = (("mlm_loss", "masked-LM loss (nats)"), ("nsp_accuracy", "next-sentence accuracy"))
-PLATEAU_STEPS = 400  # a loss near the unigram entropy that has not fallen for this long is reported
+PLATEAU_STEPS = 400  # without a falling loss, near the unigram entropy, before a notice
 
 
 def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
@@ -45,7 +45,7 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
     stores and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
     fails; the newest checkpoint is intact in each case.
     """
-    console = console or Console()
+    console = console or make_console()
     with locked_run(settings, RESUME_OVERRIDES) as context:
         if model := finished_model(settings, context, console):
             return model
@@ -72,7 +72,7 @@ class PretrainRun:
     context: ExecutionContext
     console: Console
     peak_flops: float
-    """Of all ranks together."""
+    """Measured peak speed of matrix products in FLOP/s, of all ranks together."""
 
     def fit_settings(self) -> FitSettings:
         """Return the length of the run and the steps at which it evaluates and saves."""
@@ -91,19 +91,6 @@ class PretrainRun:
     def training(self) -> Training[PretrainingBatch]:
         """Return everything that `fit` needs to know about pre-training."""
         state, settings = self.state, self.settings
-        plateau = PlateauDetector(unigram_entropy(state.train), max(1, PLATEAU_STEPS // settings.log_every))
-
-        def diagnose(step: int, metrics: Mapping[str, float]) -> str | None:
-            if step <= settings.warmup_steps or not plateau.update(metrics["mlm_loss"]):
-                return None
-            return (
-                f"The loss has stopped falling near {plateau.entropy:.2f}, the entropy of the token frequencies: "
-                "nothing is learned from context. Usual causes: a rate too high (try a third of --learning-rate) or "
-                "too low, a warm-up too short (--warmup-ratio; a short one needs --bias-correction), too few sequences "
-                "per step (--batch-size), or text without sentences (bertwright survey). A small model may also just "
-                "need more steps. This notice appears once."
-            )
-
         return Training(
             state.model,
             state.optimizer,
@@ -115,9 +102,27 @@ class PretrainRun:
             summarize=self.summarize,
             format_metrics=format_metrics,
             format_scores=format_scores,
-            diagnose=diagnose if self.context.is_main_process else None,
+            diagnose=self.make_diagnosis() if self.context.is_main_process else None,
             find_unused_parameters=settings.data.objective != "mlm+nsp",
         )
+
+    def make_diagnosis(self) -> Callable[[int, Mapping[str, float]], str | None]:
+        """Return a function from a step and its metrics to a notice, once, about a loss that has stopped falling."""
+        settings = self.settings
+        plateau = PlateauDetector(unigram_entropy(self.state.train), max(1, PLATEAU_STEPS // settings.log_every))
+
+        def diagnose(step: int, metrics: Mapping[str, float]) -> str | None:
+            if step <= settings.warmup_steps or not plateau.update(metrics["mlm_loss"]):
+                return None
+            return (
+                f"The loss has stopped falling near {plateau.entropy:.2f}, the entropy of the token frequencies: the "
+                "model learns nothing from context. Usual causes: the learning rate is too high (try a third of "
+                "--learning-rate) or too low, the warm-up is too short (--warmup-ratio; a short one needs "
+                "--bias-correction), a step has too few sequences (--batch-size), or the text has no sentences "
+                "(bertwright survey). A small model may only need more steps. This notice appears once."
+            )
+
+        return diagnose
 
     def batches(self, first_step: int) -> Iterator[list[PretrainingBatch]]:
         """Yield this rank's micro-batches of each step, on the device."""
@@ -168,7 +173,7 @@ class PretrainRun:
             "held_out_after": scores[-1] if scores else None,
         }
         write_json(run / "report.json", report)
-        # Last: the folder exists if and only if the run is finished.
+        # Written last: the folder exists if and only if the run is finished.
         huggingface.save_model(folder, self.state.model, self.state.tokenizer)
         if scores:
             heading(self.console, "Held out")
@@ -177,12 +182,11 @@ class PretrainRun:
                 notice(
                     self.console,
                     "The loss is higher than before training: the run has diverged, and its model is useless. "
-                    "Choose a lower --learning-rate (a tenth) or a longer --warmup-ratio.",
+                    "Choose a lower --learning-rate (a tenth) or a higher --warmup-ratio.",
                 )
-        for name, path in {"model": folder, "loss plot": run / "loss.png", "all metrics": run / METRICS_FILE}.items():
-            say(self.console, f"{name:<12} {path}")
-        text = '"Some text with a [MASK] in it."'
-        say(self.console, f"try it       bertwright fill-mask {shlex.quote(str(folder))} {text}")
+        outputs = {"model": folder, "loss plot": run / "loss.png", "all metrics": run / METRICS_FILE}
+        example = f'bertwright fill-mask {shlex.quote(str(folder))} "Some text with a [MASK] in it."'
+        print_outputs(self.console, outputs | {"try it": example})
         return folder
 
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 NEW_MODEL = (
     "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "activation", "initializer_range",
 )  # fmt: skip
-PAPER_HIDDEN_SIZE = (
-    768  # of BASE; smaller models are not the paper's, and are initialised as suits them (decisions 10, 11)
-)
+PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which the paper has not, have other defaults (decisions 10, 11)
 
 # Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
 # A store may have been moved: its content is compared by digest.
@@ -37,8 +35,8 @@ class ModelSettings:
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
     """Named size; unset: base (paper: base and large; the smaller ones: Turc et al. 2019)."""
     init: str | None = None
-    """Model folder or hub name to start from, instead of random weights. It decides the shape, the activation and,
-    unless they are given, the dropouts; the store must have been prepared with its vocabulary."""
+    """Model folder or hub name to start from, instead of random weights. It has its own shape and activation, and its
+    own dropouts unless they are given here; the store must have been prepared with its vocabulary."""
     hidden_size: int | None = None
     """Hidden size, instead of the named size's."""
     num_layers: int | None = None
@@ -54,7 +52,7 @@ class ModelSettings:
     attention_dropout: float | None = None
     """Dropout of attention weights; unset: 0.1 (paper, A.2), or that of --init."""
     activation: Literal["gelu", "gelu_tanh"] | None = None
-    """gelu: the erf form; gelu_tanh: the approximation in Google's first release. Unset: gelu."""
+    """gelu: exact, by erf; gelu_tanh: the approximation in Google's code since February 2019. Unset: gelu."""
     initializer_range: float | None = None
     """Standard deviation of the initial weights; unset: 0.02 (Google's code), and 0.02·√(768 / hidden size) below a
     hidden size of 768, so that products with a state have the same variance as in BASE."""
@@ -64,14 +62,14 @@ class ModelSettings:
     below a hidden size of 768 if attention is bidirectional; else normal."""
 
     def __post_init__(self) -> None:
-        if self.init is not None and (given := self._given("size", "init_scheme", *NEW_MODEL)):
+        if self.init is not None and (given := self._collect_given("size", "init_scheme", *NEW_MODEL)):
             values = ", ".join(f"{name} = {value!r}" for name, value in given.items())
             raise ValueError(f"{values}: the model to start from, {self.init}, has its own; omit it")
 
     def config(self, vocab_size: int, causal: bool) -> BertConfig:
         """Return a new model's configuration; raises ValueError for an impossible shape."""
         intermediate = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
-        given = intermediate | self._given(*NEW_MODEL) | self.dropouts
+        given = intermediate | self._collect_given(*NEW_MODEL) | self.dropouts
         config = BertConfig.from_size(self.size or "base", vocab_size, is_causal=causal, **given)
         if self.initializer_range is not None:
             return config
@@ -91,22 +89,22 @@ class ModelSettings:
     @property
     def dropouts(self) -> dict[str, float]:
         """Return the dropouts that are set, by their names in the configuration."""
-        return self._given("hidden_dropout", "attention_dropout")
+        return self._collect_given("hidden_dropout", "attention_dropout")
 
-    def _given(self, *names: str) -> dict[str, Any]:
+    def _collect_given(self, *names: str) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
 class LongPhase:
-    """The last phase, on longer sequences (paper, A.2: 90 % of the steps at length 128, the rest at 512)."""
+    """Last phase, on longer sequences (paper, A.2: 90 % of the steps at length 128, the rest at 512)."""
 
     long_ratio: float = 0.1
-    """Share of all steps in the long phase; 0 turns it off."""
+    """Share of all steps that the long phase has; 0: no such phase."""
     long_length: int = 512
-    """Its max-length, in tokens; its max-predictions-per-seq is the default at that length."""
+    """Tokens per example in the long phase; its max-predictions-per-seq is the default at that length."""
     long_batch_size: int | None = None
-    """Its sequences per step; unset: the same number as before (paper)."""
+    """Sequences per step in the long phase; unset: batch-size (paper)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.long_ratio <= 1:
@@ -120,15 +118,15 @@ class PretrainSettings:
     run: Path
     """Run folder, to be created; with --resume, one that exists."""
     store: Path | None = None
-    """Token store that `bertwright prepare` wrote. Required unless --resume finds it in the run's settings."""
+    """Token store that `bertwright prepare` wrote. Required, except with --resume."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
     uninterrupted run on the same CPU with the same threads and micro-batches."""
     steps: int = 1_000_000
     """Optimizer steps in total (paper: 1,000,000)."""
     micro_batch_size: int | None = None
-    """Sequences per forward pass: bounds memory, and changes only rounding (on a GPU, also which attention weights are
-    dropped). Unset: about 4,096 tokens; on a GPU, up to 65,536 if its memory holds them."""
+    """Sequences per forward pass. It bounds memory and changes only rounding (on a GPU, also the dropped attention
+    weights). Unset: about 4,096 tokens; on a GPU, up to 65,536 if its memory holds them."""
     save_every: int = 1_000
     """Steps between checkpoints."""
     keep_last: int = 2
@@ -170,7 +168,7 @@ class PretrainSettings:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps `first` … `end`-1 of a run and the settings of their batches."""
+    """Steps `first` … `end` - 1 of a run, and the settings of their batches."""
 
     first: int
     end: int

@@ -1,8 +1,7 @@
-"""Start and resume of a pre-training run: store, model and optimizer are read and checked; nothing is written."""
+"""Open a pre-training run, new or resumed: read and check store, model and optimizer."""
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.console import notice
+from bertwright.console import notice, silent_console
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
 from bertwright.interop.model_files import model_folder
@@ -43,7 +42,7 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     """Read store, model and optimizer, from the newest checkpoint if there is one.
 
     A new run compares the whole store with its digests; a resumed one, which should start at once, compares samples.
-    Raises ValueError for missing, damaged or inconsistent input; nothing has been written at that point.
+    Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
@@ -53,7 +52,7 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
     for phase in settings.phases:
         phase.data.check_world_size(context.world_size)
-    notices = console if context.is_main_process else Console(file=io.StringIO())
+    notices = console if context.is_main_process else silent_console()
     held_out = _open_held_out(settings, tokenizer, notices)
     model = _initial_model(settings, tokenizer, latest, notices)
     check_finite_weights(model, 0)
@@ -66,14 +65,14 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
 
 
 def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console) -> PretrainingData | None:
-    """Open the held-out documents of the store; without enough of them, a run trains without evaluations."""
+    """Open the held-out documents of the store; None, with a notice, if they are too few to evaluate on."""
     assert settings.store is not None
     folder = settings.store / "held_out"
     if not folder.is_dir():
         return None
     store, first = TokenStore.open(folder, tokenizer.digest, verify=not settings.resume), settings.phases[0].data
-    if store.num_sentences < first.min_sentences:  # a small corpus, whose shortest document was set aside
-        notice(console, f"{folder}: one sentence is too little to score; the run trains without evaluations")
+    if store.num_sentences < first.min_sentences:  # of a small corpus, the shortest document is held out
+        notice(console, f"{folder}: one sentence is too few to evaluate on; the run trains without evaluations")
         return None
     return PretrainingData(store, tokenizer, first)
 
@@ -108,7 +107,7 @@ def _initial_model(
 
 
 def _check_memory(config: BertConfig) -> None:
-    """Reject a model that does not fit in memory: Linux would kill this process or another one for it."""
+    """Raise ValueError for a model that does not fit in memory: Linux would kill this process or another one."""
     if not hasattr(os, "sysconf"):  # Windows kills no process for lack of memory
         return
     needed, available = 4 * config.num_parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -49,7 +49,7 @@ class HeadBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadData:
-    """One split as a head reads it: the states of some layers."""
+    """Split as a head reads it: the states of some layers."""
 
     split: SplitData
     features: Features
@@ -101,7 +101,7 @@ class TrainedHead(NamedTuple):
     """Scores of a trained head."""
 
     epoch: int
-    """The one that was best on dev, from 1."""
+    """Epoch with the best dev score, from 1."""
     dev: dict[str, float]
     test: dict[str, float] | None
 

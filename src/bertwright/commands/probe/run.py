@@ -21,7 +21,16 @@ from rich.console import Console
 from bertwright.commands.finetune.setup import SplitData, data_warnings, read_examples, within_positions
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, total_steps, train
 from bertwright.commands.probe.settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
-from bertwright.console import heading, item_progress, key_value_table, make_table, notice, say
+from bertwright.console import (
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    print_outputs,
+    say,
+)
 from bertwright.files import digest_bytes, remove_stale_parts, write_json
 from bertwright.inference.feature_cache import Features, cached_features, check_cache_key, encoder_digest, rows_digest
 from bertwright.interop.huggingface import check_vocabulary, load_model
@@ -55,7 +64,7 @@ class ProbeResult:
     learning_rate: float
     seed: int
     epoch: int
-    """The one that was best on dev, from 1."""
+    """Epoch with the best dev score, from 1."""
     dev: dict[str, float]
     test: dict[str, float] | None
     seconds: float
@@ -64,7 +73,7 @@ class ProbeResult:
 
     @property
     def trial(self) -> ProbeTrial:
-        """The trial that these are the scores of."""
+        """Return the trial that has these scores."""
         return ProbeTrial(self.representation, self.learning_rate, self.seed)
 
 
@@ -84,7 +93,7 @@ class ProbeRow(NamedTuple):
 def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
     """Return one row per representation, in the order of table 7; of several rates, the one with the best dev mean.
 
-    A rate that lacks some of the seeds ranks below all that have them: the mean of fewer is less certain.
+    A rate without a result for each seed ranks below all complete ones: a mean of fewer results is less certain.
     """
     seeds = {result.seed for result in results}
     by_rate: dict[tuple[RepresentationName, float], list[ProbeResult]] = {}
@@ -107,10 +116,10 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Probe
     Ctrl-C loses only the current head. Raises ValueError for settings, files and folders that are not usable, and
     DivergedError for a loss that is not finite.
     """
-    console = console or Console()
+    console = console or make_console()
     with locked_run(settings, RESUME_OVERRIDES) as context:
         if context.world_size > 1:
-            raise ValueError("torchrun: heads are trained in one process; start it without torchrun")
+            raise ValueError("torchrun: heads are trained in one process; start the probe without torchrun")
         if settings.resume:
             settings = settings.extend(saved_settings(ProbeSettings, settings.run))
         run = open_probe(settings, context, console)
@@ -140,9 +149,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
             raise ValueError(f"no {name} examples: name files with --{name}, or a published task's folder with --data")
     task = task.with_labels_of(examples["train"])
     if task.head.kind == "span":
-        raise ValueError(
-            f"{task.kind}: reads all tokens of all windows, too many to cache; fine-tune the model instead"
-        )
+        raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
     for name in ("dev", "test"):
         task.check(examples[name])
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
@@ -180,7 +187,7 @@ class ProbeRun:
         results = self.read_results(source)
         finished = {result.trial for result in results}
         if count := len(finished.intersection(trials)):
-            say(self.console, f"{count} of {len(trials)} heads are finished already")
+            say(self.console, f"{count} of {len(trials)} heads are already finished")
         for trial in trials:
             if trial not in finished:
                 results.append(self.train(trial, features, source))
@@ -212,7 +219,7 @@ class ProbeRun:
             notice(self.console, warning)
 
     def compute_features(self, split: SplitData) -> Features:
-        """Return the states of one split, computed now or cached."""
+        """Return the states of one split; compute them if they are not cached."""
         layers = {layer for name in self.settings.representations for layer in self.layers(name)}
         with item_progress(self.console, f"features of {split.name}", split.encoded.num_items) as advance:
             folder, pooled = self.features_folder(split), self.task.head.pooled
@@ -223,7 +230,7 @@ class ProbeRun:
         return (self.settings.features or self.settings.run / "features") / split.name
 
     def digest_source(self, features: Mapping[str, Features]) -> str:
-        """Return the digest of everything that heads are trained on and scored by."""
+        """Return the digest of the data that heads are trained and scored on."""
         digests = []
         for split in self.splits:
             header = features[split.name].header
@@ -231,11 +238,11 @@ class ProbeRun:
         return digest_bytes(*(digest.encode() for digest in digests))
 
     def read_results(self, source: str) -> list[ProbeResult]:
-        """Read the results of earlier trials in the folder; raises ValueError for those of other data."""
+        """Read the results of finished trials. Raises ValueError if they were computed on other data."""
         path = self.settings.run / RESULTS_FILE
         results = read_results(path, lambda record: parse_result(record, self.task.metric))
         if any(result.source != source for result in results):
-            raise ValueError(f"{path}: its results are of other data; restore the files, or start again")
+            raise ValueError(f"{path}: results of other data; restore the files, or start another run")
         return results
 
     def layers(self, name: RepresentationName) -> tuple[int, ...]:
@@ -295,11 +302,11 @@ class ProbeRun:
             say(self.console, "paper: BERT BASE on the dev set of CoNLL-2003 (table 7; fine-tuned 96.4)")
         run = self.settings.run
         write_json(run / "report.json", {"metric": self.task.metric, "rows": [row.to_record() for row in rows]})
-        say(self.console, f"all heads    {run / RESULTS_FILE}")
+        print_outputs(self.console, {"all heads": run / RESULTS_FILE})
 
 
 def parse_result(record: Any, metric: str) -> ProbeResult:
-    """Return a record of results.jsonl as a result; raises ValueError or TypeError for one of other content."""
+    """Return a record of results.jsonl as a result. Raises ValueError or TypeError for other content."""
     result = ProbeResult(**record)
     for scores in (result.dev, *([result.test] if result.test else [])):
         if not isinstance(scores, dict) or not isinstance(scores.get(metric), float):

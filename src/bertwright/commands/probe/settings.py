@@ -18,7 +18,7 @@ RESUME_OVERRIDES = ("run", "resume", "representations", "features", "seeds", "le
 
 
 class ProbeTrial(NamedTuple):
-    """One head to be trained."""
+    """Head to be trained."""
 
     representation: RepresentationName
     learning_rate: float
@@ -36,16 +36,16 @@ class ProbeSettings:
     """Run folder, to be created; with --resume, one that exists."""
     task: TaskSettings
     model: str | None = None
-    """Model folder, run folder or hub name. Required unless --resume finds it in the run's settings."""
+    """Model folder, run folder or hub name. Required, except with --resume."""
     resume: bool = False
-    """Train the heads that are missing in the run folder. Representations, rates and seeds that are given are added to
-    those in its settings."""
+    """Train the heads that are missing in the run folder. Representations, rates and seeds beside it are added
+    to those in the run's settings."""
     representations: tuple[RepresentationName, ...] = tuple(REPRESENTATIONS)
     """Layers that make up a word's vector (paper, table 7: these six). A sum has learned weights; the embeddings are
     the input of the first layer."""
     features: Path | None = None
-    """Folder for the states of all words, computed once; runs with the same model and files may share it. Unset: in the
-    run folder. It takes 2 bytes × words × hidden size × layers."""
+    """Folder for the states of all words, which are computed once; runs with the same model and files may share it.
+    Unset: in the run folder. Its size is 2 bytes × words × hidden size × layers."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """One head per seed, which decides its weights, the order of the examples and dropout (paper: 5 restarts)."""
     learning_rates: tuple[float, ...] = (1e-3,)
@@ -57,8 +57,8 @@ class ProbeSettings:
     lstm_size: int = 768
     """Output size of the BiLSTM, both directions together (paper: "768-dimensional")."""
     lstm_layers: int = 2
-    """Layers of the BiLSTM (paper: 2). Only tagging has one: a text has a single vector, the state of [CLS], which a
-    linear layer reads."""
+    """Layers of the BiLSTM (paper: 2), which only tagging has. A text has a single vector, the state of [CLS]; a linear
+    layer reads it."""
     dropout: float = 0.3
     """Dropout before, between and after the layers of the BiLSTM (the paper names no value)."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
