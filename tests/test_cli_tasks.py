@@ -559,7 +559,7 @@ MISUSE: dict[str, tuple[str, str]] = {
         "--keep-columns label: predictions have a field of that name"),
     "format": ("predict classification --inputs one.tsv --output found.xls", "expected one of the suffixes"),
     "format of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is a format for tagging"),
-    "format of answers": ("predict tagging --inputs all-o.conll --output found.json", ".json is a format for question"),
+    "answer format": ("predict tagging --inputs all-o.conll --output found.json", ".json is a format for question"),
     "predictions exist": ("predict classification --inputs one.tsv --output bare.tsv", "bare.tsv: already exists"),
     "bad row far down": ("predict classification --inputs one.tsv few.tsv --output found.tsv", "few.tsv, line 4: 2"),
     "no file far down": ("predict classification --inputs one.tsv gone.tsv --output found.tsv", "gone.tsv: no such"),
