@@ -44,6 +44,9 @@ commands.finetune.settings commands.finetune.setup commands.finetune.run command
 commands.predict.settings commands.predict.inputs commands.predict.outputs commands.predict.run
 commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission
 commands.probe.settings commands.probe.head_training commands.probe.run
+experiments.paper experiments.bootstrap experiments.levels experiments.task_files experiments.jobs experiments.plans
+experiments.cost experiments.report
+commands.experiment.settings commands.experiment.setup commands.experiment.run
 estimators
 cli.options cli.main __main__
 """.split()

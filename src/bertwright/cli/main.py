@@ -85,6 +85,12 @@ COMMANDS = {
         "train small heads on the features of a frozen BERT",
         "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
     ),
+    "experiment": Command(
+        "experiment.settings:ExperimentSettings",
+        "experiment.run:experiment",
+        "repeat an experiment of the paper, at your budget",
+        "bertwright experiment table5 --store store --data glue --work experiments --level demo --dry-run",
+    ),
     "glue-submission": Command(
         "glue_submission:SubmissionSettings",
         "glue_submission:submission",

@@ -1,0 +1,138 @@
+"""Experiments of the paper: plan, run the jobs, report.
+
+WORK/jobs/                   runs, shared by all experiments (see `experiments.jobs`)
+WORK/NAME-LEVEL/report.md    the table beside the paper's, and the claims; report.json, plot.png
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from bertwright.commands.experiment.settings import ExperimentSettings
+from bertwright.commands.experiment.setup import chosen_level, fit_budget, plan_experiment
+from bertwright.console import (
+    filled_table,
+    format_duration,
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    say,
+)
+from bertwright.experiments.cost import JobCost, estimate_costs, total_seconds
+from bertwright.experiments.jobs import Work, all_jobs, run_jobs
+from bertwright.experiments.levels import Level
+from bertwright.experiments.plans import Plan
+from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_rows, to_markdown, to_record
+from bertwright.files import write_json, write_text
+from bertwright.kernels.cpu import model_name
+
+KINDS = {"pretrain": "pre-training", "finetune": "fine-tuning", "probe": "heads on frozen features"}
+
+
+def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
+    """Run or resume an experiment; return the folder of its report, or None for a dry run.
+
+    Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the runs do
+    for inputs that are not usable; a run that diverges is reported, and the others continue.
+    """
+    console = console or make_console()
+    level = chosen_level(settings)
+    work, plan = Work(settings.work.resolve()), plan_experiment(settings, level)
+    if settings.dry_run or (settings.budget is not None and not (settings.output / "budget.json").is_file()):
+        costs = measure(plan, console)
+        if settings.budget is not None:
+            level = fit_budget(settings, level, plan, costs)
+            plan = plan_experiment(settings, level)
+            costs = measure(plan, console)
+        print_plan(plan, level, work, costs, console)
+        if settings.dry_run:
+            return None
+    if not settings.report_only:
+        say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
+        run_jobs(plan.jobs, work, console)
+    write_report(make_report(plan, work), describe_setup(settings, level), settings.output, console)
+    return settings.output
+
+
+def measure(plan: Plan, console: Console) -> dict[str, JobCost]:
+    """Return the estimated time of each job of a plan."""
+    jobs = all_jobs(plan.jobs)
+    with item_progress(console, "measuring", len(jobs)) as advance:
+        return estimate_costs(jobs, advance)
+
+
+def print_plan(plan: Plan, level: Level, work: Work, costs: dict[str, JobCost], console: Console) -> None:
+    """Print the jobs of a plan by kind, the finished ones and the time that the others will take."""
+    heading(console, plan.title)
+    jobs = all_jobs(plan.jobs)
+    pending = [job for job in jobs if not work.result(job)]
+    table = make_table("", "jobs", "finished", "time of the others")
+    for kind in dict.fromkeys(job.kind for job in jobs):
+        chosen = [job for job in jobs if job.kind == kind]
+        waiting = [job for job in pending if job.kind == kind]
+        seconds = format_duration(total_seconds(waiting, costs))
+        table.add_row(KINDS[kind], str(len(chosen)), str(len(chosen) - len(waiting)), seconds)
+    console.print(table)
+    console.print(key_value_table(describe_level(level)))
+    for note in plan.notes:
+        notice(console, note)
+    say(console, f"estimated time: {format_duration(total_seconds(pending, costs))} of one process; start the same "
+                 "command several times to share it")  # fmt: skip
+
+
+def describe_level(level: Level) -> dict[str, str]:
+    """Return what the models of an experiment have in common, for people."""
+    layers, hidden, heads = level.shape
+    lengths = f"length {level.max_length}" + (
+        f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
+    )
+    rates = ", ".join(f"{rate:g}" for rate in level.recipe.learning_rates)
+    limit = "all" if level.limit is None else f"at most {level.limit:,}"
+    words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
+    return {
+        "model": f"L{layers} H{hidden} A{heads} unless stated; the same first weights ({level.init_scheme} "
+        f"initialisation) for all objectives",
+        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}; rate "
+        f"{level.optimizer.learning_rate:g}, dropout {level.dropout:g}",
+        "fine-tuning": f"{level.recipe.epochs:g} epochs in batches of {level.recipe.batch_size}, rate {rates}, dropout "
+        f"0.1, {level.seeds} seeds; the last step is scored",
+        "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
+    }
+
+
+def describe_setup(settings: ExperimentSettings, level: Level) -> dict[str, str]:
+    """Return what was trained, where and when, for the report."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
+    return {
+        "command": f"bertwright experiment {settings.experiment} --level {settings.level}",
+        **describe_level(level),
+        "machine": f"{device}; PyTorch {torch.__version__}, bertwright {version('bertwright')}",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def write_report(report: Report, setup: dict[str, str], folder: Path, console: Console) -> None:
+    """Print the table and the claims; write them as Markdown, JSON and a plot."""
+    if not report.cells:
+        notice(console, "no job is finished yet, so there is nothing to report")
+        return
+    write_text(folder / "report.md", to_markdown(report, setup))
+    write_json(folder / "report.json", to_record(report, setup))
+    plot(report, folder / "plot.png")
+    heading(console, report.plan.title)
+    console.print(filled_table(["", *report.plan.columns.values()], table_rows(report)))
+    say(console, LEGEND, style="dim")
+    if report.finished < report.total:
+        notice(console, f"incomplete: {report.finished} of {report.total} results")
+    for result in report.claims:
+        say(console, f"- {result}")
+    for name in ("report.md", "report.json", "plot.png"):
+        say(console, str(folder / name))

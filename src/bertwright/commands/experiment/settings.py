@@ -1,0 +1,71 @@
+"""Settings of an experiment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bertwright.settings import Positional, check_minimum, check_not_str, did_you_mean
+from bertwright.tasks.presets import PRESETS
+from bertwright.training.settings import DeviceSettings
+
+
+@dataclass(frozen=True)
+class ExperimentSettings:
+    """Repeat an experiment of the paper's section 5 at your budget; the same command resumes it.
+
+    Start the same command several times, on one machine or on several with a shared disk, to share the work.
+    """
+
+    experiment: Positional[Literal["table5", "table8", "figure5"]]
+    """table5: pre-training objectives; table8: masking strategies; figure5: scores against steps of pre-training."""
+    work: Path
+    """Folder for jobs and reports. Experiments that share it share their pre-trainings."""
+    store: Path | None = None
+    """Token store that `bertwright prepare` wrote, with held-out documents. All models are pre-trained on it."""
+    data: Path | None = None
+    """Folder whose sub-folders have the files of published tasks under their own names, such as MRPC/train.tsv."""
+    level: Literal["demo", "night", "paper"] = "demo"
+    """demo: tiny, at most 20 minutes on two cores; night: mini, some ten hours; paper: the paper's settings."""
+    budget: float | None = None
+    """Minutes of one process. The steps of pre-training and the examples per task of the level are changed so that the
+    estimated time of all jobs is at most this."""
+    tasks: tuple[str, ...] = ()
+    """Tasks by their preset, such as mrpc. Unset: those of the paper's table whose files are found."""
+    seeds: int | None = None
+    """Restarts of fine-tuning. Unset: the level's."""
+    steps: int | None = None
+    """Steps of each pre-training. Unset: the level's."""
+    limit: int | None = None
+    """Examples of each split of a sentence task. Unset: the level's."""
+    word_task_limit: int | None = None
+    """Examples of each split of tagging and question answering. Unset: the level's."""
+    dry_run: bool = False
+    """Only print the plan and the estimated time, measured with a few steps; nothing is run."""
+    report_only: bool = False
+    """Only print the results of the jobs that are finished."""
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "tasks")
+        check_minimum(self, 1, "seeds", "limit", "word_task_limit")
+        check_minimum(self, 10, "steps")
+        for task in self.tasks:
+            if task not in PRESETS:
+                raise ValueError(f'--tasks: no task "{task}"; {did_you_mean(task, PRESETS)}')
+        if self.budget is not None and not (self.budget > 0 and math.isfinite(self.budget)):
+            raise ValueError(f"budget: expected minutes above 0, got {self.budget}")
+        given = [name for name in ("steps", "limit", "word_task_limit") if getattr(self, name) is not None]
+        if self.budget is not None and given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ValueError(f"--budget decides {flags}; omit one or the other")
+        if self.dry_run and self.report_only:
+            raise ValueError("--dry-run and --report-only: choose one")
+
+    @property
+    def output(self) -> Path:
+        """Folder of the report."""
+        suffix = "" if self.budget is None else f"-{self.budget:g}min"
+        return self.work / f"{self.experiment}-{self.level}{suffix}"

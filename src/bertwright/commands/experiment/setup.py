@@ -1,0 +1,91 @@
+"""Setup of an experiment: its level, its inputs and its plan; nothing is run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from bertwright.commands.experiment.settings import ExperimentSettings
+from bertwright.experiments.cost import JobCost
+from bertwright.experiments.jobs import all_jobs
+from bertwright.experiments.levels import LEVELS, Level
+from bertwright.experiments.plans import Inputs, Plan, make_plan
+from bertwright.files import digest_bytes, read_json, write_json
+from bertwright.tokenstore.store import TokenStore
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+BUDGET_FILE = "budget.json"  # the sizes that a budget gave, so that the same command resumes with the same ones
+MIN_STEPS, MIN_EXAMPLES = 100, 50
+PRETRAINING_SHARE = 0.5  # of a budget
+
+
+def chosen_level(settings: ExperimentSettings) -> Level:
+    """Return the level with the settings that override it, or with the sizes that its budget gave before."""
+    names = ("seeds", "steps", "limit", "word_task_limit")
+    changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    path = settings.output / BUDGET_FILE
+    if settings.budget is not None and path.is_file():
+        changes |= read_json(path)
+    return replace(LEVELS[settings.level], **changes)
+
+
+def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
+    """Return the plan of an experiment. Raises ValueError for inputs that are missing or not usable."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("torchrun: expected a single process; start the same command several times to share the work")
+    if settings.data is None:
+        raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
+    if settings.store is None:
+        raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
+    store = settings.store.resolve()
+    inputs = Inputs(level, store, digest_store(store), settings.data, settings.tasks, settings.device)
+    return make_plan(settings.experiment, inputs)
+
+
+def digest_store(store: Path) -> str:
+    """Return the digest of a store's token ids and documents, training and held out."""
+    tokenizer = Tokenizer.load(store / "tokenizer")
+    if not (store / "held_out").is_dir():
+        raise ValueError(f"{store}: no held-out documents; prepare the text again with --held-out 0.01")
+    opened = [TokenStore.open(store / name, tokenizer.digest, verify=False) for name in ("train", "held_out")]
+    return digest_bytes(*(file.digest.encode() for one in opened for file in one.header.files))
+
+
+def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: dict[str, JobCost]) -> Level:
+    """Return the level with as many steps and examples as fit the budget, and record them.
+
+    `costs`: of the plan's jobs at this level. Raises ValueError if the budget is too small for anything.
+    """
+    assert settings.budget is not None
+    jobs = all_jobs(plan.jobs)
+    training = sum(costs[job.key].seconds for job in jobs if job.kind == "pretrain")
+    tuning = sum(costs[job.key].proportional for job in jobs if job.kind != "pretrain")
+    fixed = sum(costs[job.key].fixed for job in jobs if job.kind != "pretrain")
+    seconds = 60 * settings.budget
+    steps = _round_down(level.steps * seconds * PRETRAINING_SHARE / training)
+    scale = (seconds * (1 - PRETRAINING_SHARE) - fixed) / tuning
+    limits = [
+        _round_down(scale * (limit or LEVELS["night"].limit or 0)) for limit in (level.limit, level.word_task_limit)
+    ]
+    if steps < MIN_STEPS or min(limits) < MIN_EXAMPLES:
+        count = len(jobs)
+        raise ValueError(
+            f"--budget {settings.budget:g}: too little for {count} jobs ({steps} steps and {min(limits)} examples each); "
+            "raise it, or choose fewer --tasks or --seeds"
+        )
+    changes = {"steps": steps, "limit": limits[0], "word_task_limit": limits[1]}
+    write_json(settings.output / BUDGET_FILE, changes)
+    return replace(level, **changes)  # type: ignore[arg-type]
+
+
+def _round_down(number: float) -> int:
+    """Round down to two significant digits.
+
+    >>> _round_down(12_345.6), _round_down(-3.0)
+    (12000, 0)
+    """
+    if number < 1:
+        return 0
+    unit = 10 ** max(0, len(str(int(number))) - 2)
+    return int(number // unit * unit)

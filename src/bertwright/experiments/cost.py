@@ -1,0 +1,181 @@
+"""Estimated time of jobs, from a few steps and predictions on their data with an untrained model."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from rich.console import Console
+
+from bertwright.commands.finetune.setup import SplitData
+from bertwright.commands.finetune.setup import open_run as open_finetuning
+from bertwright.commands.grid.cost import time_evaluation, time_steps
+from bertwright.commands.pretrain.run import PretrainRun
+from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.commands.pretrain.setup import open_run as open_pretraining
+from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, train
+from bertwright.commands.probe.run import open_probe
+from bertwright.console import ProgressCallback
+from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob
+from bertwright.inference.feature_cache import cached_features
+from bertwright.interop.huggingface import save_model
+from bertwright.models.feature_head import FeatureHead
+from bertwright.training.context import ExecutionContext, execution_context
+from bertwright.training.fit import train_until_stopped
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+TIMED_STEPS = 5  # of pre-training, after one that fills caches
+TIMED_SEQUENCES = 64  # of an evaluation
+TIMED_EXAMPLES = 64  # of a probe
+SILENT = Console(file=io.StringIO())
+
+
+class JobCost(NamedTuple):
+    """Estimated seconds of a job."""
+
+    fixed: float
+    """To open the run; a probe's whole time, which no limit changes."""
+    proportional: float
+    """In proportion to the steps of a pre-training, or to the examples of a task."""
+
+    @property
+    def seconds(self) -> float:
+        """Total."""
+        return self.fixed + self.proportional
+
+
+def estimate_costs(jobs: Sequence[Job], advance: ProgressCallback) -> dict[str, JobCost]:
+    """Return the estimated time of each job by its key; jobs of the same kind, shape and data are measured once.
+
+    Nothing is written that remains. `advance` receives the number of jobs done. Raises ValueError as the runs do for
+    settings and files that are not usable.
+    """
+    found: dict[str, JobCost] = {}
+    with TemporaryDirectory() as folder:
+        clock = _Clock(Path(folder))
+        for job in jobs:
+            found[job.key] = clock.measure(job)
+            advance(1)
+    return found
+
+
+class _Clock:
+    """Measurements of kinds of jobs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.found: dict[object, JobCost] = {}
+
+    def measure(self, job: Job) -> JobCost:
+        """Return the time of a job, measured now or for a job that takes as long."""
+        shape = _pretraining(job).settings.model if job.parents or isinstance(job, PretrainJob) else None
+        if isinstance(job, PretrainJob):
+            data = replace(job.settings.data, mask_mix=(1.0, 0.0, 0.0))
+            return self._once(("pretrain", shape, data, job.settings.steps), lambda: _pretraining_cost(job.settings))
+        if isinstance(job, FinetuneJob):
+            one = replace(job.settings, seed=0, optimizer=replace(job.settings.optimizer, learning_rate=1e-12))
+            return self._once((one, shape), lambda: self._finetuning_cost(job))
+        assert isinstance(job, ProbeJob)
+        return self._once((job.settings, shape), lambda: self._probe_cost(job))
+
+    def _once(self, kind: object, measure: Callable[[], JobCost]) -> JobCost:
+        if kind not in self.found:
+            self.found[kind] = measure()
+        return self.found[kind]
+
+    def _model(self, job: Job) -> str:
+        """Return a folder with an untrained model of the shape that the job starts from."""
+        if not job.parents:
+            return str(job.settings.model)
+        settings = _pretraining(job).settings
+        folder = self.folder / str(hash(settings.model))
+        if not folder.exists():
+            assert settings.store is not None
+            tokenizer = Tokenizer.load(settings.store / "tokenizer")
+            config = settings.model.config(tokenizer.vocab_size, causal=False)
+            save_model(folder, settings.model.new_model(config, seed=0), tokenizer)
+        return str(folder)
+
+    def _finetuning_cost(self, job: FinetuneJob) -> JobCost:
+        settings = replace(job.settings, run=self.folder / "run", model=self._model(job))
+        with execution_context(settings.device) as context:
+            started = time.perf_counter()
+            state = open_finetuning(settings, context, SILENT)
+            opening = time.perf_counter() - started
+            assert state.dev is not None
+            steps = settings.num_steps(state.train.encoded.num_items)
+            # A run is opened and dev predicted twice: for its score, and for the numbers per example.
+            seconds = steps * time_steps(state, settings, context) + 2 * time_evaluation(state, state.dev)
+        return JobCost(2 * opening, seconds)
+
+    def _probe_cost(self, job: ProbeJob) -> JobCost:
+        settings = replace(job.settings, run=self.folder / "probe", model=self._model(job))
+        with execution_context(settings.device) as context, TemporaryDirectory() as folder:
+            run = open_probe(settings, context, SILENT)
+            train_split = run.splits[0]
+            examples = train_split.examples[:TIMED_EXAMPLES]
+            split = SplitData("train", examples, run.task.encode(examples, _tokenizer(settings.model)))
+            per_example, total = 0.0, sum(len(one.examples) for one in run.splits)
+            layers = sorted({layer for name in settings.representations for layer in run.layers(name)})
+            started = time.perf_counter()
+            features = cached_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
+            per_example += (time.perf_counter() - started) / len(examples)
+            for name in settings.representations:
+                data = HeadData(split, features, run.layers(name), context.device)
+                hyper = HeadHyperParams(1, settings.batch_size, settings.dropout, settings.learning_rates[0], 0)
+                started = time.perf_counter()
+                train(FeatureHead(run.head_config(name)), run.task, {"train": data, "dev": data}, hyper, lambda _: None)
+                heads = settings.epochs * len(settings.seeds)
+                per_example += heads * (time.perf_counter() - started) / (2 * len(examples))
+        return JobCost(per_example * total, 0.0)
+
+
+def _pretraining(job: Job) -> PretrainJob:
+    """Return the pre-training from which a job starts, or the job itself."""
+    while not isinstance(job, PretrainJob):
+        job = job.parents[0]
+    return job
+
+
+def _tokenizer(model: str | None) -> Tokenizer:
+    return Tokenizer.load(Path(str(model)))
+
+
+def _pretraining_cost(settings: PretrainSettings) -> JobCost:
+    with execution_context(settings.device) as context, TemporaryDirectory() as folder:
+        # A resumed run compares samples of the store with its digests, which is quicker.
+        small = replace(settings, run=Path(folder) / "run", resume=True, eval_sequences=TIMED_SEQUENCES)
+        state = open_pretraining(small, context, SILENT)
+        run = PretrainRun(state, small, context, SILENT, peak_flops=1.0)
+        step = _time_steps(run, context)
+        first, *longer = (phase for phase in settings.phases)
+        seconds = step * (first.end - first.first)
+        for phase in longer:
+            growth = phase.data.max_length * phase.data.batch_size / (first.data.max_length * first.data.batch_size)
+            seconds += step * growth * (phase.end - phase.first)
+        if state.held_out is not None:
+            started = time.perf_counter()
+            run.evaluate()
+            evaluation = (time.perf_counter() - started) * settings.eval_sequences / TIMED_SEQUENCES
+            seconds += evaluation * (1 + settings.steps // settings.eval_every)
+    return JobCost(0.0, seconds)
+
+
+def _time_steps(run: PretrainRun, context: ExecutionContext) -> float:
+    """Return the median seconds per step."""
+    with closing(train_until_stopped(run.training(), context, ())) as reports:
+        seconds = [report.seconds for report in islice(reports, 1 + TIMED_STEPS)]
+    return statistics.median(seconds[1:] or seconds)
+
+
+def total_seconds(jobs: Sequence[Job], costs: Mapping[str, JobCost]) -> float:
+    """Return the estimated time of some jobs, one after the other."""
+    return sum(costs[job.key].seconds for job in jobs)

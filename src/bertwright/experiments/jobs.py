@@ -1,0 +1,343 @@
+"""Jobs of experiments: training runs that are identified by their content, done once, and shared by all that need them.
+
+WORK/jobs/KIND-KEY/run/          an ordinary run folder: settings.toml, metrics.jsonl and, while needed, weights
+WORK/jobs/KIND-KEY/log.txt       what the run printed
+WORK/jobs/KIND-KEY/examples.npz  numbers per dev example, for bootstrap intervals
+WORK/jobs/KIND-KEY/result.json   scores; written last
+
+KEY is the digest of the settings that decide the result, of the input files, and of the jobs whose models a job starts
+from. So a killed experiment resumes, and two experiments with a pre-training in common do it once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from bertwright.commands.finetune.run import finetune
+from bertwright.commands.finetune.settings import FinetuneSettings
+from bertwright.commands.finetune.setup import open_run
+from bertwright.commands.pretrain.run import pretrain
+from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.commands.probe.run import probe
+from bertwright.commands.probe.settings import ProbeSettings
+from bertwright.console import format_duration, say
+from bertwright.experiments.bootstrap import ExampleScores, example_scores
+from bertwright.files import (
+    atomic_file,
+    digest_bytes,
+    digest_file,
+    ensure_folder,
+    read_json,
+    remove_folder,
+    try_lock,
+    write_json,
+)
+from bertwright.settings import to_table
+from bertwright.tasks.prediction import evaluate_examples
+from bertwright.tasks.presets import SPLITS, TaskSettings
+from bertwright.training import checkpoint
+from bertwright.training.context import execution_context
+from bertwright.training.loop import DivergedError
+from bertwright.training.trial_log import RESULTS_FILE
+
+RESULT, EXAMPLES, LOG, CLAIM = "result.json", "examples.npz", "log.txt", ".claim"
+POLL_S = 2.0  # between looks at the jobs of other processes
+# Settings that decide where to compute and what to print. Paths are replaced by digests of their content.
+NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "log_every", "store", "model", "features")
+TASK_FILES = ("data", *SPLITS)
+
+
+class JobResult(NamedTuple):
+    """Outcome of a job."""
+
+    scores: Mapping[str, float]
+    """By name; empty for a job that failed."""
+    seconds: float
+    failure: str | None
+    """Reason of a divergence."""
+
+
+@dataclass(frozen=True)
+class Job(ABC):
+    """A run of an experiment."""
+
+    name: str
+    """Description for people."""
+    digests: tuple[tuple[str, str], ...]
+    """Name and digest of each input file or folder that no job makes."""
+    parents: tuple[Job, ...]
+    """Jobs whose models this one reads."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def settings(self) -> Any:
+        """Settings of the run; its folder and the folder of its model are set when it starts."""
+
+    @abstractmethod
+    def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
+        """Start or resume the run in `folder`; return its scores by name."""
+
+    @abstractmethod
+    def prune(self, folder: Path) -> None:
+        """Delete what no other job reads, once the result is written."""
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result."""
+        table = {name: value for name, value in to_table(self.settings).items() if name not in NOT_IN_KEY}
+        if "task" in table:
+            table["task"] = {name: value for name, value in table["task"].items() if name not in TASK_FILES}
+        return {"kind": self.kind, "settings": table, "inputs": dict(self.digests)} | {
+            "parents": [parent.key for parent in self.parents]
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the identity."""
+        return digest_bytes(json.dumps(self.identity, sort_keys=True).encode())[:16]
+
+
+@dataclass(frozen=True)
+class PretrainJob(Job):
+    """Pre-training on the store; the run's model and checkpoints remain."""
+
+    pretrain: PretrainSettings
+
+    kind: ClassVar[str] = "pretrain"
+
+    @property
+    def settings(self) -> PretrainSettings:
+        """Settings of the run."""
+        return self.pretrain
+
+    def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
+        """Pre-train; the scores are those of the last evaluation on held-out documents."""
+        pretrain(_at(self.settings, folder), console)
+        scores: dict[str, float] | None = read_json(folder / "report.json")["held_out_after"]
+        return {name: value for name, value in (scores or {}).items() if isinstance(value, float)}
+
+    def prune(self, folder: Path) -> None:
+        """Keep the model and the checkpoints."""
+
+
+@dataclass(frozen=True)
+class FinetuneJob(Job):
+    """Fine-tuning of a job's model, or of a model folder, scored on dev after the last step."""
+
+    finetune: FinetuneSettings
+    step: int | None = None
+    """Checkpoint of the pre-training to start from; None: its last."""
+
+    kind: ClassVar[str] = "finetune"
+
+    @property
+    def settings(self) -> FinetuneSettings:
+        """Settings of the run."""
+        return self.finetune
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result."""
+        return super().identity | ({} if self.step is None else {"step": self.step})
+
+    def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
+        """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
+        settings = _at(self.settings, folder)
+        if self.parents:
+            settings = replace(settings, model=str(work.model_folder(self.parents[0], self.step)))
+        finetune(settings, console)
+        with execution_context(settings.device) as context:
+            state = open_run(replace(settings, resume=True), context, console)
+            assert state.dev is not None
+            found = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
+        if numbers := example_scores(state.task, state.dev.examples, found.predictions):
+            with atomic_file(folder.parent / EXAMPLES) as temporary, temporary.open("wb") as file:
+                np.savez_compressed(file, formula=numbers.formula, values=numbers.values.astype(np.float32))
+        return found.scores | {"dev": found.scores[state.task.metric]}
+
+    def prune(self, folder: Path) -> None:
+        """Delete all weights."""
+        for path in (*checkpoint.list_checkpoints(folder / "checkpoints"), folder / "best", folder / "model"):
+            if path.is_dir():
+                remove_folder(path)
+
+
+@dataclass(frozen=True)
+class ProbeJob(Job):
+    """Heads on the frozen states of a job's model, or of a model folder; one score per representation and seed."""
+
+    probe: ProbeSettings
+
+    kind: ClassVar[str] = "probe"
+
+    @property
+    def settings(self) -> ProbeSettings:
+        """Settings of the probe."""
+        return self.probe
+
+    def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
+        """Train the heads; return scores by `REPRESENTATION/SEED`."""
+        settings = _at(self.settings, folder)
+        if self.parents:
+            settings = replace(settings, model=str(work.model_folder(self.parents[0])))
+        probe(settings, console)
+        metric = read_json(folder / "report.json")["metric"]
+        lines = (folder / RESULTS_FILE).read_text(encoding="utf-8").splitlines()
+        results = [json.loads(line) for line in lines]
+        return {f"{one['representation']}/{one['seed']}": one["dev"][metric] for one in results}
+
+    def prune(self, folder: Path) -> None:
+        """Delete the cached states."""
+        if (folder / "features").is_dir():
+            remove_folder(folder / "features")
+
+
+def _at(settings: Any, folder: Path) -> Any:
+    """Return settings to start the run in a folder, or to resume it if it has begun."""
+    return replace(settings, run=folder, resume=(folder / "settings.toml").is_file())
+
+
+def digest_task_files(task: TaskSettings) -> tuple[tuple[str, str], ...]:
+    """Return the digest of the content of each split's files, wherever they are."""
+    return tuple(
+        (split, digest_bytes(*(digest_file(Path(path)).encode() for path in task.files(split))))
+        for split in SPLITS
+        if task.files(split)
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """The folder in which experiments keep their jobs."""
+
+    path: Path
+
+    def folder(self, job: Job) -> Path:
+        """Return the folder of a job."""
+        return self.path / "jobs" / f"{job.kind}-{job.key}"
+
+    def result(self, job: Job) -> JobResult | None:
+        """Read the result of a job; None if it is not finished."""
+        path = self.folder(job) / RESULT
+        if not path.is_file():
+            return None
+        record = read_json(path)
+        return JobResult(record["scores"], record["seconds"], record["failure"])
+
+    def examples(self, job: Job) -> ExampleScores | None:
+        """Read the numbers per example of a finished job; None if its metric has none."""
+        path = self.folder(job) / EXAMPLES
+        if not path.is_file():
+            return None
+        with np.load(path) as arrays:
+            return ExampleScores(arrays["formula"].item(), arrays["values"].astype(float))
+
+    def model_folder(self, job: Job, step: int | None = None) -> Path:
+        """Return the model of a finished job, or its checkpoint after a step."""
+        run = self.folder(job) / "run"
+        return run / "model" if step is None else checkpoint.path_of(run / "checkpoints", step)
+
+    @contextmanager
+    def claim(self, job: Job) -> Iterator[bool]:
+        """Claim a job for this process until the block ends; yields False if another process has it.
+
+        The claim of a killed process ends with it.
+        """
+        ensure_folder(self.folder(job))
+        with (self.folder(job) / CLAIM).open("w") as file:
+            yield try_lock(file)
+
+    def run(self, job: Job) -> JobResult:
+        """Start or resume a claimed job and write its result; a divergence is a result."""
+        folder, started = self.folder(job), time.perf_counter()
+        scores: Mapping[str, float] = {}
+        failure = next((f"{parent.name}: {why.failure}" for parent in job.parents
+                        if (why := self.result(parent)) and why.failure), None)  # fmt: skip
+        if failure is None:
+            with (folder / LOG).open("a", encoding="utf-8", buffering=1) as log:
+                try:
+                    scores = job.execute(folder / "run", self, Console(file=log, width=120, force_terminal=False))
+                except DivergedError as error:
+                    failure = str(error)
+        result = JobResult(scores, time.perf_counter() - started, failure)
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        record = {"name": job.name, "finished": when} | result._asdict() | {"identity": job.identity}
+        write_json(folder / RESULT, record)
+        return result
+
+
+def all_jobs(jobs: Iterable[Job]) -> list[Job]:
+    """Return jobs and the jobs that they need, each once, parents before their children."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        for one in (*all_jobs(job.parents), job):
+            found.setdefault(one.key, one)
+    return list(found.values())
+
+
+def run_jobs(jobs: Sequence[Job], work: Work, console: Console) -> None:
+    """Run all jobs that are not finished, in order; other processes of the same work folder take their share.
+
+    Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the runs
+    do; the jobs that are finished remain.
+    """
+    pending = all_jobs(jobs)
+    total = len(pending)
+    for job in pending:
+        if work.result(job):  # written by a process that may have been killed before it had deleted the weights
+            with work.claim(job) as claimed:
+                if claimed:
+                    job.prune(work.folder(job) / "run")
+    while True:
+        pending = [job for job in pending if not work.result(job)]
+        if not pending:
+            return
+        for job in pending:
+            if all(work.result(parent) for parent in job.parents) and _try_run(job, work, total, pending, console):
+                break
+        else:  # other processes are running all jobs that could start
+            time.sleep(POLL_S)
+
+
+def _try_run(job: Job, work: Work, total: int, pending: Sequence[Job], console: Console) -> bool:
+    """Run a job unless another process has claimed it; return whether it is finished."""
+    with work.claim(job) as claimed:
+        if not claimed:
+            return False
+        if work.result(job):  # finished by another process in the meantime
+            return True
+        try:
+            result = work.run(job)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"{total - len(pending)} of {total} jobs are finished; the same command resumes the experiment"
+            ) from None
+        job.prune(work.folder(job) / "run")
+    outcome = f"diverged: {result.failure}" if result.failure else _describe(result)
+    count = f"{total - len(pending) + 1} of {total}"
+    say(console, f"{count:>10}  {job.name}: {outcome} ({format_duration(result.seconds)})")
+    return True
+
+
+def _describe(result: JobResult) -> str:
+    """Format the main scores of a result."""
+    scores = result.scores
+    if "perplexity" in scores:
+        return f"held-out perplexity {scores['perplexity']:.1f}"
+    if "dev" in scores:
+        return f"dev {100 * scores['dev']:.1f}"
+    return f"{len(scores)} heads, dev {100 * float(np.mean(list(scores.values()))):.1f} on average"

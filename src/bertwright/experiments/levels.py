@@ -1,0 +1,145 @@
+"""Levels of experiments: sizes of models and runs, from twenty minutes on a laptop to the paper's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertwright.commands.pretrain.settings import LongPhase, ModelSettings
+from bertwright.models.config import SIZES
+from bertwright.pretraining.settings import DataSettings
+from bertwright.training.settings import OptimizerSettings
+
+LevelName = Literal["demo", "night", "paper"]
+InitScheme = Literal["mimetic", "normal"]
+Shape = tuple[int, int, int]
+"""Layers, hidden size, attention heads."""
+
+
+@dataclass(frozen=True)
+class TaskRecipe:
+    """Hyper-parameters of fine-tuning; of several learning rates, the best on dev counts."""
+
+    epochs: float
+    batch_size: int
+    learning_rates: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Sizes and hyper-parameters of an experiment; all pre-trainings of an experiment share them."""
+
+    shape: Shape
+    shapes: tuple[Shape, ...]
+    """Those of table 6, smallest first."""
+    steps: int
+    batch_size: int
+    max_length: int
+    """Length of the first nine tenths of the steps."""
+    max_positions: int
+    """Length of the last tenth, and the longest sequence in fine-tuning."""
+    dropout: float
+    """In pre-training. Fine-tuning has 0.1 (paper)."""
+    init_scheme: InitScheme
+    optimizer: OptimizerSettings
+    recipe: TaskRecipe
+    task_recipes: dict[str, TaskRecipe]
+    """For tasks with their own hyper-parameters."""
+    limit: int | None
+    """Examples of each split of a sentence task. None: all."""
+    word_task_limit: int | None
+    """Likewise of tagging and question answering, in which a small model learns little from few examples."""
+    seeds: int
+    """Restarts of fine-tuning."""
+    probe_epochs: int
+    lstm_size: int
+    lstm_layers: int
+
+    @property
+    def long(self) -> LongPhase:
+        """The last tenth of the steps, at the model's full length; none if it is the length of the others."""
+        ratio = 0.1 if self.max_positions > self.max_length else 0.0
+        return LongPhase(long_ratio=ratio, long_length=self.max_positions)
+
+    def model(self, shape: Shape) -> ModelSettings:
+        """Return the model settings of a shape."""
+        layers, hidden, heads = shape
+        return ModelSettings(
+            num_layers=layers,
+            hidden_size=hidden,
+            num_heads=heads,
+            max_positions=self.max_positions,
+            hidden_dropout=self.dropout,
+            attention_dropout=self.dropout,
+            init_scheme=self.init_scheme,
+        )
+
+    def data(self, objective: Literal["mlm+nsp", "mlm", "ltr"], mask_mix: tuple[float, float, float]) -> DataSettings:
+        """Return the settings of examples."""
+        return DataSettings(self.max_length, self.batch_size, objective, mask_mix=mask_mix)
+
+
+LEVELS: dict[LevelName, Level] = {
+    "demo": Level(
+        shape=SIZES["tiny"],
+        shapes=((1, 128, 2), (2, 128, 1), (2, 128, 2), (4, 128, 2), (4, 192, 3), (6, 192, 3)),
+        steps=4_000,
+        batch_size=32,
+        max_length=64,
+        max_positions=128,
+        dropout=0.0,
+        init_scheme="mimetic",
+        optimizer=OptimizerSettings(1e-3, warmup_ratio=0.05, bias_correction=True),
+        recipe=TaskRecipe(3.0, 32, (3e-4,)),
+        task_recipes={},
+        limit=2_000,
+        word_task_limit=8_000,
+        seeds=2,
+        probe_epochs=2,
+        lstm_size=128,
+        lstm_layers=1,
+    ),
+    "night": Level(
+        shape=SIZES["mini"],
+        shapes=((1, 256, 4), (2, 256, 1), (2, 256, 4), (4, 256, 4), (4, 384, 6), (8, 384, 6)),
+        steps=28_000,
+        batch_size=16,
+        max_length=64,
+        max_positions=128,
+        dropout=0.0,
+        init_scheme="mimetic",
+        optimizer=OptimizerSettings(8e-4, warmup_ratio=0.05, bias_correction=True),
+        recipe=TaskRecipe(3.0, 32, (1e-4, 3e-4)),
+        task_recipes={"squad": TaskRecipe(3.0, 32, (3e-4,))},
+        limit=10_000,
+        word_task_limit=20_000,
+        seeds=5,
+        probe_epochs=5,
+        lstm_size=256,
+        lstm_layers=2,
+    ),
+    # Sections 4, A.2 and A.3; table 6.
+    "paper": Level(
+        shape=SIZES["base"],
+        shapes=((3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16), (24, 1024, 16)),
+        steps=1_000_000,
+        batch_size=256,
+        max_length=128,
+        max_positions=512,
+        dropout=0.1,
+        init_scheme="normal",
+        optimizer=OptimizerSettings(),
+        recipe=TaskRecipe(3.0, 32, (5e-5, 4e-5, 3e-5, 2e-5)),
+        task_recipes={
+            "squad": TaskRecipe(3.0, 32, (5e-5,)),
+            "squad_v2": TaskRecipe(2.0, 48, (5e-5,)),
+            "swag": TaskRecipe(3.0, 16, (2e-5,)),
+        },
+        limit=None,
+        word_task_limit=None,
+        seeds=5,
+        probe_epochs=10,
+        lstm_size=768,
+        lstm_layers=2,
+    ),
+}

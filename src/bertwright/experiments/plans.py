@@ -1,0 +1,317 @@
+"""Plans of experiments: the jobs behind each cell of a table of the paper, and the paper's claims about the cells."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
+from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.commands.probe.settings import ProbeSettings
+from bertwright.experiments import paper
+from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_files
+from bertwright.experiments.levels import Level, Shape
+from bertwright.experiments.paper import Figures
+from bertwright.experiments.task_files import FoundTask, find_task
+from bertwright.models.feature_head import RepresentationName
+from bertwright.tasks.presets import PRESETS
+from bertwright.tasks.task_io import AnyTask
+from bertwright.training.settings import DeviceSettings
+
+ExperimentName = Literal["table5", "table8", "figure5"]
+Objective = Literal["mlm+nsp", "mlm", "ltr"]
+Mix = tuple[float, float, float]
+
+PAPER_MIX: Mix = (0.8, 0.1, 0.1)
+MARKS = 10  # checkpoints of a pre-training, evenly spaced: those of figure 5
+LAST_STEP_ONLY = sys.maxsize  # as eval_every: fixed epochs, and no selection of a checkpoint on dev
+SAVE_EVERY = 500  # steps of fine-tuning that a kill loses at most
+RUN = Path("run")  # set when a job starts
+WORD_TASKS = ("tagging", "question-answering")
+PERPLEXITY, FEATURES = "perplexity", "features"  # columns that are no fine-tuning
+
+
+class Trial(NamedTuple):
+    """A number of a cell: a score of a job."""
+
+    row: str
+    column: str
+    seed: int
+    learning_rate: float
+    """Of several rates in a cell, the one with the best mean counts."""
+    job: Job
+    score: str
+    """Its name among the scores of the job."""
+
+
+class Claim(NamedTuple):
+    """A statement of the paper: one row is better than another."""
+
+    text: str
+    better: str
+    worse: str
+    columns: tuple[str, ...]
+    """It is about the mean difference over those columns that were run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that an experiment runs and compares."""
+
+    name: str
+    title: str
+    columns: dict[str, str]
+    """Names and titles."""
+    rows: tuple[str, ...]
+    trials: list[Trial]
+    claims: list[Claim]
+    figures: Figures
+    """Of the paper, in percent; perplexities as they are."""
+    notes: list[str]
+    steps: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Of a curve: the series and the step of each row."""
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Jobs of all trials: those of the first seed first, so that all cells of a table fill at the same time."""
+        return [trial.job for trial in sorted(self.trials, key=lambda trial: trial.seed)]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that a plan is made from."""
+
+    level: Level
+    store: Path | None
+    store_digest: str
+    data: Path
+    tasks: tuple[str, ...]
+    """Names of presets; empty: those of the paper's table."""
+    device: DeviceSettings
+
+
+def make_plan(name: ExperimentName, inputs: Inputs) -> Plan:
+    """Return the plan of an experiment. Raises ValueError if none of its tasks has files."""
+    plans: dict[ExperimentName, Callable[[Planner], Plan]] = {"table5": table5, "table8": table8, "figure5": figure5}
+    return plans[name](Planner(inputs))
+
+
+class Planner:
+    """Maker of jobs that differ from each other only as an experiment asks."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.level = inputs.level
+        self.notes: list[str] = []
+
+    def find_tasks(self, candidates: Sequence[str], **overrides: object) -> dict[str, FoundTask]:
+        """Find the tasks that the user named, else those of `candidates` that have files.
+
+        `overrides`: the metric of tasks by name. Raises ValueError for a named task without files, and if no candidate
+        has files.
+        """
+        found = {}
+        for name in self.inputs.tasks or candidates:
+            options = {"metric": overrides[name]} if name in overrides else {}
+            task = find_task(self.inputs.data, name, **options)
+            if task is None and self.inputs.tasks:
+                raise ValueError(f"{self.inputs.data}: no folder with the files of {name}, such as {_example(name)}")
+            if task is not None:
+                found[name] = task
+                self.notes += [task.note] if task.note else []
+        if not found:
+            names = ", ".join(candidates)
+            raise ValueError(f"{self.inputs.data}: no files of {names}; expected for example {_example(candidates[0])}")
+        return found
+
+    def pretrain(
+        self, name: str, objective: Objective, shape: Shape | None = None, mask_mix: Mix = PAPER_MIX
+    ) -> PretrainJob:
+        """Return a pre-training; all have the same store, steps, batch and first weights."""
+        level, inputs = self.level, self.inputs
+        is_variant = mask_mix != PAPER_MIX or shape not in (None, level.shape)
+        every = max(1, level.steps // MARKS)
+        settings = PretrainSettings(
+            run=RUN,
+            store=inputs.store,
+            steps=level.steps,
+            save_every=every,
+            keep_last=1 if is_variant else MARKS + 1,
+            eval_every=every,
+            model=level.model(shape or level.shape),
+            data=level.data(objective, mask_mix),
+            long=level.long,
+            optimizer=level.optimizer,
+            device=inputs.device,
+        )
+        return PretrainJob(f"pre-train {name}", (("store", inputs.store_digest),), (), settings)
+
+    def finetune(self, row: str, column: str, task: FoundTask, parent: Job, step: int | None = None) -> list[Trial]:
+        """Return the fine-tunings of a cell, one for each seed and learning rate."""
+        level, name = self.level, task.settings.task
+        recipe = level.task_recipes.get(name, level.recipe)
+        is_word_task = PRESETS[name].task.kind in WORD_TASKS
+        limit = level.word_task_limit if is_word_task else level.limit
+        trials = []
+        for seed in range(level.seeds):
+            for rate in recipe.learning_rates:
+                settings = FinetuneSettings(
+                    run=RUN,
+                    task=task.settings,
+                    epochs=recipe.epochs,
+                    batch_size=recipe.batch_size,
+                    seed=seed,
+                    eval_every=LAST_STEP_ONLY,
+                    save_every=SAVE_EVERY,
+                    tuning=TuningSettings(task.validation_fraction, limit, dropout=0.1),
+                    optimizer=replace(paper_optimizer(), learning_rate=rate),
+                    device=self.inputs.device,
+                )
+                described = f"fine-tune {row} on {name}, rate {rate:g}, seed {seed}"
+                job = FinetuneJob(described, digest_task_files(task.settings), (parent,), settings, step)
+                trials.append(Trial(row, column, seed, rate, job, "dev"))
+        return trials
+
+    def probe(self, row: str, names: Mapping[RepresentationName, str], task: FoundTask, parent: Job) -> list[Trial]:
+        """Return the trials of heads on a frozen model; `names`: the column of each representation."""
+        level = self.level
+        settings = ProbeSettings(
+            run=RUN,
+            task=task.settings,
+            representations=tuple(names),
+            seeds=tuple(range(level.seeds)),
+            epochs=level.probe_epochs,
+            lstm_size=level.lstm_size,
+            lstm_layers=level.lstm_layers,
+            device=self.inputs.device,
+        )
+        described = f"train heads on frozen {row}, {task.settings.task}"
+        job = ProbeJob(described, digest_task_files(task.settings), (parent,), settings)
+        return [
+            Trial(row, column, seed, settings.learning_rates[0], job, f"{name}/{seed}")
+            for name, column in names.items()
+            for seed in settings.seeds
+        ]
+
+
+def _example(name: str) -> str:
+    preset = PRESETS[name]
+    return f"{name}/{preset.train} and {name}/{preset.dev}"
+
+
+def _titles(tasks: Mapping[str, FoundTask]) -> dict[str, str]:
+    """Return the title of each task's column: its name and metric."""
+    return {name: f"{name} {_metric(task.settings.build_task())}" for name, task in tasks.items()}
+
+
+def _metric(task: AnyTask) -> str:
+    return {"accuracy": "acc.", "f1": "F1", "spearman": "ρ", "matthews": "MCC"}.get(task.metric, task.metric)
+
+
+SENTENCE_TASKS = ("mnli", "qnli", "mrpc", "rte", "sst2", "stsb")
+SPAN_TASKS = ("conll2003", "squad")
+ACCURACY = {"mrpc": "accuracy"}  # tables 5 and 6; table 1 has F1
+
+
+def table5(planner: Planner) -> Plan:
+    """Return the plan of table 5: pre-training objectives."""
+    tasks = planner.find_tasks((*SENTENCE_TASKS, *SPAN_TASKS), **ACCURACY)
+    objectives: dict[str, Objective] = {"MLM + NSP": "mlm+nsp", "MLM": "mlm", "LTR": "ltr"}
+    trials = []
+    for row, objective in objectives.items():
+        parent = planner.pretrain(objective, objective)
+        trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
+    every = tuple(tasks)
+    claims = [
+        Claim("Next-sentence prediction helps on QNLI, MNLI and SQuAD", "MLM + NSP", "MLM", ("qnli", "mnli", "squad")),
+        Claim("The bidirectional model is better than the left-to-right one over all tasks", "MLM", "LTR", every),
+        Claim("The bidirectional model is better than the left-to-right one on SQuAD", "MLM", "LTR", ("squad",)),
+        Claim("The bidirectional model is better than the left-to-right one on NER", "MLM", "LTR", ("conll2003",)),
+    ]
+    title = "Table 5: pre-training objectives"
+    return Plan("table5", title, _titles(tasks), tuple(objectives), trials, claims, paper.TABLE5, planner.notes)
+
+
+MIXES: dict[str, Mix] = {
+    "80/10/10": PAPER_MIX,
+    "100/0/0": (1.0, 0.0, 0.0),
+    "80/0/20": (0.8, 0.0, 0.2),
+    "80/20/0": (0.8, 0.2, 0.0),
+    "0/20/80": (0.0, 0.2, 0.8),
+    "0/0/100": (0.0, 0.0, 1.0),
+}
+
+
+def table8(planner: Planner) -> Plan:
+    """Return the plan of table 8: masking strategies."""
+    tasks = planner.find_tasks(("mnli", "sst2", "conll2003"))
+    if "mnli" in tasks and not planner.inputs.tasks:
+        tasks.pop("sst2", None)  # it stands for MNLI if that is absent
+    trials: list[Trial] = []
+    representation = features_of(planner.level.shape)
+    for row, mix in MIXES.items():
+        parent = planner.pretrain(f"mlm+nsp, masks {row}", "mlm+nsp", mask_mix=mix)
+        trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
+        if "conll2003" in tasks:
+            trials += planner.probe(row, {representation: FEATURES}, tasks["conll2003"], parent)
+    titles = _titles(tasks)
+    claims = [
+        Claim("[MASK] alone is worse than the mix, if NER reads features", "80/10/10", "100/0/0", (FEATURES,)),
+        Claim("[MASK] alone is worse than the mix, if NER is fine-tuned", "80/10/10", "100/0/0", ("conll2003",)),
+        Claim("Random tokens alone are worse than the mix", "80/10/10", "0/0/100", tuple(tasks)),
+    ]
+    if "conll2003" in tasks:
+        titles[FEATURES] = "conll2003 features F1"
+        planner.notes.append(f"Features are {representation}; each head counts with its best epoch on dev.")
+    title = "Table 8: masking strategies (MASK/SAME/RND, percent)"
+    return Plan("table8", title, titles, tuple(MIXES), trials, claims, paper.TABLE8, planner.notes)
+
+
+def features_of(shape: Shape) -> RepresentationName:
+    """Return the features of table 8, the last four layers concatenated, or all layers of a model with fewer."""
+    return "concat-last-four" if shape[0] >= 4 else "sum-all"
+
+
+def figure5(planner: Planner) -> Plan:
+    """Return the plan of figure 5: scores against the steps of pre-training."""
+    tasks = planner.find_tasks(("mnli", "sst2", "conll2003", "squad"))
+    if "mnli" in tasks and not planner.inputs.tasks:
+        tasks = {"mnli": tasks["mnli"]}  # the paper's only task
+    steps, trials = dict[str, tuple[str, int]](), []
+    objectives: dict[str, Objective] = {"MLM": "mlm", "LTR": "ltr"}
+    for series, objective in objectives.items():
+        parent = planner.pretrain(objective, objective)
+        for step in marks(planner.level.steps):
+            row = f"{series}, {step:,} steps"
+            steps[row] = (series, step)
+            last = None if step == planner.level.steps else step
+            trials += [t for name, task in tasks.items() for t in planner.finetune(row, name, task, parent, last)]
+    first, half, last = (
+        marks(planner.level.steps)[index] for index in (0, len(marks(planner.level.steps)) // 2 - 1, -1)
+    )
+    every = tuple(tasks)
+    claims = [
+        Claim("The second half of pre-training helps", f"MLM, {last:,} steps", f"MLM, {half:,} steps", every),
+        Claim("MLM is better than LTR almost at once", f"MLM, {first:,} steps", f"LTR, {first:,} steps", every),
+        Claim("MLM is better than LTR in the end", f"MLM, {last:,} steps", f"LTR, {last:,} steps", every),
+    ]
+    title = "Figure 5: scores against the steps of pre-training"
+    return Plan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, planner.notes, steps)
+
+
+def marks(steps: int) -> list[int]:
+    """Return the steps of figure 5: every tenth of a pre-training.
+
+    >>> marks(4_005)[-3:]
+    [3200, 3600, 4005]
+    """
+    every = max(1, steps // MARKS)
+    return [*range(every, MARKS * every, every), steps]
+
+
+def iter_cells(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield row and column of each cell that has trials."""
+    yield from dict.fromkeys((trial.row, trial.column) for trial in plan.trials)

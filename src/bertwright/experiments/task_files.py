@@ -1,0 +1,69 @@
+"""Published tasks in a user's folder: each is found by the name of its folder and of its files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
+
+# Other names of the folders in which a task's files are found.
+FOLDERS = {"squad_v2": ("squad",), "mnli_mismatched": ("mnli",), "ud_pos": ("udewt",)}
+SPLIT_SHARE = 0.2  # of the examples of a task with a single file, to score
+DEPTH = 2  # of folders below the user's
+
+
+class FoundTask(NamedTuple):
+    """A task whose files were found."""
+
+    settings: TaskSettings
+    validation_fraction: float
+    """Share of the training examples that becomes the dev split; 0 if there is a dev file."""
+
+    @property
+    def note(self) -> str | None:
+        """Sentence for the report if the splits are not the published ones."""
+        if not self.validation_fraction:
+            return None
+        names = ", ".join(Path(path).name for path in self.settings.train)
+        return (
+            f"{self.settings.task}: trained and scored on a fixed split of {names} ({self.validation_fraction:.0%} dev)"
+        )
+
+
+def find_task(data: Path, name: str, **overrides: object) -> FoundTask | None:
+    """Find a task's files in the folder or below; None if they are not there.
+
+    `overrides`: options of the task by name. Of a task with a training or a dev file alone, a fixed share of its
+    examples becomes the dev split.
+    """
+    preset = PRESETS[name]
+    for folder in _folders(data, name):
+        train, dev = (
+            tuple(str(path.resolve()) for path in sorted(folder.glob(pattern)))
+            for pattern in (preset.train, preset.dev)
+        )
+        if train or dev:
+            split = not (train and dev)
+            options = TaskOptions(**overrides)
+            settings = TaskSettings(name, train=train or dev, dev=() if split else dev, overrides=options)
+            return FoundTask(settings, SPLIT_SHARE if split else 0.0)
+    return None
+
+
+def _folders(data: Path, name: str) -> list[Path]:
+    """Return the folders that may have a task's files, those of its own name first."""
+    names = [_normalize(name), *FOLDERS.get(name, ())]
+    below = [data, *(path for depth in range(1, DEPTH + 1) for path in sorted(data.glob("/".join("*" * depth))))]
+    found = [path for path in below if path.is_dir() and _normalize(path.resolve().name) in names]
+    return sorted(found, key=lambda path: names.index(_normalize(path.resolve().name)))
+
+
+def _normalize(name: str) -> str:
+    """Return a name in lower case, letters and digits only.
+
+    >>> _normalize("SST-2")
+    'sst2'
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower())
