@@ -69,7 +69,8 @@ def _tag_counts(task: Tagging, example: TagExample, prediction: TagPrediction) -
     scheme: Any = task.scheme
     true = to_canonical_scheme(known_tags(example), scheme)
     if task.metric == "accuracy":
-        return sum(map(str.__eq__, true, prediction.tags)), len(true), len(true)
+        guessed = to_canonical_scheme(prediction.tags, scheme) if scheme == "iob1" else prediction.tags
+        return sum(map(str.__eq__, true, guessed)), len(true), len(true)
     spans, found = {*find_spans(true)}, {*find_spans(prediction.tags)}
     return len(spans & found), len(found), len(spans)
 

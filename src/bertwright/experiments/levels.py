@@ -83,7 +83,7 @@ LEVELS: dict[LevelName, Level] = {
     "demo": Level(
         shape=SIZES["tiny"],
         shapes=((1, 128, 2), (2, 128, 1), (2, 128, 2), (4, 128, 2), (4, 192, 3), (6, 192, 3)),
-        steps=4_000,
+        steps=3_000,
         batch_size=32,
         max_length=64,
         max_positions=128,
@@ -93,7 +93,7 @@ LEVELS: dict[LevelName, Level] = {
         recipe=TaskRecipe(3.0, 32, (3e-4,)),
         task_recipes={},
         limit=2_000,
-        word_task_limit=8_000,
+        word_task_limit=4_000,
         seeds=2,
         probe_epochs=2,
         lstm_size=128,

@@ -6,6 +6,7 @@ WORK/NAME-LEVEL/report.md    the table beside the paper's, and the claims; repor
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,13 @@ import torch
 from rich.console import Console
 
 from bertwright.commands.experiment.settings import ExperimentSettings
-from bertwright.commands.experiment.setup import chosen_level, fit_budget, plan_experiment
+from bertwright.commands.experiment.setup import (
+    chosen_level,
+    fit_budget,
+    has_recorded_sizes,
+    plan_experiment,
+    record_sizes,
+)
 from bertwright.console import (
     filled_table,
     format_duration,
@@ -31,7 +38,7 @@ from bertwright.experiments.jobs import Work, all_jobs, run_jobs
 from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import Plan
 from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_rows, to_markdown, to_record
-from bertwright.files import write_json, write_text
+from bertwright.files import lock_folder, write_json, write_text
 from bertwright.kernels.cpu import model_name
 
 KINDS = {"pretrain": "pre-training", "finetune": "fine-tuning", "probe": "heads on frozen features"}
@@ -46,15 +53,15 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
     console = console or make_console()
     level = chosen_level(settings)
     work, plan = Work(settings.work.resolve()), plan_experiment(settings, level)
-    if settings.dry_run or (settings.budget is not None and not (settings.output / "budget.json").is_file()):
-        costs = measure(plan, console)
-        if settings.budget is not None:
-            level = fit_budget(settings, level, plan, costs)
-            plan = plan_experiment(settings, level)
-            costs = measure(plan, console)
-        print_plan(plan, level, work, costs, console)
-        if settings.dry_run:
-            return None
+    if settings.budget is not None and not settings.report_only and not has_recorded_sizes(settings):
+        with nullcontext() if settings.dry_run else lock_folder(settings.output):
+            level = fit_budget(settings, level, plan, measure(plan, console))
+            if not settings.dry_run:
+                record_sizes(settings, level)
+        plan = plan_experiment(settings, level)
+    if settings.dry_run:
+        print_plan(plan, level, work, measure(plan, console), console)
+        return None
     if not settings.report_only:
         say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
         run_jobs(plan.jobs, work, console)
@@ -103,7 +110,7 @@ def describe_level(level: Level) -> dict[str, str]:
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}; rate "
         f"{level.optimizer.learning_rate:g}, dropout {level.dropout:g}",
         "fine-tuning": f"{level.recipe.epochs:g} epochs in batches of {level.recipe.batch_size}, rate {rates}, dropout "
-        f"0.1, {level.seeds} seeds; the last step is scored",
+        f"0.1; the last step is scored",
         "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
     }
 

@@ -15,19 +15,29 @@ from bertwright.files import digest_bytes, read_json, write_json
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-BUDGET_FILE = "budget.json"  # the sizes that a budget gave, so that the same command resumes with the same ones
+BUDGET_FILE = "budget.json"
+SIZES = ("steps", "limit", "word_task_limit")  # settings that a budget decides
 MIN_STEPS, MIN_EXAMPLES = 100, 50
 PRETRAINING_SHARE = 0.5  # of a budget
+UNLIMITED = 100_000  # examples that a level without limits is scaled from
 
 
 def chosen_level(settings: ExperimentSettings) -> Level:
     """Return the level with the settings that override it, or with the sizes that its budget gave before."""
-    names = ("seeds", "steps", "limit", "word_task_limit")
-    changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
-    path = settings.output / BUDGET_FILE
-    if settings.budget is not None and path.is_file():
-        changes |= read_json(path)
+    changes = {name: value for name in ("seeds", *SIZES) if (value := getattr(settings, name)) is not None}
+    if has_recorded_sizes(settings):
+        changes |= read_json(settings.output / BUDGET_FILE)
     return replace(LEVELS[settings.level], **changes)
+
+
+def has_recorded_sizes(settings: ExperimentSettings) -> bool:
+    """Return whether an earlier process has recorded the sizes that the budget gave."""
+    return settings.budget is not None and (settings.output / BUDGET_FILE).is_file()
+
+
+def record_sizes(settings: ExperimentSettings, level: Level) -> None:
+    """Record the sizes that the budget gave, so that the same command resumes with the same ones."""
+    write_json(settings.output / BUDGET_FILE, {name: getattr(level, name) for name in SIZES})
 
 
 def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
@@ -53,7 +63,7 @@ def digest_store(store: Path) -> str:
 
 
 def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: dict[str, JobCost]) -> Level:
-    """Return the level with as many steps and examples as fit the budget, and record them.
+    """Return the level with as many steps and examples as fit the budget.
 
     `costs`: of the plan's jobs at this level. Raises ValueError if the budget is too small for anything.
     """
@@ -65,18 +75,14 @@ def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: di
     seconds = 60 * settings.budget
     steps = _round_down(level.steps * seconds * PRETRAINING_SHARE / training)
     scale = (seconds * (1 - PRETRAINING_SHARE) - fixed) / tuning
-    limits = [
-        _round_down(scale * (limit or LEVELS["night"].limit or 0)) for limit in (level.limit, level.word_task_limit)
-    ]
+    limits = [_round_down(scale * (limit or UNLIMITED)) for limit in (level.limit, level.word_task_limit)]
     if steps < MIN_STEPS or min(limits) < MIN_EXAMPLES:
         count = len(jobs)
         raise ValueError(
-            f"--budget {settings.budget:g}: too little for {count} jobs ({steps} steps and {min(limits)} examples each); "
-            "raise it, or choose fewer --tasks or --seeds"
+            f"--budget {settings.budget:g}: too little for {count} jobs ({steps} steps and {min(limits)} examples "
+            "each); raise it, or choose fewer --tasks or --seeds"
         )
-    changes = {"steps": steps, "limit": limits[0], "word_task_limit": limits[1]}
-    write_json(settings.output / BUDGET_FILE, changes)
-    return replace(level, **changes)  # type: ignore[arg-type]
+    return replace(level, steps=steps, limit=limits[0], word_task_limit=limits[1])
 
 
 def _round_down(number: float) -> int:
