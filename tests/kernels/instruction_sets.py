@@ -1,9 +1,9 @@
-"""Run the kernel tests on libraries that are compiled for other instruction sets, if need be with emulated intrinsics.
+"""Run the kernel tests on libraries for other instruction sets, with emulated intrinsics if the processor lacks them.
 
     python tests/kernels/instruction_sets.py [TARGET ...]
 
-compiles with AddressSanitizer and UndefinedBehaviorSanitizer, so that any read or write outside a tensor fails the
-tests. `make test-sanitize` runs this for all targets (about ten minutes on two cores).
+compiles with AddressSanitizer and UndefinedBehaviorSanitizer, so that any access outside a tensor fails the tests.
+`make test-sanitize` runs this for all targets (about half an hour on two cores).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EMULATED = {
     "avx512": Target(BASE, EMULATION),
     "avx512-bf16": Target(BASE, (*EMULATION, "-D__AVX512BF16__=1"), "avx512_bf16"),
     "amx": Target(BASE, (*EMULATION, "-D__AVX512BF16__=1", "-D__AMX_BF16__=1"), "amx"),
-    "amx-refused": Target(
+    "amx-denied": Target(
         BASE, (*EMULATION, "-D__AVX512BF16__=1", "-D__AMX_BF16__=1"), "avx512_bf16", tiles_granted=False
     ),
 }
@@ -66,7 +66,7 @@ def run(target: Target, *pytest_arguments: str, sanitize: bool = False) -> subpr
             subprocess.check_output(["g++", f"-print-file-name=lib{name}.so"], text=True) for name in ("asan", "ubsan")
         )
         environment["LD_PRELOAD"] = " ".join(path.strip() for path in libraries)
-        environment["ASAN_OPTIONS"] = "detect_leaks=0"  # Python's own
+        environment["ASAN_OPTIONS"] = "detect_leaks=0"  # Python itself has leaks
     selected = "from bertwright.kernels import ffi, native; print(native.load_library('kernels') and ffi.bf16_isa())"
     found = subprocess.run([sys.executable, "-c", selected], env=environment, cwd=ROOT, capture_output=True, text=True)
     if found.returncode or found.stdout != f"{target.bf16_isa}\n":
@@ -86,7 +86,7 @@ def run(target: Target, *pytest_arguments: str, sanitize: bool = False) -> subpr
 
 
 def main() -> int:
-    """Run the targets that are named, or all, under the sanitizers."""
+    """Run the targets on the command line, or all, under the sanitizers."""
     targets = native_targets() | EMULATED
     failed = []
     for name in sys.argv[1:] or targets:

@@ -1,4 +1,4 @@
-"""Attention over packed sequences, every backend against a loop over the sequences one by one."""
+"""Attention over packed sequences: every backend against PyTorch's attention on each sequence alone."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from bertwright.kernels import native, reference
 from bertwright.kernels.attention import attention, cuda_attention
 from bertwright.kernels.fused_ops import Dropout
 
-needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler: the twin serves")
+needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no native kernels")
 
 
-def packed(lengths: list[int], heads: int, size: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+def random_qkv(lengths: list[int], heads: int, size: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     qkv = torch.randn(sum(lengths), 3, heads, size, generator=generator)
     return qkv, torch.tensor([0, *lengths]).cumsum(0).int()
 
 
 def one_by_one(qkv: Tensor, cu_seqlens: Tensor, causal: bool) -> Tensor:
-    """The slow twin of both twins: torch's own attention on each sequence alone."""
+    """Compute torch's own attention on each sequence alone."""
     contexts = []
     for first, last in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False):
         query, key, value = qkv[first:last].permute(1, 2, 0, 3)
@@ -50,31 +50,33 @@ LENGTHS = st.lists(st.integers(1, 90), min_size=1, max_size=5)
 
 @given(LENGTHS, st.integers(1, 3), st.sampled_from([8, 16, 24, 64, 128, 5]), st.booleans())
 @settings(max_examples=40)
-def test_is_attention_of_each_sequence_alone(lengths: list[int], heads: int, size: int, causal: bool) -> None:
-    qkv, cu_seqlens = packed(lengths, heads, size)
+def test_attention_equals_that_of_each_sequence_alone(lengths: list[int], heads: int, size: int, causal: bool) -> None:
+    qkv, cu_seqlens = random_qkv(lengths, heads, size)
     got = with_gradient(attention, qkv, cu_seqlens, max(lengths), None, 0, causal)
     assert_near(got, with_gradient(one_by_one, qkv, cu_seqlens, causal))
 
 
 @given(LENGTHS, st.sampled_from([8, 40, 64]), st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 2**34))
 @settings(max_examples=40)
-def test_dropout_is_the_twins(lengths: list[int], size: int, causal: bool, seed: int, first_token: int) -> None:
-    qkv, cu_seqlens = packed(lengths, 2, size)
+def test_dropout_equals_the_reference_implementation(
+    lengths: list[int], size: int, causal: bool, seed: int, first_token: int
+) -> None:
+    qkv, cu_seqlens = random_qkv(lengths, 2, size)
     dropout, longest = Dropout(0.2, seed, first_token), max(lengths)
     got = with_gradient(attention, qkv, cu_seqlens, longest, dropout, 3, causal)
     assert_near(got, with_gradient(reference.attention, qkv, cu_seqlens, longest, dropout.mask_key(3), causal), 5e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_long_sequences(causal: bool) -> None:
-    qkv, cu_seqlens = packed([700, 512, 1], 1, 32)
+def test_long_sequences_equal_those_alone(causal: bool) -> None:
+    qkv, cu_seqlens = random_qkv([700, 512, 1], 1, 32)
     got = with_gradient(attention, qkv, cu_seqlens, 700, None, 0, causal)
     assert_near(got, with_gradient(one_by_one, qkv, cu_seqlens, causal))
 
 
 def test_dropout_drops_weights_at_its_rate() -> None:
-    """With equal weights and values of one, each output is the kept share × 1 / (1 - rate), whose mean is 1."""
-    qkv, cu_seqlens = packed([400], 4, 8)
+    """With equal weights and values of 1, each output is the share that stays × 1 / (1 - rate); its mean is 1."""
+    qkv, cu_seqlens = random_qkv([400], 4, 8)
     qkv[:, :2], qkv[:, 2] = 0.0, 1.0
     context = attention(qkv, cu_seqlens, 400, Dropout(0.25, 11), 0)[:, :, 0]
     assert context.mean().item() == pytest.approx(1.0, abs=0.003)  # 640,000 draws: standard deviation 0.0007
@@ -82,16 +84,16 @@ def test_dropout_drops_weights_at_its_rate() -> None:
 
 
 @pytest.mark.parametrize("dropout", [None, Dropout(0.1, 5)])
-def test_companions_and_micro_batches_change_nothing(dropout: Dropout | None) -> None:
-    qkv, cu_seqlens = packed([30, 17, 64], 2, 16)
+def test_a_sequence_does_not_depend_on_its_batch_or_micro_batch(dropout: Dropout | None) -> None:
+    qkv, cu_seqlens = random_qkv([30, 17, 64], 2, 16)
     whole = attention(qkv, cu_seqlens, 64, dropout, 1)
     later = dropout._replace(first_token=30) if dropout else None
     alone = attention(qkv[30:47].clone(), torch.tensor([0, 17], dtype=torch.int32), 17, later, 1)
     torch.testing.assert_close(whole[30:47], alone, rtol=1e-6, atol=1e-6)
 
 
-def test_numbers_that_are_not_finite_stay_in_their_sequence() -> None:
-    qkv, cu_seqlens = packed([5, 9], 2, 8)
+def test_nan_stays_in_its_sequence_and_head() -> None:
+    qkv, cu_seqlens = random_qkv([5, 9], 2, 8)
     qkv[2, 1, 0, 3] = torch.nan
     context = attention(qkv, cu_seqlens, 9, None, 0)
     assert context[:5, 0].isnan().all()
@@ -101,22 +103,20 @@ def test_numbers_that_are_not_finite_stay_in_their_sequence() -> None:
 
 @pytest.mark.parametrize("function", [attention, reference.attention])
 @pytest.mark.parametrize("lengths", [[0, 11, 4], [5, 0, 0, 3], [7, 0]])
-def test_attention_beside_an_empty_sequence_is_that_without(
-    function: Callable[..., Tensor], lengths: list[int]
-) -> None:
-    qkv, cu_seqlens = packed(lengths, 2, 16)
+def test_an_empty_sequence_changes_nothing(function: Callable[..., Tensor], lengths: list[int]) -> None:
+    qkv, cu_seqlens = random_qkv(lengths, 2, 16)
     empty = (0,) if function is attention else ()  # the arguments differ: dropout and site, or a mask key
     got = with_gradient(function, qkv, cu_seqlens, max(lengths), None, *empty, False)
-    _, without = packed([length for length in lengths if length], 2, 16)
+    _, without = random_qkv([length for length in lengths if length], 2, 16)
     assert_near(got, with_gradient(function, qkv, without, max(lengths), None, *empty, False))
     assert got[1].isfinite().all()
 
 
 @needs_native
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
+def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     before = torch.get_num_threads()
-    qkv, cu_seqlens = packed([3, 128, 50, 77], 3, 40)
+    qkv, cu_seqlens = random_qkv([3, 128, 50, 77], 3, 40)
     arguments = (cu_seqlens, 128, Dropout(0.1, 5), 0, False)
     try:
         torch.set_num_threads(1)
@@ -130,14 +130,14 @@ def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
 @needs_native
 @pytest.mark.parametrize("head_size", [8, 32, 40, 64, 128])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("draw", [None, Dropout(0.1, 5)])
-def test_bfloat16_is_rounded_a_few_times_only(head_size: int, causal: bool, draw: Dropout | None) -> None:
-    """Sums are float32 everywhere: each number is off by a few roundings to 8 bits, however long the sequence."""
+@pytest.mark.parametrize("dropout", [None, Dropout(0.1, 5)])
+def test_bfloat16_is_within_a_few_roundings_of_float32(head_size: int, causal: bool, dropout: Dropout | None) -> None:
+    """All sums are float32: the error is a few roundings to 8 bits, whatever the length of the sequence."""
     for lengths in ([1, 31, 32], [33, 0, 2], [129, 300], [513]):
-        qkv, cu_seqlens = packed(lengths, 2, head_size)
+        qkv, cu_seqlens = random_qkv(lengths, 2, head_size)
         qkv = qkv.bfloat16()
-        context, gradient = with_gradient(attention, qkv, cu_seqlens, max(lengths), draw, 3, causal)
-        exact, exact_gradient = with_gradient(attention, qkv.float(), cu_seqlens, max(lengths), draw, 3, causal)
+        context, gradient = with_gradient(attention, qkv, cu_seqlens, max(lengths), dropout, 3, causal)
+        exact, exact_gradient = with_gradient(attention, qkv.float(), cu_seqlens, max(lengths), dropout, 3, causal)
         assert context.dtype == gradient.dtype == torch.bfloat16
         for got, expected in ((context, exact), (gradient, exact_gradient)):
             assert (got.float() - expected).norm() < 2**-8 * expected.norm(), lengths
@@ -146,8 +146,8 @@ def test_bfloat16_is_rounded_a_few_times_only(head_size: int, causal: bool, draw
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
-def test_cudas_kernels_take_what_they_are_given(dtype: torch.dtype, causal: bool) -> None:
-    """Shapes alone, forward and backward, as PyTorch works them out without a GPU."""
+def test_cuda_kernels_accept_our_shapes(dtype: torch.dtype, causal: bool) -> None:
+    """PyTorch computes the shapes, forward and backward, without a GPU."""
     qkv = torch.empty(25, 3, 2, 16, dtype=dtype, device="meta", requires_grad=True)
     cu_seqlens = torch.empty(4, dtype=torch.int32, device="meta")
     context = cuda_attention(qkv, cu_seqlens, 17, Dropout(0.1, 5), 1, causal)
@@ -159,9 +159,9 @@ def test_cudas_kernels_take_what_they_are_given(dtype: torch.dtype, causal: bool
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
-def test_cudas_kernels_are_the_same_function(dtype: torch.dtype, causal: bool) -> None:
+def test_cuda_kernels_equal_attention_of_each_sequence_alone(dtype: torch.dtype, causal: bool) -> None:
     lengths = [5, 170, 3]
-    qkv, cu_seqlens = packed(lengths, 2, 64)
+    qkv, cu_seqlens = random_qkv(lengths, 2, 64)
     exact = with_gradient(one_by_one, qkv, cu_seqlens, causal)
     got = with_gradient(lambda x: attention(x.to("cuda", dtype), cu_seqlens.cuda(), 170, None, 0, causal).cpu(), qkv)
     for one, other in zip(got, exact, strict=True):
@@ -169,11 +169,11 @@ def test_cudas_kernels_are_the_same_function(dtype: torch.dtype, causal: bool) -
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_cudas_dropout_belongs_to_its_place_and_drops_at_its_rate() -> None:
-    qkv, cu_seqlens = packed([400], 4, 8)
+def test_cuda_dropout_depends_on_its_key_and_drops_at_its_rate() -> None:
+    qkv, cu_seqlens = random_qkv([400], 4, 8)
     qkv[:, :2], qkv[:, 2] = 0.0, 1.0
-    given = qkv.cuda(), cu_seqlens.cuda(), 400
-    first, again, other = (attention(*given, Dropout(0.25, seed), 0) for seed in (11, 11, 12))
+    operands = qkv.cuda(), cu_seqlens.cuda(), 400
+    first, again, other = (attention(*operands, Dropout(0.25, seed), 0) for seed in (11, 11, 12))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert first.mean().item() == pytest.approx(1.0, abs=0.003)

@@ -1,4 +1,4 @@
-"""The processor's share for this process, and malloc's settings."""
+"""The number of CPUs for this process, instruction sets, and malloc's settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def machine(root: Path, groups: str, **files: str) -> Path:
-    """A folder with a machine's `proc/self/cgroup`, and with files below `sys/fs/cgroup` ("__" for "/")."""
+    """Create a machine's `proc/self/cgroup`, and files below `sys/fs/cgroup` (in names, "__" is "/")."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(groups)
     for name, content in files.items():
@@ -51,7 +51,7 @@ def test_omp_num_threads_decides_if_it_is_a_number(
     assert available_cpus(processes, tmp_path) == expected
 
 
-def test_cpus_are_divided_among_processes_and_never_zero(tmp_path: Path) -> None:
+def test_cpus_are_divided_among_processes_but_never_zero(tmp_path: Path) -> None:
     assert [available_cpus(processes, tmp_path) for processes in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
 
 
@@ -59,20 +59,20 @@ def test_cpus_are_divided_among_processes_and_never_zero(tmp_path: Path) -> None
     ("quota", "expected"),
     [("200000 100000", 2), ("max 100000", 8), ("50000 100000", 1), ("160000 100000", 2), ("1600000 100000", 8)],
 )
-def test_a_container_quota_limits(quota: str, expected: int, tmp_path: Path) -> None:
+def test_a_container_quota_limits_the_cpus(quota: str, expected: int, tmp_path: Path) -> None:
     """Inside a container the group's own path does not exist; its quota is at the root."""
     root = machine(tmp_path, "0::/docker/4711\n", cpu_max=quota)
     assert available_cpus(root=root) == expected
 
 
-def test_the_tightest_quota_of_nested_groups_limits(tmp_path: Path) -> None:
+def test_the_smallest_quota_of_nested_groups_limits_the_cpus(tmp_path: Path) -> None:
     root = machine(
         tmp_path, "0::/a/b\n", cpu_max="max 100000", a__cpu_max="300000 100000", a__b__cpu_max="500000 100000"
     )
     assert available_cpus(root=root) == 3
 
 
-def test_a_quota_of_control_groups_version_1_limits(tmp_path: Path) -> None:
+def test_a_quota_of_control_groups_version_1_limits_the_cpus(tmp_path: Path) -> None:
     groups = "9:name=systemd:/\n4:cpu,cpuacct:/box\n0::/\n"
     root = machine(tmp_path, groups, cpu__box__cpu_cfs_quota_us="400000", cpu__box__cpu_cfs_period_us="100000")
     assert available_cpus(root=root) == 4
@@ -80,7 +80,7 @@ def test_a_quota_of_control_groups_version_1_limits(tmp_path: Path) -> None:
     assert available_cpus(root=root) == 8
 
 
-def test_a_system_without_affinity_masks_counts_all_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_affinity_masks_all_cpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert available_cpus(root=tmp_path) == 5
@@ -110,7 +110,7 @@ def test_levels_follow_from_cpuinfo(
     assert [level.name for level in find_levels()] == expected
 
 
-def test_a_level_can_be_chosen_if_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_can_be_selected_if_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"flags\t\t: {ZEN3}\n")
     monkeypatch.setenv("BERTWRIGHT_ISA", "x86-64-v2")
@@ -129,14 +129,14 @@ def test_configure_malloc_keeps_large_blocks_out_of_mmap() -> None:
         "c.free.argtypes = [ctypes.c_void_p]\n"
         "block = c.malloc(100 << 20); c.free(block); assert c.malloc(100 << 20) == block\n"
         "heap = next(line for line in open('/proc/self/maps') if '[heap]' in line).split()[0]\n"
-        "low, high = (int(part, 16) for part in heap.split('-'))\n"
+        "low, high = (int(end, 16) for end in heap.split('-'))\n"
         "print(platform.libc_ver()[0], low <= block < high)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.split() in (["glibc", "True"], ["False"])
 
 
-def test_restored_malloc_gives_large_blocks_back() -> None:
+def test_restore_malloc_returns_large_blocks_to_the_system() -> None:
     if sys.platform != "linux":
         pytest.skip("glibc only")
     program = (
@@ -144,9 +144,9 @@ def test_restored_malloc_gives_large_blocks_back() -> None:
         "from bertwright.kernels.cpu import configure_malloc, restore_malloc\n"
         "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4096 >> 20\n"
         "configure_malloc(); before = resident()\n"
-        "block = np.ones(200 << 17); del block; held = resident() - before\n"
+        "block = np.ones(200 << 17); del block; retained = resident() - before\n"
         "restore_malloc(); left = resident() - before\n"
-        "print(platform.libc_ver()[0], held > 150, left < 50)"
+        "print(platform.libc_ver()[0], retained > 150, left < 50)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.split() == ["glibc", "True", "True"] or not result.stdout.startswith("glibc")

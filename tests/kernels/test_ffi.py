@@ -1,4 +1,4 @@
-"""The C interface: both sides declare the same, and wrong arguments raise exceptions, also under `python -O`."""
+"""The C interface: Python and C++ declare the same, and wrong arguments raise, also under `python -O`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def code_of(parameter: str) -> str:
     return {"int64_t": "q", "double": "d"}[parameter.split()[0]]
 
 
-def test_signatures_are_those_of_the_source() -> None:
+def test_signatures_equal_those_of_the_source() -> None:
     exported = (SOURCES / "kernels.cpp").read_text(encoding="utf-8").split('extern "C" {')[1]
     declared = {}
     for name, parameters in re.findall(r"^int64_t (\w+)\((.*?)\) \{", exported, flags=re.M | re.S):
@@ -58,18 +58,18 @@ C_NAMES = {"uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64, "float": ctyp
     ("structure", "header", "struct"),
     [(ffi.CMaskKey, "dropout.h", "MaskKey"), (EncoderArgs, "encoder.h", "EncoderArgs")],
 )
-def test_structures_are_those_of_the_source(structure: type[ctypes.Structure], header: str, struct: str) -> None:
+def test_structures_equal_those_of_the_source(structure: type[ctypes.Structure], header: str, struct: str) -> None:
     declared = [
         (name, ctypes.c_void_p if "*" in of_type else C_NAMES[of_type]) for of_type, name in fields_of(header, struct)
     ]
     assert declared == [(field[0], field[1]) for field in structure._fields_]
 
 
-def test_adam_step_is_that_of_the_source() -> None:
+def test_adam_step_equals_that_of_the_source() -> None:
     assert fields_of("adamw.h", "AdamStep") == [("double", name) for name in AdamStep._fields]
 
 
-def test_layer_parameters_are_those_of_the_source() -> None:
+def test_layer_parameters_equal_those_of_the_source() -> None:
     names = [name for _, name in fields_of("encoder.h", "LayerParameters")]
     assert names == [name.replace(".", "_") for name in PARAMETER_NAMES]
 
@@ -159,7 +159,7 @@ for name, code in CALLS.items():
 
 @needs_native
 @pytest.mark.parametrize("option", ["-B", "-O"])
-def test_arguments_that_do_not_fit_raise_also_without_asserts(option: str) -> None:
+def test_arguments_that_do_not_fit_raise_also_under_python_o(option: str) -> None:
     program = f"CALLS = {BAD_CALLS!r}\n{HARNESS}"
     result = subprocess.run(
         [sys.executable, option, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
@@ -170,7 +170,7 @@ def test_arguments_that_do_not_fit_raise_also_without_asserts(option: str) -> No
 
 @needs_native
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is Linux's")
-def test_scratch_memory_that_cannot_be_allocated_is_a_memory_error() -> None:
+def test_scratch_memory_that_cannot_be_allocated_raises_memory_error() -> None:
     """Under a limit on the address space, 1 MB above what the process has with its tensors."""
     program = r"""
 import re, resource, torch

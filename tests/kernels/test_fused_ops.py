@@ -1,4 +1,4 @@
-"""The fused operations against their slow twins, torch's autograd, and themselves on other numbers of threads."""
+"""The fused operations against their reference implementations, torch's autograd, and other numbers of threads."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from bertwright.kernels.dropout import keep_mask
 from bertwright.kernels.ffi import use_native
 from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
 
-needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler: the twins serve")
+needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no native kernels")
 DROPOUT = Dropout(0.1, seed=2**63 + 99, first_token=2**32 - 3)  # rows on both sides of 2^32
 SHAPES = [(130, 256), (37, 100), (5, 11), (1, 8), (0, 16)]
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
+def seed_torch() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.manual_seed(7)
     yield
@@ -36,7 +36,7 @@ def _seeded() -> Iterator[None]:
 
 
 def outcome(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """The result and the gradient of every input, for one fixed upstream gradient."""
+    """Return the result and the gradient of every input, for one fixed upstream gradient."""
     leaves = [x.clone().requires_grad_() for x in inputs]
     y = function(*leaves)
     torch.manual_seed(3)
@@ -44,12 +44,12 @@ def outcome(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
 
 
 def assert_same(
-    ours: Callable[..., Tensor], twin: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 3e-6
+    ours: Callable[..., Tensor], expected: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 3e-6
 ) -> None:
-    """Equal to `tolerance` of each tensor's largest number."""
-    for got, expected in zip(outcome(ours, *inputs), outcome(twin, *inputs), strict=True):
-        largest = expected.abs().max().item() if expected.numel() else 0.0
-        torch.testing.assert_close(got, expected, rtol=0, atol=tolerance * largest)
+    """Compare results and gradients; `tolerance` is relative to each tensor's largest number."""
+    for got, exact in zip(outcome(ours, *inputs), outcome(expected, *inputs), strict=True):
+        largest = exact.abs().max().item() if exact.numel() else 0.0
+        torch.testing.assert_close(got, exact, rtol=0, atol=tolerance * largest)
 
 
 def norm_inputs(rows: int, columns: int) -> list[Tensor]:
@@ -59,27 +59,27 @@ def norm_inputs(rows: int, columns: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tanh", [False, True])
-def test_bias_gelu_is_torchs(shape: tuple[int, int], tanh: bool) -> None:
+def test_bias_gelu_equals_torch(shape: tuple[int, int], tanh: bool) -> None:
     inputs = (3 * torch.randn(shape), torch.randn(shape[1]))
     assert_same(lambda x, b: fused_ops.bias_gelu(x, b, tanh), lambda x, b: reference.bias_gelu(x, b, tanh), *inputs)
 
 
-@needs_native  # torch's own is less exact far down the left tail
-def test_bias_gelu_is_exact_over_its_whole_range() -> None:
+@needs_native  # torch's own is less accurate in the left tail
+def test_bias_gelu_is_accurate_over_its_whole_range() -> None:
     x = torch.linspace(-14, 14, 100_001)[:, None].requires_grad_()
     y = fused_ops.bias_gelu(x, torch.zeros(1), tanh=False)
     (slope,) = torch.autograd.grad(y.sum(), x)
     exact = x.detach().double()
     density = torch.exp(-(exact**2) / 2) / (2 * torch.pi) ** 0.5
     cdf = torch.special.ndtr(exact)
-    torch.testing.assert_close(y.double(), exact * cdf, rtol=1e-6, atol=1e-7)  # also relative, far down the left tail
+    torch.testing.assert_close(y.double(), exact * cdf, rtol=1e-6, atol=1e-7)  # relative in the left tail as well
     torch.testing.assert_close(slope.double(), cdf + exact * density, rtol=0, atol=3e-7)
 
 
 @needs_native
 @pytest.mark.parametrize("tanh", [False, True])
 def test_bias_gelu_in_bfloat16_is_rounded_once(tanh: bool) -> None:
-    """What else it is off by, a sixteenth of a rounding at most, changes few roundings."""
+    """The error before rounding, at most a sixteenth of a rounding, changes few results."""
     x = torch.linspace(-5, 5, 100_001).bfloat16().unique()[None].requires_grad_()
     y = fused_ops.bias_gelu(x, torch.zeros(x.shape[1]), tanh)
     (slope,) = torch.autograd.grad(y.sum(), x)
@@ -93,18 +93,18 @@ def test_bias_gelu_in_bfloat16_is_rounded_once(tanh: bool) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dropout", [None, DROPOUT])
-def test_add_dropout_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None) -> None:
-    def through(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def test_add_dropout_norm_equals_the_reference_implementation(shape: tuple[int, int], dropout: Dropout | None) -> None:
+    def with_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return lambda x, b, r, w, c: function(x, b, r, LayerNormParams(w, c, 1e-12))
 
-    ours = through(lambda *given: fused_ops.add_dropout_norm(*given, dropout, 5))
-    twin = through(lambda *given: reference.add_dropout_norm(*given, dropout and dropout.mask_key(5)))
-    assert_same(ours, twin, *norm_inputs(*shape), tolerance=1e-5)
+    ours = with_norm(lambda *inputs: fused_ops.add_dropout_norm(*inputs, dropout, 5))
+    expected = with_norm(lambda *inputs: reference.add_dropout_norm(*inputs, dropout and dropout.mask_key(5)))
+    assert_same(ours, expected, *norm_inputs(*shape), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dropout", [None, DROPOUT])
-def test_embed_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None) -> None:
+def test_embed_norm_equals_the_reference_implementation(shape: tuple[int, int], dropout: Dropout | None) -> None:
     rows, columns = shape
     ids = tuple(torch.randint(0, size, (rows,)) for size in (50, 20, 2))
     batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
@@ -125,7 +125,7 @@ def test_embed_norm_is_its_twin(shape: tuple[int, int], dropout: Dropout | None)
 
 @needs_native
 @pytest.mark.parametrize("rows", [0, 1, 40])
-def test_a_sparse_gradient_of_embeddings_is_the_dense_one(rows: int) -> None:
+def test_sparse_gradient_of_embeddings_equals_the_dense_one(rows: int) -> None:
     ids = tuple(torch.randint(0, size, (rows,)) for size in (500, 20, 2))
     batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
     tables = EmbeddingTables(*(torch.randn(size, 24).requires_grad_() for size in (500, 20, 2)))
@@ -141,7 +141,7 @@ def test_a_sparse_gradient_of_embeddings_is_the_dense_one(rows: int) -> None:
 
 
 @needs_native
-def test_embed_norm_refuses_an_id_outside_its_table() -> None:
+def test_embed_norm_with_an_id_outside_its_table_raises() -> None:
     ids = torch.tensor([0, 9])
     batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=torch.zeros_like(ids))
     tables = EmbeddingTables(torch.randn(9, 8), torch.randn(20, 8), torch.randn(2, 8))
@@ -151,24 +151,26 @@ def test_embed_norm_refuses_an_id_outside_its_table() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 50))
 @settings(max_examples=60)
-def test_dropout_draws_the_twins_mask(rows: int, columns: int, seed: int, first: int, site: int) -> None:
+def test_dropout_mask_equals_the_reference_implementation(
+    rows: int, columns: int, seed: int, first: int, site: int
+) -> None:
     dropout = Dropout(0.3, seed, first)
     x = torch.ones(rows, columns)
     assert torch.equal(fused_ops.dropout(x, dropout, site), reference.dropout(x, dropout.mask_key(site)))
 
 
-def test_dropout_of_micro_batches_is_that_of_the_whole() -> None:
+def test_dropout_of_micro_batches_equals_that_of_the_batch() -> None:
     x = torch.randn(100, 33)
     whole = fused_ops.dropout(x, Dropout(0.5, 1), 2)
-    parts = [
+    micro_batches = [
         fused_ops.dropout(x[:60], Dropout(0.5, 1), 2),
         fused_ops.dropout(x[60:], Dropout(0.5, 1, first_token=60), 2),
     ]
-    assert torch.equal(whole, torch.cat(parts))
+    assert torch.equal(whole, torch.cat(micro_batches))
 
 
-def test_dropout_masks_are_like_chance() -> None:
-    """Counts within five standard deviations: the rate, each row and column, and pairs that must not go together."""
+def test_dropout_masks_look_random() -> None:
+    """Shares are within five standard deviations: of all, rows, columns, and pairs that must be independent."""
     rows, columns, rate = 2000, 256, 0.1
     numbers = torch.arange(rows)
     masks = [
@@ -176,26 +178,26 @@ def test_dropout_masks_are_like_chance() -> None:
         for seed, site in [(1, 0), (1, 1), (2, 0), (2**40 + 1, 0)]
     ]
 
-    def like_chance(kept_share: Tensor, expected: float, count: int) -> None:
-        assert (kept_share - expected).abs().max() < 5 * (expected * (1 - expected) / count) ** 0.5
+    def assert_random(share: Tensor, expected: float, count: int) -> None:
+        assert (share - expected).abs().max() < 5 * (expected * (1 - expected) / count) ** 0.5
 
     for mask in masks:
         mask = mask.float()
-        like_chance(mask.mean(), 1 - rate, rows * columns)
-        like_chance(mask.mean(0), 1 - rate, rows)
-        like_chance(mask.mean(1), 1 - rate, columns)
+        assert_random(mask.mean(), 1 - rate, rows * columns)
+        assert_random(mask.mean(0), 1 - rate, rows)
+        assert_random(mask.mean(1), 1 - rate, columns)
         both = (1 - rate) ** 2
         for shift in (1, 2, 8, 64):
-            like_chance((mask[shift:] * mask[:-shift]).mean(), both, (rows - shift) * columns)
-            like_chance((mask[:, shift:] * mask[:, :-shift]).mean(), both, rows * (columns - shift))
+            assert_random((mask[shift:] * mask[:-shift]).mean(), both, (rows - shift) * columns)
+            assert_random((mask[:, shift:] * mask[:, :-shift]).mean(), both, rows * (columns - shift))
     for i, one in enumerate(masks):
         for other in masks[:i]:
-            like_chance((one & other).float().mean(), (1 - rate) ** 2, rows * columns)
+            assert_random((one & other).float().mean(), (1 - rate) ** 2, rows * columns)
 
 
 @pytest.mark.parametrize(("rows", "hidden", "vocabulary"), [(130, 64, 999), (7, 5, 3), (1, 8, 40), (0, 8, 40)])
 @pytest.mark.parametrize("upstream", [1.0, 0.25])
-def test_linear_cross_entropy_is_torchs(
+def test_linear_cross_entropy_equals_torch(
     rows: int, hidden: int, vocabulary: int, upstream: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused_ops, "CHUNK_BYTES", {"cpu": 50 * vocabulary * 4})
@@ -214,9 +216,7 @@ def test_linear_cross_entropy_is_torchs(
 
 @needs_native
 @pytest.mark.parametrize("rows", [0, 7, 300, 700])
-def test_linear_cross_entropy_in_bfloat16_is_float32s_but_for_rounding(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_linear_cross_entropy_in_bfloat16_is_float32_rounded(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, hidden = 999, 64
     monkeypatch.setattr(fused_ops, "CHUNK_BYTES", {"cpu": 400 * vocabulary * 2})
     labels = torch.randint(0, vocabulary, (rows,))
@@ -234,19 +234,25 @@ def test_linear_cross_entropy_in_bfloat16_is_float32s_but_for_rounding(
 
 @needs_native
 @pytest.mark.parametrize(
-    ("rows", "inner", "outer"), [(0, 8, 8), (0, 32, 64), (1, 64, 24), (255, 40, 8), (425, 128, 96), (1100, 33, 77)]
+    ("rows", "in_features", "out_features"),
+    [(0, 8, 8), (0, 32, 64), (1, 64, 24), (255, 40, 8), (425, 128, 96), (1100, 33, 77)],
 )
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("tiles", [False, True])
-def test_linear_in_bfloat16_is_torchs(
-    rows: int, inner: int, outer: int, with_bias: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("native_linear", [False, True])
+def test_linear_in_bfloat16_equals_torch(
+    rows: int,
+    in_features: int,
+    out_features: int,
+    with_bias: bool,
+    native_linear: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sums are float32's in another order: what is left is one rounding to 8 bits, of results as large as most."""
-    if not tiles:  # as on a processor without them
+    """Sums are float32 in another order, so the error is that of one rounding to 8 bits."""
+    if not native_linear:  # as on a processor without bfloat16 units
         monkeypatch.setattr(fused_ops, "uses_native_linear", lambda weight: False)
-    x, weight = torch.randn(rows, inner).bfloat16(), torch.randn(outer, inner).bfloat16()
-    given = (x, weight, torch.randn(outer).bfloat16()) if with_bias else (x, weight)
-    for got, expected in zip(outcome(fused_ops.linear, *given), outcome(F.linear, *given), strict=True):
+    x, weight = torch.randn(rows, in_features).bfloat16(), torch.randn(out_features, in_features).bfloat16()
+    inputs = (x, weight, torch.randn(out_features).bfloat16()) if with_bias else (x, weight)
+    for got, expected in zip(outcome(fused_ops.linear, *inputs), outcome(F.linear, *inputs), strict=True):
         assert got.dtype == torch.bfloat16
         assert got.shape == expected.shape
         assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
@@ -255,36 +261,36 @@ def test_linear_in_bfloat16_is_torchs(
 @pytest.mark.usefixtures("bfloat16_units")
 @given(
     rows=st.integers(0, 520),
-    widths=st.tuples(*[st.integers(1, 9).map(lambda tiles: 32 * tiles)] * 2),
+    features=st.tuples(*[st.integers(1, 9).map(lambda tiles: 32 * tiles)] * 2),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
-    asked=st.tuples(*[st.booleans()] * 3),
+    needed=st.tuples(*[st.booleans()] * 3),
     threads=st.integers(1, 3),
     seed=st.integers(0, 2**32),
 )
-@example(rows=512, widths=(32, 32), dtype=torch.float32, asked=(True, True, True), threads=2, seed=0)
+@example(rows=512, features=(32, 32), dtype=torch.float32, needed=(True, True, True), threads=2, seed=0)
 @settings(deadline=None, max_examples=100)
-def test_products_on_tiles_are_exact(
-    rows: int, widths: tuple[int, int], dtype: torch.dtype, asked: tuple[bool, bool, bool], threads: int, seed: int
+def test_products_of_small_integers_are_exact(
+    rows: int, features: tuple[int, int], dtype: torch.dtype, needed: tuple[bool, bool, bool], threads: int, seed: int
 ) -> None:
-    """Small whole numbers have exact sums: every product of a layer must be right to the last bit."""
+    """Small integers have exact sums: every product of a layer must be right to the last bit."""
     torch.set_num_threads(threads)
     numbers = torch.Generator().manual_seed(seed)
-    inner, outer = widths
+    in_features, out_features = features
     x, dy, weight, bias = (
         torch.randint(-3, 4, shape, generator=numbers).double()
-        for shape in ((rows, inner), (rows, outer), (outer, inner), (outer,))
+        for shape in ((rows, in_features), (rows, out_features), (out_features, in_features), (out_features,))
     )
-    given = x.bfloat16(), weight.to(dtype), bias.to(dtype)
-    assert torch.equal(linear_bf16.linear_forward(*given), (x @ weight.T + bias).bfloat16())
-    gradients = linear_bf16.linear_backward(dy.bfloat16(), *given[:2], asked)
+    inputs = x.bfloat16(), weight.to(dtype), bias.to(dtype)
+    assert torch.equal(linear_bf16.linear_forward(*inputs), (x @ weight.T + bias).bfloat16())
+    gradients = linear_bf16.linear_backward(dy.bfloat16(), *inputs[:2], needed)
     exact = (dy @ weight).bfloat16(), (dy.T @ x).float(), dy.sum(0).float()
-    for got, expected, wanted in zip(gradients, exact, asked, strict=True):
-        assert got is None if not wanted else got is not None and torch.equal(got, expected)
+    for got, expected, is_needed in zip(gradients, exact, needed, strict=True):
+        assert got is None if not is_needed else got is not None and torch.equal(got, expected)
 
 
 @pytest.mark.usefixtures("bfloat16_units")
-def test_tiles_need_no_preparation() -> None:
-    """Linux kills a process that uses the registers without having asked."""
+def test_tile_registers_are_requested_when_the_library_is_loaded() -> None:
+    """Linux kills a process that uses them without permission."""
     program = "import torch; from bertwright.kernels.linear_bf16 import linear_forward; x = torch.ones(32, 32); "
     program += "print(linear_forward(x.bfloat16(), x, None).sum().item())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -292,7 +298,7 @@ def test_tiles_need_no_preparation() -> None:
 
 
 @pytest.mark.usefixtures("bfloat16_units")
-def test_what_is_not_finite_stays_in_its_row() -> None:
+def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     x, weight = torch.ones(65, 64).bfloat16(), torch.ones(32, 64)
     x[3, 5], x[64, 0] = torch.inf, torch.nan
     y = linear_bf16.linear_forward(x, weight, None)
@@ -304,14 +310,14 @@ def test_what_is_not_finite_stays_in_its_row() -> None:
 @pytest.mark.usefixtures("bfloat16_units")
 @given(first=st.integers(0, 150), rows=st.integers(1, 150), threads=st.integers(1, 3))
 @settings(deadline=None, max_examples=40)
-def test_a_row_on_tiles_does_not_depend_on_the_others(first: int, rows: int, threads: int) -> None:
-    """Nor on where it stands: a text has the same outputs in any batch."""
+def test_a_row_does_not_depend_on_the_others_or_its_position(first: int, rows: int, threads: int) -> None:
+    """A text has the same outputs in any batch."""
     numbers = torch.Generator().manual_seed(5)
     x, weight = torch.randn(300, 160, generator=numbers).bfloat16(), torch.randn(96, 160, generator=numbers)
     torch.set_num_threads(threads)
-    part = slice(first, first + rows)
+    selected = slice(first, first + rows)
     assert torch.equal(
-        linear_bf16.linear_forward(x[part], weight, None), linear_bf16.linear_forward(x, weight, None)[part]
+        linear_bf16.linear_forward(x[selected], weight, None), linear_bf16.linear_forward(x, weight, None)[selected]
     )
 
 
@@ -325,7 +331,7 @@ def test_gradients_of_float32_weights_are_not_rounded() -> None:
 
 
 @needs_native
-def test_linear_computes_no_gradient_that_nobody_asks_for() -> None:
+def test_linear_computes_only_the_gradients_that_are_needed() -> None:
     x, weight = torch.randn(300, 16).bfloat16(), torch.randn(8, 16).bfloat16().requires_grad_()
     dweight = torch.autograd.grad(fused_ops.linear(x, weight).sum(), weight)[0]
     torch.testing.assert_close(dweight, x.sum(0).expand(8, 16), rtol=0.01, atol=0.1)
@@ -335,30 +341,30 @@ def test_linear_computes_no_gradient_that_nobody_asks_for() -> None:
 
 
 @needs_native
-@given(rows=st.integers(0, 200), columns=st.integers(0, 200), apart=st.integers(0, 3), threads=st.integers(1, 3))
+@given(rows=st.integers(0, 200), columns=st.integers(0, 200), gap=st.integers(0, 3), threads=st.integers(1, 3))
 @settings(deadline=None, max_examples=60)
-def test_transposed(rows: int, columns: int, apart: int, threads: int) -> None:
+def test_transpose_moves_every_number_and_zeros_the_gaps(rows: int, columns: int, gap: int, threads: int) -> None:
     torch.set_num_threads(threads)
-    numbers = torch.arange(rows * (columns + apart), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
-    x = numbers.view(rows, columns + apart)[:, :columns]
+    numbers = torch.arange(rows * (columns + gap), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    x = numbers.view(rows, columns + gap)[:, :columns]
     y = linear_bf16.transpose(x)
     assert torch.equal(y.view(torch.int16), x.T.view(torch.int16))
     assert y._base is not None
-    assert not y._base[:, rows:].any()  # between the rows
+    assert not y._base[:, rows:].any()  # the gaps
 
 
-def test_filled_up_makes_few_shapes_with_zeros_below() -> None:
+def test_pad_rows_makes_few_shapes_and_appends_zeros() -> None:
     heights = set()
     for rows in range(1, 4097):
-        filled = linear_bf16.pad_rows(torch.ones(rows, 1))
-        assert rows <= len(filled) <= max(rows + 15, rows * 17 / 16)
-        assert filled.sum() == rows
-        assert (filled[:rows] == 1).all()
-        heights.add(len(filled))
+        padded = linear_bf16.pad_rows(torch.ones(rows, 1))
+        assert rows <= len(padded) <= max(rows + 15, rows * 17 / 16)
+        assert padded.sum() == rows
+        assert (padded[:rows] == 1).all()
+        heights.add(len(padded))
     assert len(heights) <= 96
 
 
-def test_linear_cross_entropy_by_hand() -> None:
+def test_linear_cross_entropy_equals_the_result_by_hand() -> None:
     """Two classes, logits 0 and ln 3: probabilities 1/4 and 3/4."""
     hidden = torch.tensor([[1.0]], requires_grad=True)
     weight, bias = torch.zeros(2, 1), torch.tensor([0.0, math.log(3)], requires_grad=True)
@@ -371,7 +377,7 @@ def test_linear_cross_entropy_by_hand() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_arrive(bad: float) -> None:
+def test_numbers_that_are_not_finite_reach_the_result(bad: float) -> None:
     x = torch.randn(3, 16)
     x[1, 4] = bad
     zeros, ones = torch.zeros(16), torch.ones(16)
@@ -389,7 +395,7 @@ def test_numbers_that_are_not_finite_arrive(bad: float) -> None:
 @needs_native
 @pytest.mark.parametrize("bits", [0x7FC00001, 0x7FC001FF, 0x7F800001, 0xFFC12345 - 2**32])
 def test_nan_with_any_payload_stays_nan(bits: int) -> None:
-    """As corrupted memory has it; the exponential works on the bits of its argument."""
+    """Corrupted memory may contain one; the exponential works on the bits of its argument (finding M6)."""
     nan = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
     logits = torch.randn(2, 40)
     logits[0, 3] = logits[1, 39] = nan
@@ -412,13 +418,13 @@ def test_correct_is_the_first_of_equal_logits() -> None:
 
 @needs_native
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
+def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     inputs = norm_inputs(300, 96)
     ids = tuple(torch.randint(0, size, (300,)) for size in (50, 20, 2))
     batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
     tables = [torch.randn(size, 96) for size in (50, 20, 2)]
 
-    def everything() -> list[Tensor]:
+    def run_all() -> list[Tensor]:
         normed = outcome(
             lambda x, b, r, w, c: fused_ops.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT, 5), *inputs
         )
@@ -430,19 +436,19 @@ def test_the_bits_do_not_depend_on_threads(threads: int) -> None:
             *tables,
             inputs[1],
         )
-        on_tiles = ffi.bf16_isa() is not None  # without units torch computes this, and guarantees nothing
+        is_native = ffi.bf16_isa() is not None  # otherwise torch computes it, which does not guarantee this
         layer = (inputs[0].bfloat16(), torch.eye(160, 96) + 1 / 3, torch.ones(160))
-        dense = outcome(fused_ops.linear, *layer) if on_tiles else []
+        dense = outcome(fused_ops.linear, *layer) if is_native else []
         return [*normed, *gelu, *embedded, *dense, torch.tensor(fused_ops.gradient_norm([torch.randn(99_999)]))]
 
     torch.set_num_threads(1)
-    alone = everything()
+    expected = run_all()
     torch.set_num_threads(threads)
-    assert all(map(torch.equal, everything(), alone))
+    assert all(map(torch.equal, run_all(), expected))
 
 
 @needs_native
-def test_bfloat16_is_float32_rounded() -> None:
+def test_results_in_bfloat16_are_float32_rounded() -> None:
     x, b, r, w, c = (tensor.bfloat16() for tensor in norm_inputs(40, 72))
     got = fused_ops.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT, 1)
     floats = x.float(), b.float(), r.float(), LayerNormParams(w.float(), c.float(), 1e-12)
@@ -453,7 +459,7 @@ def test_bfloat16_is_float32_rounded() -> None:
         torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.02)
 
 
-def test_the_twins_too_keep_the_number_type_of_a_state() -> None:
+def test_reference_implementations_preserve_the_dtype_of_a_state() -> None:
     x, b, r, w, c = norm_inputs(40, 72)
     x, r = x.bfloat16(), r.bfloat16()
     for found, exact in (
@@ -467,18 +473,20 @@ def test_the_twins_too_keep_the_number_type_of_a_state() -> None:
         assert torch.equal(found, exact.bfloat16())
 
 
-@needs_native  # PyTorch's compiler needs one, too
-def test_what_a_gpu_compiles_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made for the CPU here. One kernel serves whatever number of tokens, seed, site and micro-batch."""
+@needs_native  # PyTorch's compiler needs a C++ compiler as well
+def test_operations_compiled_for_a_gpu_equal_the_uncompiled_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for the CPU here. One kernel serves any number of tokens, seed, site and micro-batch."""
     monkeypatch.setattr(reference, "should_compile", lambda x: True)
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "g++"))  # it takes a CXX with arguments for one word
+    monkeypatch.setattr(
+        "torch._inductor.config.cpp.cxx", (None, "g++")
+    )  # inductor reads a CXX with arguments as one word (L9)
     graphs = []
-    for rows, draw in [(50, DROPOUT.mask_key(1)), (37, Dropout(0.1, 5).mask_key(7)), (90, DROPOUT.mask_key(2))]:
-        ours, twin = (
-            lambda x, b, r, w, c, function=function, draw=draw: function(x, b, r, LayerNormParams(w, c, 1e-12), draw)  # type: ignore[misc]
+    for rows, mask_key in [(50, DROPOUT.mask_key(1)), (37, Dropout(0.1, 5).mask_key(7)), (90, DROPOUT.mask_key(2))]:
+        ours, expected = (
+            lambda x, b, r, w, c, f=function, key=mask_key: f(x, b, r, LayerNormParams(w, c, 1e-12), key)  # type: ignore[misc]
             for function in (reference.add_dropout_norm, inspect.unwrap(reference.add_dropout_norm))
         )
-        assert_same(ours, twin, *norm_inputs(rows, 72))
+        assert_same(ours, expected, *norm_inputs(rows, 72))
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs == [graphs[0]] * 3
     assert graphs[0] > 0
@@ -486,12 +494,12 @@ def test_what_a_gpu_compiles_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("shape", [(70_001,), (3, 5)])
-def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
+def test_adamw_equals_torch(shape: tuple[int, ...], corrected: bool) -> None:
     parameter = torch.nn.Parameter(torch.randn(shape))
     theirs = torch.nn.Parameter(parameter.detach().clone())
     optimizer = torch.optim.AdamW([theirs], lr=0.01, betas=(0.9, 0.99), eps=1e-6, weight_decay=0.1)
     moments = torch.zeros(shape), torch.zeros(shape)
-    twin = parameter.detach().clone(), torch.zeros(shape), torch.zeros(shape)
+    expected = parameter.detach().clone(), torch.zeros(shape), torch.zeros(shape)
     for number in range(1, 4):
         gradient = torch.randn(shape)
         step = AdamStep(0.01, 0.9, 0.99, 1e-6, 0.1, clip_scale=0.5)
@@ -499,20 +507,20 @@ def test_adamw_is_torchs(shape: tuple[int, ...], corrected: bool) -> None:
             step = step._replace(correction1=1 - 0.9**number, correction2=1 - 0.99**number)
         theirs.grad = 0.5 * gradient
         fused_ops.adamw_([parameter], [gradient.clone()], *([moment] for moment in moments), step)
-        reference.adamw_(*([tensor] for tensor in (twin[0], gradient, *twin[1:])), step)
+        reference.adamw_(*([tensor] for tensor in (expected[0], gradient, *expected[1:])), step)
         optimizer.step()
-    torch.testing.assert_close(parameter.detach(), twin[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(parameter.detach(), expected[0], rtol=1e-6, atol=1e-6)
     if corrected:
         torch.testing.assert_close(parameter, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_not_on_a_cpu_compiles_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: pytest.fail("asked for"))
+def test_tensors_without_native_kernels_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: pytest.fail("compiled"))
     assert not use_native(torch.empty(2, device="meta"))
     assert not use_native(torch.empty(2, dtype=torch.float64))
 
 
-def test_gradient_norm_is_the_norm_of_all_together() -> None:
+def test_gradient_norm_is_the_norm_of_all_gradients_together() -> None:
     gradients = [torch.randn(100, 1001), torch.randn(7), torch.randn(())]
     expected = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().item()
     assert fused_ops.gradient_norm(gradients) == pytest.approx(expected, rel=1e-12)

@@ -1,4 +1,4 @@
-"""The kernel tests on other vector widths, and the warnings of two compilers for every instruction set."""
+"""The kernel tests on other instruction sets, and the warnings of two compilers for every instruction set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(result: subprocess.CompletedProcess[str], passed: str) -> None:
 
 
 @needs_gcc
-@pytest.mark.parametrize("name", [*instruction_sets.native_targets()][1:])  # the best one is what all other tests run
+@pytest.mark.parametrize("name", [*instruction_sets.native_targets()][1:])  # all other tests run on the best one
 def test_kernels_on_a_lower_instruction_set_pass(name: str) -> None:
     check(instruction_sets.run(instruction_sets.native_targets()[name], "-k", "not compiles"), " passed")
 

@@ -1,4 +1,4 @@
-"""Compiling, caching, verifying and doing without: with a small library of its own, in cache folders of its own."""
+"""Compiling, caching and verifying native libraries, and doing without: on a small library in a cache of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bertwright.kernels.compile import CompileError, Compiler, compile_flags, fi
 from bertwright.kernels.cpu import find_levels
 
 needs_compiler = pytest.mark.skipif(not any(find_compilers()), reason="no C++ compiler on this machine")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of other users can be made by root alone")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files of other users")
 SOURCE = """extern "C" long triple(long x) {
     long sum = 0;
 #pragma omp parallel for reduction(+ : sum)
@@ -36,7 +36,7 @@ NO_FLAGS: list[str] = []
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package with one native source, an empty cache, and nothing remembered from other tests."""
+    """Create a package with one native source, and an empty cache."""
     folder = tmp_path / "package"
     (folder / "room").mkdir(parents=True)
     (folder / "room" / "small.cpp").write_text(SOURCE)
@@ -61,52 +61,54 @@ def works() -> bool:
     return library is not None and library.triple(14) == 42
 
 
-def cached(folder: Path, suffix: str = ".so") -> list[Path]:
+def list_cached(folder: Path, suffix: str = ".so") -> list[Path]:
     return sorted(folder.rglob(f"*{suffix}"))
 
 
-def pretend_compiler(path: Path, script: str) -> str:
-    """A program that calls itself a compiler."""
+def fake_compiler(path: Path, script: str) -> str:
+    """Create a program that reports a version as a compiler does."""
     path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{path.name} 1.0"; exit 0; fi\n{script}\n')
     path.chmod(0o755)
     return str(path)
 
 
 @needs_compiler
-def test_compiles_once_and_again_when_source_or_header_changes(
+def test_source_is_compiled_once_and_again_when_it_or_a_header_changes(
     package: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert works()
     assert capfd.readouterr().err == "bertwright: compiling small.cpp for this machine, once (about 1 s)\n"
-    (first,) = cached(tmp_path)
-    assert not cached(tmp_path, ".failed")
+    (first,) = list_cached(tmp_path)
+    assert not list_cached(tmp_path, ".failed")
     written = first.stat().st_mtime_ns
     assert works()
     assert first.stat().st_mtime_ns == written
     assert capfd.readouterr().err == ""
-    (package / "room" / "beside.h").write_text("// any header may matter\n")
+    (package / "room" / "beside.h").write_text("// any header counts\n")
     assert works()
-    assert len(cached(tmp_path)) == 2
+    assert len(list_cached(tmp_path)) == 2
 
 
 @needs_compiler
 @pytest.mark.parametrize("damage", ["cut", "bit", "other library", "no digest"])
 def test_a_damaged_library_is_rebuilt(package: Path, tmp_path: Path, damage: str) -> None:
     assert works()
-    (path,) = cached(tmp_path)
-    whole = path.read_bytes()
+    (path,) = list_cached(tmp_path)
+    whole, digest = path.read_bytes(), path.with_suffix(".blake2b")
+    path.unlink()  # this process has the library mapped: damaging that file would end it with a bus error
     if damage == "cut":
         path.write_bytes(whole[:100])
     elif damage == "bit":
         path.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
-    elif damage == "other library":  # it could be loaded, but lacks the function
+    elif damage == "other library":  # loadable, but lacks the function
         (package / "room" / "small.cpp").write_text('extern "C" long other() { return 1; }')
         assert load_again() is not None
-        (other,) = {*cached(tmp_path)} - {path}
+        (other,) = {*list_cached(tmp_path)} - {path}
         path.write_bytes(other.read_bytes())
         (package / "room" / "small.cpp").write_text(SOURCE)
     else:
-        path.with_suffix(".blake2b").unlink()
+        path.write_bytes(whole)
+        digest.unlink()
     native.load_library.cache_clear()
     # In a process of its own: in this one the first library is still mapped.
     program = (
@@ -125,25 +127,25 @@ def test_the_compiler_may_have_arguments(package: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CXX", f"env LC_ALL=C {plain} -DUNUSED='a b'")
     assert next(find_compilers()).command[1:] == ("LC_ALL=C", plain, "-DUNUSED=a b")
     assert works()
-    assert len(cached(tmp_path)) == 2
+    assert len(list_cached(tmp_path)) == 2
 
 
 @needs_compiler
 @pytest.mark.parametrize("broken", ["missing", "fails", "a quotation mark: '"])
-def test_after_a_broken_cxx_the_next_compiler_is_tried(
+def test_next_compiler_is_tried_after_a_broken_cxx(
     package: Path, broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fails = pretend_compiler(tmp_path / "fails", "echo 'x.cpp: error: no' >&2; exit 1")
+    fails = fake_compiler(tmp_path / "fails", "echo 'x.cpp: error: no' >&2; exit 1")
     monkeypatch.setenv("CXX", fails if broken == "fails" else broken)
     assert works()
-    assert len(cached(tmp_path, ".failed")) == (broken == "fails")
+    assert len(list_cached(tmp_path, ".failed")) == (broken == "fails")
 
 
-def test_a_failed_compilation_is_remembered_for_a_day(
+def test_a_failed_compilation_is_not_repeated_within_a_day(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log"
-    fails = pretend_compiler(tmp_path / "fails", f"echo run >> {log}; echo 'small.cpp:1: error: no' >&2; exit 1")
+    fails = fake_compiler(tmp_path / "fails", f"echo run >> {log}; echo 'small.cpp:1: error: no' >&2; exit 1")
     monkeypatch.setattr(compilation, "candidates", lambda: [fails])
     for _ in range(2):
         assert load_again() is None
@@ -151,7 +153,7 @@ def test_a_failed_compilation_is_remembered_for_a_day(
         assert "small.cpp:1: error: no" in note
         assert "g++ 10" in note
     assert log.read_text() == "run\n"
-    (failed,) = cached(tmp_path, ".failed")
+    (failed,) = list_cached(tmp_path, ".failed")
     assert str(failed) in note
     os.utime(failed, (time.time() - 90_000,) * 2)
     assert load_again() is None
@@ -161,15 +163,17 @@ def test_a_failed_compilation_is_remembered_for_a_day(
     assert log.read_text() == "run\n" * 3
 
 
-def test_a_full_disk_is_not_remembered(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails = pretend_compiler(tmp_path / "fails", "echo 'fatal error: x.o: No space left on device' >&2; exit 1")
+def test_a_compilation_that_failed_on_a_full_disk_is_repeated(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = fake_compiler(tmp_path / "fails", "echo 'fatal error: x.o: No space left on device' >&2; exit 1")
     monkeypatch.setattr(compilation, "candidates", lambda: [fails])
     assert load_again() is None
-    assert not cached(tmp_path, ".failed")
+    assert not list_cached(tmp_path, ".failed")
 
 
 @needs_compiler
-def test_processes_that_start_at_once_compile_once(package: Path, tmp_path: Path) -> None:
+def test_processes_that_start_together_compile_once(package: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from bertwright.kernels import native\n"
         "native.PACKAGE = Path(sys.argv[1]); print(native.load_library('small').triple(5))"
@@ -183,11 +187,11 @@ def test_processes_that_start_at_once_compile_once(package: Path, tmp_path: Path
     outputs = [process.communicate(timeout=120) for process in running]
     assert [out for out, _ in outputs] == ["15\n"] * 4
     assert sum(err.count("compiling small.cpp") for _, err in outputs) == 1
-    assert len(cached(tmp_path)) == 1
+    assert len(list_cached(tmp_path)) == 1
 
 
 @needs_compiler
-def test_a_long_compilation_of_another_library_is_not_waited_for(package: Path, tmp_path: Path) -> None:
+def test_compiling_does_not_wait_for_another_library(package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "native"
     folder.mkdir(parents=True, mode=0o700)
     with (folder / "kernels-other.lock").open("w") as file:
@@ -196,16 +200,16 @@ def test_a_long_compilation_of_another_library_is_not_waited_for(package: Path, 
 
 
 @needs_compiler
-def test_without_locks_libraries_are_built_all_the_same(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: Any) -> bool:
+def test_libraries_are_compiled_on_a_file_system_without_locks(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_to_lock(_: Any) -> bool:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(native, "try_lock", refused)
+    monkeypatch.setattr(native, "try_lock", fail_to_lock)
     assert works()
 
 
 @needs_compiler
-def test_what_killed_compilations_left_and_unused_libraries_are_deleted(package: Path, tmp_path: Path) -> None:
+def test_leftovers_of_killed_compilations_and_unused_libraries_are_deleted(package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "native"
     folder.mkdir(parents=True)
     month = time.time() - 40 * 86_400
@@ -222,9 +226,9 @@ def test_what_killed_compilations_left_and_unused_libraries_are_deleted(package:
 
 
 @needs_compiler
-def test_a_library_in_use_does_not_grow_old(package: Path, tmp_path: Path) -> None:
+def test_a_library_in_use_is_not_deleted_as_unused(package: Path, tmp_path: Path) -> None:
     assert works()
-    (path,) = cached(tmp_path)
+    (path,) = list_cached(tmp_path)
     os.utime(path, (time.time() - 20 * 86_400,) * 2)
     assert works()
     assert time.time() - path.stat().st_mtime < 3_600
@@ -232,48 +236,48 @@ def test_a_library_in_use_does_not_grow_old(package: Path, tmp_path: Path) -> No
 
 @needs_compiler
 @pytest.mark.parametrize("case", ["below a file", "no home", pytest.param("planted link", marks=needs_root)])
-def test_without_a_usable_cache_the_temporary_folder_serves(
+def test_without_a_usable_cache_the_temporary_folder_is_used(
     case: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case == "no home":
         for name in ("BERTWRIGHT_CACHE", "XDG_CACHE_HOME", "HOME"):
             monkeypatch.delenv(name, raising=False)
 
-        def homeless(self: Path) -> Path:
+        def fail_to_expand(self: Path) -> Path:
             raise RuntimeError("Could not determine home directory.")
 
-        monkeypatch.setattr(Path, "expanduser", homeless)
+        monkeypatch.setattr(Path, "expanduser", fail_to_expand)
     else:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "file" / "below"))
-    if case == "planted link":  # another user chose where we would write
+    if case == "planted link":  # of another user, to redirect what this user writes
         planted = tmp_path / "tmp" / f"bertwright-{os.geteuid()}"
         planted.symlink_to(package, target_is_directory=True)
         os.lchown(planted, NOBODY, NOBODY)
     assert works()
-    (path,) = cached(tmp_path / "tmp")
+    (path,) = list_cached(tmp_path / "tmp")
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert not cached(package)
+    assert not list_cached(package)
 
 
 @needs_compiler
 @needs_root
-@pytest.mark.parametrize("whose", ["file of another user", "file that others can write to", "folder of another user"])
+@pytest.mark.parametrize("planted", ["file of another user", "file that others can write to", "folder of another user"])
 def test_a_library_that_others_could_have_written_is_not_loaded(
-    whose: str, package: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    planted: str, package: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """FINDINGS B2, M4: the planted library, complete with its digest, would say so when it is loaded."""
+    """Findings B2 and M4: the planted library, complete with its digest, would write a file when loaded."""
     assert works()
-    (path,) = cached(tmp_path)
+    (path,) = list_cached(tmp_path)
     folder = path.parent
     evil = tmp_path / "evil.cpp"
     evil.write_text(f'#include <cstdio>\nstatic int e = (fclose(fopen("{tmp_path}/PWNED", "w")), 1);\n{SOURCE}')
     subprocess.run(["g++", "-shared", "-fPIC", str(evil), "-o", str(path)], check=True)
     path.with_suffix(".blake2b").write_text(native.digest_file(path))
-    path.chmod(0o777 if "can write" in whose else 0o755)
-    if whose == "file of another user":
+    path.chmod(0o777 if "can write" in planted else 0o755)
+    if planted == "file of another user":
         os.chown(path, NOBODY, NOBODY)
-    if whose == "folder of another user":
+    if planted == "folder of another user":
         os.chown(folder, NOBODY, NOBODY)
     capfd.readouterr()
     program = (
@@ -286,16 +290,16 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
     )
     assert result.stdout == "15\n"
     assert not (tmp_path / "PWNED").exists()
-    if whose == "folder of another user":
+    if planted == "folder of another user":
         assert f"note: {folder}" in result.stderr
 
 
 @needs_compiler
-def test_the_cache_is_private_whatever_the_umask(package: Path, tmp_path: Path) -> None:
+def test_the_cache_is_private_under_any_umask(package: Path, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         assert works()
-        (path,) = cached(tmp_path)
+        (path,) = list_cached(tmp_path)
         assert path.parent.stat().st_mode & 0o022 == 0
         assert path.stat().st_mode & 0o022 == 0
         path.parent.chmod(0o777)
@@ -306,7 +310,7 @@ def test_the_cache_is_private_whatever_the_umask(package: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["no-such-compiler", "no-such-compiler -DX='a"])
-def test_no_compiler_gives_one_note(
+def test_without_a_compiler_one_note_is_printed(
     package: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", name)
@@ -317,40 +321,44 @@ def test_no_compiler_gives_one_note(
     assert f"no C++ compiler ({name}, g++, c++, clang++) found" in line
 
 
-def test_native_0_is_silent(package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bertwright_native_0_prints_nothing(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("BERTWRIGHT_NATIVE", "0")
     assert native.load_library("small") is None
     assert capsys.readouterr().err == ""
 
 
 @needs_compiler
-def test_a_failing_compiler_is_quoted(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_a_failing_compiler_is_printed(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (package / "room" / "small.cpp").write_text("int main( {\n")
     assert native.load_library("small") is None
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("bertwright: note: small.cpp could not be compiled or loaded (")
     assert "error:" in line
-    assert cached(tmp_path) == []
+    assert list_cached(tmp_path) == []
 
 
 @needs_compiler
-def test_a_folder_that_nothing_can_be_run_from_is_named(
+def test_a_cache_mounted_noexec_is_named(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refused(path: str, **_: Any) -> ctypes.CDLL:
+    def fail_to_load(path: str, **_: Any) -> ctypes.CDLL:
         if path.endswith(".so"):
             raise OSError("failed to map segment from shared object")
         return SimpleNamespace()  # type: ignore[return-value]
 
-    monkeypatch.setattr(ctypes, "CDLL", refused)
+    monkeypatch.setattr(ctypes, "CDLL", fail_to_load)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
     assert native.load_library("small") is None
     line = capsys.readouterr().err.splitlines()[-1]
-    assert f"{tmp_path / 'cache' / 'native'}: nothing can be run from there, mounted noexec" in line
+    assert f"{tmp_path / 'cache' / 'native'}: mounted noexec" in line
     assert "BERTWRIGHT_CACHE" in line
 
 
-def test_flags_fit_the_library_the_compiler_and_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_follow_library_compiler_and_system(monkeypatch: pytest.MonkeyPatch) -> None:
     gcc = Compiler(("/usr/bin/g++",), "g++ (Debian 12.2.0-14) 12.2.0")
     clang = Compiler(("/usr/bin/clang++",), "Debian clang version 19.1.7")
     apple = Compiler(("/usr/bin/g++",), "Apple clang version 16.0.0")
@@ -371,7 +379,7 @@ def test_flags_fit_the_library_the_compiler_and_the_system(monkeypatch: pytest.M
         compile_flags(gcc, True, NO_FLAGS)
 
 
-def test_torchs_openmp_is_found_on_each_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openmp_of_torch_is_found_on_each_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib").mkdir()
     origin = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(compilation.importlib.util, "find_spec", lambda _: origin)
@@ -382,7 +390,7 @@ def test_torchs_openmp_is_found_on_each_system(tmp_path: Path, monkeypatch: pyte
 
 
 @needs_compiler
-def test_one_openmp_serves_torch_and_us() -> None:
+def test_torch_and_the_kernels_share_one_openmp() -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("/proc/self/maps is Linux's")
@@ -405,7 +413,7 @@ def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert native.cache_folder() == Path.home() / ".cache/bertwright/native"
 
 
-def test_windows_gets_one_note(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_windows_one_note_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     native.load_library.cache_clear()
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.delenv("BERTWRIGHT_NATIVE", raising=False)
@@ -416,17 +424,17 @@ def test_windows_gets_one_note(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 @pytest.mark.skipif(os.environ.get("BERTWRIGHT_REQUIRE_NATIVE") != "1", reason="set by `make test`")
-def test_where_kernels_are_required_they_load() -> None:
-    """A CI machine without a compiler would skip every kernel test and be green."""
+def test_required_kernels_load() -> None:
+    """Without this test, CI on a machine without a compiler would skip every kernel test and pass (finding L10)."""
     assert native.load_library("kernels") is not None
     assert native.load_library("wordpiece") is not None
 
 
 @needs_compiler
-def test_flags_are_those_of_the_level_not_of_the_processor_model(package: Path, tmp_path: Path) -> None:
-    """FINDINGS M5, L6: a level gives the same bits on all machines, and a shared compiler cache cannot go wrong."""
+def test_flags_depend_on_the_level_and_not_on_the_processor_model(package: Path, tmp_path: Path) -> None:
+    """Findings M5 and L6: a level gives the same bits on all machines, and compiler caches can be shared."""
     log, real = tmp_path / "log", next(find_compilers()).command[0]
-    logging = pretend_compiler(tmp_path / "logging", f'echo "$@" >> {log}; exec {real} "$@"')
+    logging = fake_compiler(tmp_path / "logging", f'echo "$@" >> {log}; exec {real} "$@"')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", logging)
         assert works()

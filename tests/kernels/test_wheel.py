@@ -1,4 +1,4 @@
-"""The wheel with prebuilt kernels, installed where there is no compiler."""
+"""The wheel with prebuilt kernels, in an environment without a compiler."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ print(os.path.basename(library._name))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make wheels` makes for this machine."""
+    """Build the wheel of `make wheels` for this machine."""
     machine = os.uname().machine
     if machine not in LEVELS or not any(find_compilers()):
-        pytest.skip("no wheel is made on this machine")
+        pytest.skip("no wheel can be built on this machine")
     bin_folder = Path(sys.executable).parent
     copy = tmp_path_factory.mktemp("source") / "bertwright"
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -48,13 +48,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_serves_a_machine_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     """Dependencies are those of this environment; the package itself comes from the wheel."""
     names = zipfile.ZipFile(wheel).namelist()
     for level in LEVELS[os.uname().machine]:
         assert f"bertwright/kernels/prebuilt/kernels-{level.name}.so" in names
     assert "bertwright/recipes/demo.toml" in names
-    assert not [name for name in names if "libgomp" in name]  # torch brings it
+    assert not [name for name in names if "libgomp" in name]  # torch contains it
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     (site_packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
@@ -63,9 +63,9 @@ def test_the_wheel_serves_a_machine_without_a_compiler(wheel: Path, tmp_path: Pa
     python = str(tmp_path / "venv" / "bin" / "python")
     environment = {"PATH": str(tmp_path / "venv" / "bin"), "HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
 
-    def run(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [python, *arguments], capture_output=True, text=True, timeout=300, env=environment | given, cwd=tmp_path
+            [python, *arguments], capture_output=True, text=True, timeout=300, env=environment | variables, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr
         return done

@@ -22,8 +22,8 @@ def attention(
 ) -> Tensor:
     """Compute softmax(Q·Kᵀ/√D)·V within each sequence, T 3 A D → T A D (Vaswani et al. 2017, section 3.2).
 
-    Dropout acts on the weights of the softmax, keyed by (token, head, position of the key), so that a mask depends
-    neither on micro-batches nor on ranks. On CUDA the masks are PyTorch's own.
+    Dropout acts on the weights of the softmax. Its masks are keyed by (token, head, position of the key) and so depend
+    neither on micro-batches nor on ranks; on CUDA they are PyTorch's own.
     """
     vectors = head_size_vectorizable(qkv.shape[-1])
     if vectors and qkv.device.type == "cuda" and _cuda_supports(qkv):
@@ -34,7 +34,7 @@ def attention(
 
 
 def head_size_vectorizable(head_size: int) -> bool:
-    """Return whether an attention head of this size consists of whole vectors, as the kernels need."""
+    """Return whether an attention head of this size consists of whole vectors, as the kernels require."""
     return head_size % 8 == 0
 
 
@@ -48,7 +48,7 @@ def check_sequences(cu_seqlens: Tensor, tokens: int) -> None:
 
 
 class PackedAttention(torch.autograd.Function):
-    """Saves its input, its output and one number per query and head; the backward pass recomputes the weights."""
+    """Native attention: saves input, output and one number per query and head, and recomputes the weights backward."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, mask_key: CMaskKey) -> Tensor:
@@ -84,8 +84,8 @@ def cuda_attention(
 ) -> Tensor:
     """Run PyTorch's variable-length kernels: flash attention for 16-bit types, memory-efficient attention for float32.
 
-    `scaled_dot_product_attention` reaches them through nested tensors only, which cannot be views such as ours. They
-    draw their own random numbers, which are seeded with the same key as our masks but depend on the micro-batches.
+    `scaled_dot_product_attention` calls them for nested tensors only, which cannot be views such as ours. Their dropout
+    is seeded with the key of our masks, but depends on the micro-batches.
     """
     if dropout is not None:
         torch.cuda.manual_seed(dropout._replace(seed=dropout.seed + dropout.first_token).site_key(site)[0])

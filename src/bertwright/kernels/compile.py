@@ -1,4 +1,4 @@
-"""C++ compilers: which this machine has, and how they make a shared library of a source."""
+"""The C++ compilers of this machine: finding them, and compiling a source into a shared library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# No -ffast-math: infinities and NaN must arrive as such. Without errno, traps and strict contraction loops vectorize.
+# No -ffast-math: infinities and NaN must be preserved. Loops vectorize once errno and traps are off, contraction on.
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -32,7 +32,7 @@ TRANSIENT = re.compile("No space left|Killed|terminated signal|memory exhausted|
 
 
 class CompileError(Exception):
-    """A compiler that cannot make a library of a source; the text is its first error."""
+    """A failed compilation; the text is the compiler's first error."""
 
     def __init__(self, text: str, transient: bool = False) -> None:
         super().__init__(text)
@@ -41,7 +41,7 @@ class CompileError(Exception):
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler as a command, which may have arguments (`ccache g++`), and what it says about its version."""
+    """A C++ compiler: its command, which may have arguments (`ccache g++`), and what it prints for --version."""
 
     command: tuple[str, ...]
     version: str
@@ -55,17 +55,17 @@ class Compiler:
 
 
 def candidates() -> list[str]:
-    """Return the commands that `find_compilers` tries, in order."""
+    """Return the commands to try, in order."""
     return [name for name in (os.environ.get("CXX"), "g++", "c++", "clang++") if name]
 
 
 def find_compilers() -> Iterator[Compiler]:
-    """Yield the C++ compilers of this machine: `CXX` if set, g++, c++, clang++; each program once."""
+    """Yield the C++ compilers of this machine, each program once: `CXX` if set, g++, c++, clang++."""
     seen = set()
     for name in candidates():
         try:
             program, *arguments = [name] if shutil.which(name) else shlex.split(name) or [""]
-        except ValueError:  # a quotation mark that nothing closes
+        except ValueError:  # an unclosed quotation mark
             continue
         path = shutil.which(program)
         if path is None or (identity := (Path(path).resolve(), *arguments)) in seen:
@@ -92,11 +92,12 @@ def read_sources(source: Path) -> list[bytes]:
 
 
 def uses_openmp(sources: list[bytes]) -> bool:
+    """Return whether any of these sources has OpenMP directives."""
     return any(b"#pragma omp" in text for text in sources)
 
 
 def bundled_openmp() -> Path | None:
-    """Return the OpenMP library inside torch's package: a second one would start threads of its own for every core."""
+    """Return the OpenMP library in torch's package. A second one in the process would start its own threads."""
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         return None
@@ -106,18 +107,18 @@ def bundled_openmp() -> Path | None:
 
 
 def compile_flags(compiler: Compiler, openmp: bool, march: Sequence[str]) -> list[str]:
-    """Return a compiler's flags for a library; `march` are those for the instruction set.
+    """Return the flags that compile a library; `march` are those of the instruction set.
 
-    Raises CompileError if the compiler's OpenMP does not fit torch's.
+    Raises CompileError if the compiler needs another OpenMP library than torch's.
     """
     flags = [*FLAGS, *march, *(LINUX_FLAGS if sys.platform == "linux" else ())]
     if not openmp:
         return flags
     bundled = bundled_openmp()
     if bundled is not None and compiler.is_clang and bundled.name.startswith("libgomp"):
-        raise CompileError(f"it needs libomp, but torch brings {bundled.name}; use g++")
+        raise CompileError(f"it needs libomp, but torch has {bundled.name}; use g++")
     if sys.platform == "darwin" and not compiler.is_clang:
-        raise CompileError("it needs libgomp, but torch brings libomp; use clang++")
+        raise CompileError("it needs libgomp, but torch has libomp; use clang++")
     return [*flags, *(["-Xclang", "-fopenmp"] if sys.platform == "darwin" else ["-fopenmp"])]
 
 
@@ -126,8 +127,8 @@ def compile_library(
 ) -> Path:
     """Compile and link a source within `folder`; return the library. Raises CompileError.
 
-    The library names no OpenMP library as its dependency: its symbols are resolved by the one that is loaded before it.
-    So compiling and linking are two steps, since -fopenmp at linking would add the system's.
+    The library does not depend on an OpenMP library: the one that is loaded before it resolves the symbols. Therefore
+    compiling and linking are separate steps; -fopenmp in the second would add the system's OpenMP library.
     """
     compiled, linked = folder / "compiled.o", folder / "linked.so"
     unresolved = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []

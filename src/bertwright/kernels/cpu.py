@@ -1,4 +1,4 @@
-"""The processor: how much of it this process may use, its instruction set, how malloc treats large blocks."""
+"""The processor: its instruction set, the number of CPUs for this process; and malloc's handling of large blocks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 
 class Level(NamedTuple):
-    """An instruction set to compile libraries for; one build per level gives the same bits on all its machines."""
+    """An instruction set to compile libraries for; a library gives the same bits on all machines that have it."""
 
     name: str
     flags: tuple[str, ...]
     features: frozenset[str]
-    """What /proc/cpuinfo lists on a processor that has it."""
+    """Features that /proc/cpuinfo lists on a processor with this instruction set."""
 
 
 _V2 = frozenset("cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3".split())
@@ -24,7 +24,7 @@ _V3 = _V2 | frozenset("abm avx avx2 bmi1 bmi2 f16c fma movbe".split())
 _V4 = _V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
 _BF16 = _V4 | {"avx512_bf16"}
 _AMX = _BF16 | {"amx_bf16", "amx_tile"}
-# Of each architecture, the best level first. The tuning is fixed, too: it decides which products and sums are fused.
+# The levels of each architecture, best first. The tuning is fixed because it decides which products and sums are fused.
 LEVELS = {
     "x86_64": (
         Level("x86-64-amx", ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mtune=generic"), _AMX),
@@ -40,8 +40,8 @@ LEVELS = {
 def find_levels() -> list[Level]:
     """Return the levels that this processor has, best first; none on systems without /proc/cpuinfo.
 
-    `BERTWRIGHT_ISA` names the best one to use, for the same bits on unlike machines. Raises ValueError if this
-    processor does not have it.
+    `BERTWRIGHT_ISA` names the best one to use, for the same bits on different machines. Raises ValueError if this
+    processor lacks it.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -60,7 +60,7 @@ def find_levels() -> list[Level]:
 
 
 def model_name() -> str:
-    """Return the processor's name as Linux gives it; elsewhere, or if it gives none, the architecture."""
+    """Return the processor's name in /proc/cpuinfo, or the architecture if it has none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -70,10 +70,10 @@ def model_name() -> str:
 
 
 def available_cpus(processes: int = 1, root: Path = Path("/")) -> int:
-    """Return how many CPUs each of `processes` equal processes on this machine may keep busy, at least 1.
+    """Return the number of CPUs for each of `processes` equal processes on this machine, at least 1.
 
-    `OMP_NUM_THREADS` decides if it is set, except where it is 1 for several processes: torchrun sets that by itself.
-    Otherwise the CPUs of the affinity mask, or of the container's quota if that is smaller, are divided.
+    `OMP_NUM_THREADS` decides if it is set, unless it is 1 and there are several processes: torchrun sets that default.
+    Otherwise the processes share the CPUs of the affinity mask, or of the container's quota if that is smaller.
     `root` is the folder that holds `proc` and `sys`.
     """
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
@@ -114,16 +114,16 @@ def _cgroup_quota(root: Path) -> float:
 
 
 def configure_malloc() -> None:
-    """Let malloc keep what is freed, so that each step finds its large blocks instead of asking the system again.
+    """Make malloc keep freed memory, so that each step reuses the large blocks of the last.
 
-    glibc otherwise maps every block above 32 MB, faults it in page by page, and unmaps it, in every step.
-    With another C library this does nothing. `restore_malloc` undoes it.
+    Otherwise glibc maps every block above 32 MB, faults it in page by page and unmaps it, in every step. With
+    another C library this function does nothing. `restore_malloc` undoes it.
     """
     _set_malloc(trim_threshold=-1, mmap_max=0)
 
 
 def restore_malloc() -> None:
-    """Give malloc its defaults again, or what the environment sets, and freed memory back to the system."""
+    """Restore malloc's defaults, or the environment's settings, and return freed memory to the system."""
     _set_malloc(
         int(os.environ.get("MALLOC_TRIM_THRESHOLD_", 128 << 10)), int(os.environ.get("MALLOC_MMAP_MAX_", 65_536))
     )

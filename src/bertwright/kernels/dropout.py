@@ -1,4 +1,4 @@
-"""Counter-based dropout: masks are computed from a key, again in the backward pass, and never stored.
+"""Counter-based dropout: masks are never stored, but computed from a key, again in the backward pass.
 
 A 32-bit hash of (seed of the step, site in the model, row, column) decides whether an element is dropped. A mask
 therefore depends neither on micro-batches nor on ranks, threads or backend. The native kernels (`dropout.h`) compute
@@ -24,20 +24,20 @@ class MaskKey(NamedTuple):
     threshold: int  # an element stays iff its hash, uniform in [0, 2^32), is at least this
     scale: float  # factor of the elements that stay
     first_token: int
-    positions: Tensor | None
+    positions: Tensor | None  # as in `Dropout`
 
     def token_indices(self, count: int, device: torch.device) -> Tensor:
-        """Number the given tokens within the whole step: `count` int64."""
+        """Return the indices of `count` tokens within the whole step, int64."""
         return self.first_token + (torch.arange(count, device=device) if self.positions is None else self.positions)
 
 
 class Dropout(NamedTuple):
-    """Rate and key of the dropout of one micro-batch; None in its place means no dropout."""
+    """Rate and key of the dropout of one micro-batch. Functions accept None instead, for no dropout."""
 
     rate: float  # share of the elements that become 0; the others are scaled by 1 / (1 - rate)
     seed: int  # derived from (run seed, step)
     first_token: int = 0  # index of the micro-batch's first token within the whole step
-    positions: Tensor | None = None  # R int64: the tokens of the micro-batch that are given; None for all of them
+    positions: Tensor | None = None  # R int64: the tokens of the micro-batch that are computed; None: all
 
     def mask_key(self, site: int) -> MaskKey:
         """Derive the key of one site."""

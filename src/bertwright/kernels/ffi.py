@@ -16,7 +16,7 @@ from bertwright.kernels.dropout import Dropout, MaskKey
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}  # `enum DType` of simd.h
 OUT_OF_MEMORY = 1
 
-# The arguments of each function, as in struct: P pointer, q int64, d double. Last comes `threads`, which `call` adds.
+# The argument types of each function in the letters of `struct`: P pointer, q int64, d double. `call` adds `threads`.
 SIGNATURES = {
     "bias_gelu": "qqPPPqq",
     "bias_gelu_backward": "qqPPPPPqq",
@@ -82,7 +82,7 @@ def c_mask_key(dropout: Dropout | None, site: int) -> CMaskKey:
 def check(condition: bool, message: str, *values: object) -> None:
     """Raise ValueError with the formatted message unless the condition holds.
 
-    Native code would otherwise read or write outside its tensors. Unlike `assert`, this also runs under `python -O`.
+    Without it, native code could read or write outside its tensors. Unlike `assert`, it also runs under `python -O`.
     """
     if not condition:
         raise ValueError(message.format(*values))
@@ -134,14 +134,14 @@ def doubles(values: Iterable[float]) -> ctypes.Array[ctypes.c_double]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return where the elements of a contiguous CPU tensor are."""
+    """Return the address of a contiguous CPU tensor's elements."""
     check(tensor.is_contiguous(), "expected a contiguous tensor, got {} with strides {}", tensor.shape, tensor.stride())
     check(tensor.is_cpu, "expected a CPU tensor, got one on {}", tensor.device)
     return tensor.data_ptr()
 
 
 def row_pointer(matrix: Tensor) -> ctypes.c_void_p:
-    """Return where the elements of a CPU matrix are; its rows may be apart, and the caller passes their stride."""
+    """Return the address of a CPU matrix, whose rows may have gaps between them; the caller passes their stride."""
     check(matrix.ndim == 2, "expected a matrix, got {}", matrix.shape)
     check(matrix.stride(1) == 1 or matrix.shape[1] == 1, "expected contiguous rows, got strides {}", matrix.stride())
     check(matrix.is_cpu, "expected a CPU tensor, got one on {}", matrix.device)
@@ -149,13 +149,13 @@ def row_pointer(matrix: Tensor) -> ctypes.c_void_p:
 
 
 def use_native(*tensors: Tensor) -> bool:
-    """Return whether native kernels serve these tensors; otherwise the reference implementation does."""
+    """Return whether native kernels can process these tensors; otherwise the reference implementation does."""
     return all(x.is_cpu and x.dtype in DTYPE_CODES for x in tensors) and native.load_library("kernels") is not None
 
 
 @cache
 def bf16_isa() -> str | None:
-    """Return the name of the bfloat16 micro-kernel (dispatch.h) in use; None on a processor without bfloat16 units."""
+    """Return the name of the bfloat16 micro-kernel in use (dispatch.h); None on a processor without bfloat16 units."""
     library = native.load_library("kernels")
     if library is None or not hasattr(library, "bf16_isa_name"):
         return None

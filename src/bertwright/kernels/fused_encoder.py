@@ -40,20 +40,20 @@ class EncoderShape(NamedTuple):
     num_heads: int
     causal: bool
     tanh: bool
-    """Whether GELU is the tanh approximation."""
+    """True if GELU is the tanh approximation."""
     layer_norm_eps: float
 
     @property
     def parameter_shapes(self) -> list[tuple[int, ...]]:
         """The shapes of a layer's parameters, in the order of PARAMETER_NAMES."""
-        hidden, inner = self.hidden_size, self.intermediate_size
+        hidden, intermediate = self.hidden_size, self.intermediate_size
         linear = [
             [(out, size), (out,)]
-            for out, size in ((3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner))
+            for out, size in ((3 * hidden, hidden), (hidden, hidden), (intermediate, hidden), (hidden, intermediate))
         ]
-        qkv, attention_output, intermediate, output = linear
+        qkv, attention_output, feed_forward, output = linear
         norm = [(hidden,), (hidden,)]
-        return [*qkv, *attention_output, *norm, *intermediate, *output, *norm]
+        return [*qkv, *attention_output, *norm, *feed_forward, *output, *norm]
 
 
 class EncoderArgs(ctypes.Structure):
@@ -96,7 +96,7 @@ def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
 
 
 def fusable_parameters(parameters: Sequence[Tensor]) -> bool:
-    """Return whether these are float32, and each layer's all trained or all frozen, as `fused_encoder` needs them."""
+    """Return whether all are float32, and each layer is trained or frozen as a whole, as `fused_encoder` requires."""
     trained = [parameter.requires_grad for parameter in parameters]
     firsts = range(0, len(trained), PARAMS_PER_LAYER)
     return all(parameter.dtype == torch.float32 and parameter.is_contiguous() for parameter in parameters) and all(
@@ -112,7 +112,7 @@ def fused_encoder(
     mask_keys: list[CMaskKey],
     parameters: Sequence[Tensor],
 ) -> Tensor:
-    """T H through every layer → T H, or R H with `positions`: the same bits as `Encoder.forward` layer by layer.
+    """Compute every layer, T H → T H or, with `positions`, R H: the same bits as `BertEncoder.forward` layer by layer.
 
     `parameters`: `layer_parameters` of each layer, accepted by `fusable_parameters`; `mask_keys`: three per layer.
     """
@@ -126,7 +126,7 @@ def fused_encoder(
 
 
 class FusedEncoder(torch.autograd.Function):
-    """Saves the states that the single kernels would save, until the end of the backward pass."""
+    """All layers; saves the states that the single kernels would save, until the end of the backward pass."""
 
     @staticmethod
     def forward(

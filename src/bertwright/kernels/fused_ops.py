@@ -1,9 +1,9 @@
 """Fused operations of the model: one call and one pass over memory instead of five.
 
 T tokens, H hidden size, F intermediate size, V vocabulary, M masked positions.
+
 On CPU these are native kernels (`kernels.cpp`); elsewhere, and without a compiler, `reference` computes the same in
-plain PyTorch.
-Tensors are float32 or bfloat16, arithmetic is float32; the bits do not depend on the number of threads.
+plain PyTorch. Tensors are float32 or bfloat16, arithmetic is float32; the bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
     "linear_cross_entropy",
 ]
 
-# Of logits at once, at most; each chunk also costs a pass over the weight's gradient.
+# Maximum size of the logits in memory. Each chunk of them also costs a pass over the weight's gradient.
 CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**29}
 
 
@@ -72,7 +72,7 @@ def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
 
 
 class BiasGelu(torch.autograd.Function):
-    """Saves x only; the backward pass recomputes the rest."""
+    """GELU; saves only x and recomputes the rest in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
@@ -137,14 +137,14 @@ class Linear(torch.autograd.Function):
 
 
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
-    """Apply dropout to a tensor whose first dimension is the tokens, T … → T …"""
+    """Apply dropout to a tensor whose first dimension is the tokens."""
     if dropout is not None and use_native(x):
         return apply(DropoutFunction, x, c_mask_key(dropout, site))
     return reference.dropout(x, dropout.mask_key(site) if dropout else None)
 
 
 class DropoutFunction(torch.autograd.Function):
-    """Saves nothing: the backward pass recomputes the mask."""
+    """Dropout; saves nothing and recomputes the mask in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask_key: CMaskKey) -> Tensor:
@@ -170,7 +170,7 @@ def add_dropout_norm(
 
 
 class AddDropoutNorm(torch.autograd.Function):
-    """Saves the sum that is normalised, and each row's mean and 1 / standard deviation."""
+    """Residual and LayerNorm; saves their sum, and each row's mean and 1 / standard deviation."""
 
     @staticmethod
     def forward(
@@ -231,7 +231,7 @@ def embed_norm(
 
 
 class EmbedNorm(torch.autograd.Function):
-    """Saves each row's moments only; the backward pass looks the embeddings up again."""
+    """Embeddings; saves only each row's moments and looks the embeddings up again in the backward pass."""
 
     @staticmethod
     def forward(
@@ -286,7 +286,7 @@ class EmbedNorm(torch.autograd.Function):
 
 
 def table_gradient(drows: Tensor, ids: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Sum the gradients of the rows that have one id, float32."""
+    """Sum the gradients of all rows with the same id, float32."""
     dtable = torch.zeros(shape)
     call("add_rows", drows, ids, dtable, *drows.shape)
     return dtable
@@ -297,14 +297,14 @@ def linear_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Compute the cross entropy of hidden · weightᵀ + bias: M H, V H, V, labels M → (scale × sum, number correct).
 
-    The logits are never stored as a whole, and their gradients are computed together with the loss, for `scale` = 1 /
-    number of labels of the whole step. Losses in nats; M may be 0. A label is correct if it has the largest logit.
+    The logits are never stored as a whole: their gradients are computed together with the loss, with `scale` = 1 /
+    number of labels of the whole step. Losses are in nats; M may be 0. A label is correct if its logit is the largest.
     """
     return LinearCrossEntropy.apply(hidden, weight, bias, labels, scale, torch.is_grad_enabled())  # type: ignore[no-untyped-call,no-any-return]
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Computes logits in chunks of rows and turns each chunk into its gradient in place."""
+    """Logits and loss in chunks of rows; each chunk of logits becomes its gradient in place."""
 
     @staticmethod
     def forward(

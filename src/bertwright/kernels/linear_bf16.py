@@ -2,9 +2,8 @@
 
 T tokens, H and O input and output size of a layer, V vocabulary, M masked positions.
 
-On a processor with bfloat16 units a linear layer is a native kernel (`gemm_bf16.h`) if its sizes are multiples of a
-tile's. Elsewhere, for other sizes and for the vocabulary, oneDNN multiplies, in the shapes that it is fast for
-(docs/decisions/13).
+On a processor with bfloat16 units a linear layer is a native kernel (`gemm_bf16.h`) if its sizes are multiples of
+TILE. Otherwise, and for the vocabulary, oneDNN multiplies, in the shapes for which it is fast (docs/decisions/13).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 from bertwright.kernels.ffi import DTYPE_CODES, bf16_isa, call, row_pointer, use_native
 
 TILE = 32  # that of pack.h
-MIN_TRANSPOSE_ROWS = 256  # rows from which transposing a matrix costs less than it saves in a product
+MIN_TRANSPOSE_ROWS = 256  # from this size on, transposing a matrix costs less than it saves in a product
 
 
 def is_native_bf16(x: Tensor) -> bool:
@@ -37,7 +36,7 @@ def uses_native_linear(weight: Tensor) -> bool:
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x · weightᵀ + bias, T H and O H → T O bfloat16; H and O are tile-aligned."""
+    """Compute x · weightᵀ + bias, T H and O H → T O bfloat16; H and O are tile-aligned."""
     y = x.new_empty(len(x), len(weight))
     float_bias = None if bias is None else bias.float().contiguous()
     call("linear_forward", DTYPE_CODES[weight.dtype], x, weight, float_bias, y, len(x), *reversed(weight.shape))
@@ -58,7 +57,7 @@ def linear_backward(
 
 
 def matmul_nt(a: Tensor, b: Tensor) -> Tensor:
-    """a · bᵀ, M H and V H → M V for a tall b (the vocabulary); the rows of a bfloat16 result may be apart."""
+    """Compute a · bᵀ, M H and V H → M V, for a tall b (the vocabulary); rows of a bfloat16 result may have gaps."""
     if not should_transpose(a):
         return torch.mm(a, b.T)
     # oneDNN computes b · aᵀ in half the time, because it divides the many rows among threads.
@@ -67,7 +66,7 @@ def matmul_nt(a: Tensor, b: Tensor) -> Tensor:
 
 
 def matmul_tn(a: Tensor, b: Tensor) -> Tensor:
-    """aᵀ · b; a bfloat16 `a` is transposed first, because oneDNN reads columns more slowly than rows."""
+    """Compute aᵀ · b; a bfloat16 `a` is transposed first, because oneDNN reads columns more slowly than rows."""
     return torch.mm(transpose(a) if should_transpose(a) else a.T, b)
 
 
@@ -77,10 +76,10 @@ def should_transpose(x: Tensor) -> bool:
 
 
 def pad_rows(x: Tensor) -> Tensor:
-    """T H → T' H with zeros below, for one of few heights T' ≥ T, at most a sixteenth more.
+    """Append rows of zeros, T H → T' H, where T' is one of few sizes and at most a sixteenth larger than T.
 
-    oneDNN compiles code for each shape, which takes milliseconds, longer than a product of a few hundred tokens; packed
-    batches have another T at every step.
+    oneDNN compiles code for each new shape. That takes milliseconds, longer than a product of a few hundred tokens, and
+    packed batches have another T at every step.
     """
     step = max(16, 1 << max(len(x).bit_length() - 5, 0))
     missing = -len(x) % step
@@ -93,7 +92,7 @@ def pad_rows(x: Tensor) -> Tensor:
 
 
 def transpose(x: Tensor) -> Tensor:
-    """R C → C R for a bfloat16 matrix whose rows may be apart; those of the result are, with zeros between them."""
+    """Transpose a bfloat16 matrix, R C → C R; rows may have gaps, and those of the result have gaps of zeros."""
     rows, columns = x.shape
     y = x.new_empty(columns, padded_stride(rows))
     call("transpose", row_pointer(x), x.stride(0), y, y.shape[1], rows, columns)
@@ -101,6 +100,6 @@ def transpose(x: Tensor) -> Tensor:
 
 
 def padded_stride(columns: int) -> int:
-    """Round up to whole cache lines, but to no multiple of 512, whose rows would share few sets of the cache."""
+    """Round up to whole cache lines, but not to a multiple of 512: such rows would share few sets of the cache."""
     stride = -(-columns // 32) * 32
     return stride + 32 if stride % 512 == 0 else stride

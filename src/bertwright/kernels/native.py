@@ -1,15 +1,16 @@
 """Native libraries: prebuilt in a wheel, or compiled once for this machine and cached; loaded with ctypes.
 
 A native function is `extern "C"` in `NAME.cpp` within the package and has a Python implementation with the same result,
-so a machine without a compiler is slower and nothing else. `BERTWRIGHT_NATIVE=0` selects Python, `compile` compiles
-although there is a prebuilt library; `BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`,
-else `~/.cache/bertwright`).
+so a machine without a compiler is only slower. `BERTWRIGHT_NATIVE=0` selects Python, `compile` ignores prebuilt
+libraries; `BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`, else
+`~/.cache/bertwright`).
 
-A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `cpu.LEVELS`; the best one of this processor is loaded.
+A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `cpu.LEVELS`; the best one for this processor is
+loaded.
 
-For each library the cache holds `NAME-KEY.so`, `NAME-KEY.blake2b` (digest of the former) and, where compilation failed,
-`NAME-KEY.failed` (the message). KEY is the digest of all that decides the library's content. Code is run from folders
-and files that nobody else can write to, and from no others.
+For each library the cache holds `NAME-KEY.so` and its digest `NAME-KEY.blake2b` or, if compilation failed, the message
+`NAME-KEY.failed`. KEY is the digest of all that decides the library's content. Libraries are loaded only if no other
+user can write to them and to their folder.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ from bertwright.kernels.cpu import find_levels
 
 PACKAGE = Path(__file__).parent.parent
 PREBUILT = Path(__file__).parent / "prebuilt"
-SECONDS_PER_BYTE = 6e-5  # of source; what compiling takes on a processor of 2021
+SECONDS_PER_BYTE = 6e-5  # of source: compile time on a processor of 2021
 HOUR, DAY = 3_600, 86_400
-UNUSED = 30 * DAY  # a library that was not loaded for so long is deleted
+UNUSED = 30 * DAY  # after this time without being loaded, a library is deleted
 SLOWER = "the Python implementation is used, which is slower"
 
 
 @functools.cache
 def load_library(name: str) -> ctypes.CDLL | None:
-    """Load the library made of `NAME.cpp` and the headers beside it: prebuilt, from the cache, or compiled now.
+    """Load the library of `NAME.cpp` and the headers beside it: prebuilt, from the cache, or compiled now.
 
-    Returns None if `BERTWRIGHT_NATIVE=0`, or, with one line on stderr, if no compiler can make it.
+    Returns None if `BERTWRIGHT_NATIVE=0`, or, with a note on stderr, if no compiler can compile it.
     """
     mode = os.environ.get("BERTWRIGHT_NATIVE")
     if mode == "0":
@@ -88,27 +89,27 @@ def load_library(name: str) -> ctypes.CDLL | None:
 
 
 def describe_library(name: str) -> str:
-    """Return what identifies a library's machine code, or "PyTorch" if there is none."""
+    """Return the file name that identifies a library's machine code, or "PyTorch" if there is none."""
     library = load_library(name)
     return Path(library._name).stem if library is not None else "PyTorch"
 
 
 @functools.cache
 def triton_available() -> bool:
-    """Return whether PyTorch can compile GPU kernels here: it needs Triton, and Triton a compiler."""
+    """Return whether PyTorch can compile GPU kernels: it needs Triton, and Triton needs a C++ compiler."""
     if os.environ.get("BERTWRIGHT_NATIVE") == "0":
         return False
     return importlib.util.find_spec("triton") is not None and any(find_compilers())
 
 
 def _warn(text: str) -> None:
-    print(f"bertwright: note: {text}\n", end="", file=sys.stderr, flush=True)  # at once: other ranks write there, too
+    print(f"bertwright: note: {text}\n", end="", file=sys.stderr, flush=True)  # in one write: other ranks print as well
 
 
 def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes.CDLL:
-    """Load what a compiler makes of a source, from the first cache folder that allows it.
+    """Load the library that a compiler makes of a source, from the first usable cache folder; compile it if needed.
 
-    Raises CompileError if the compiler cannot, OSError if no folder can be used.
+    Raises CompileError if the compiler fails, OSError if no folder can be used.
     """
     openmp = uses_openmp(sources)
     levels = find_levels()
@@ -129,7 +130,7 @@ def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes
 
 
 def _load_openmp() -> None:
-    """Load torch's OpenMP, whose symbols our libraries lack: a second one would start threads of its own."""
+    """Load torch's OpenMP library, which resolves the symbols of ours; a second one would start its own threads."""
     ctypes.CDLL(str(bundled_openmp() or "libgomp.so.1"), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -138,16 +139,16 @@ def _dlopen(library: Path) -> ctypes.CDLL:
         loaded = ctypes.CDLL(str(library))
     except OSError:
         if os.statvfs(library).f_flag & getattr(os, "ST_NOEXEC", 0):  # macOS has no such constant
-            remedy = "let BERTWRIGHT_CACHE name another folder"
-            raise OSError(f"{library.parent}: nothing can be run from there, mounted noexec; {remedy}") from None
+            fix = "set BERTWRIGHT_CACHE to another folder"
+            raise OSError(f"{library.parent}: mounted noexec, libraries cannot be loaded from it; {fix}") from None
         raise
     if time.time() - library.stat().st_mtime > DAY and os.access(library, os.W_OK):
-        os.utime(library)  # in use: not to be deleted
+        os.utime(library)  # `_sweep` keeps what is in use
     return loaded
 
 
 def is_intact(library: Path) -> bool:
-    """Return whether a library is in the cache, undamaged, and nobody else can have written it."""
+    """Return whether a library is in the cache, undamaged, and cannot have been written by another user."""
     try:
         recorded = library.with_suffix(".blake2b").read_text(encoding="utf-8").strip()
         return _is_private(library.stat()) and digest_file(library) == recorded
@@ -161,13 +162,13 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) -> None:
-    """Compile a library into the cache; of processes that do so at once, one compiles and the others wait.
+    """Compile a library into the cache; of several processes at the same time, one compiles and the others wait.
 
     Raises CompileError, without running the compiler if it failed within the last day; OSError if the folder cannot be
     written.
     """
     folder, failed = library.parent, library.with_suffix(".failed")
-    with _locked(library.with_suffix(".lock")):
+    with _hold_lock(library.with_suffix(".lock")):
         if is_intact(library):
             return
         if failed.exists() and time.time() - failed.stat().st_mtime < DAY:
@@ -189,8 +190,8 @@ def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) ->
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Wait for a lock file and hold it; where the file system has no locks, go on without."""
+def _hold_lock(path: Path) -> Iterator[None]:
+    """Acquire a lock file; on a file system without locks, proceed without it."""
     with path.open("w") as file:
         try:
             while not try_lock(file):
@@ -201,7 +202,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete what killed compilations left, and libraries that are no longer used."""
+    """Delete temporaries of killed compilations, and unused libraries."""
     for path in folder.iterdir():
         try:
             age = time.time() - path.stat().st_mtime
@@ -210,26 +211,26 @@ def _sweep(folder: Path) -> None:
             elif path.suffix in (".so", ".failed", ".lock") and age > UNUSED:
                 path.unlink()
                 path.with_suffix(".blake2b").unlink(missing_ok=True)
-        except OSError:  # another process sweeps, too
+        except OSError:  # deleted by another process
             pass
 
 
 def cache_folders() -> Iterator[Path]:
-    """Yield the folders that libraries may be run from: the cache, one below the temporary folder, a new one there."""
+    """Yield the folders to load libraries from: the cache, then one in the temporary folder, then a new one there."""
     shared = Path(tempfile.gettempdir()) / f"bertwright-{os.geteuid()}"
     for folder in [cache_folder(), shared]:
         try:
-            if folder is not None and _made_private(folder):
+            if folder is not None and _make_private(folder):
                 yield folder
-        except OSError:  # not to be created or entered
+        except OSError:  # cannot be created or entered
             pass
     folder = Path(tempfile.mkdtemp(prefix="bertwright-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     yield folder
 
 
-def _made_private(folder: Path) -> bool:
-    """Make a folder, or make an own one private; return whether only this user and root can write to it."""
+def _make_private(folder: Path) -> bool:
+    """Create a folder, or make the user's own private; return whether only this user and root can write to it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.stat()
@@ -237,7 +238,7 @@ def _made_private(folder: Path) -> bool:
         folder.chmod(status.st_mode & 0o755)
     if _is_private(folder.stat()) and folder.lstat().st_uid in (0, os.geteuid()):
         return True
-    _warn(f"{folder}: other users can write to it, so no library is loaded from it; see BERTWRIGHT_CACHE")
+    _warn(f"{folder}: other users can write to it, so nothing is loaded from it; chmod it, or set BERTWRIGHT_CACHE")
     return False
 
 

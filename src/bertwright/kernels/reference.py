@@ -1,9 +1,9 @@
 """Reference implementation of every native kernel in plain PyTorch, for other devices and machines without a compiler.
 
-On a GPU, in training, PyTorch's compiler fuses those with the most passes over memory (docs/decisions/12).
+In training on a GPU, PyTorch's compiler fuses those with the most passes over memory (docs/decisions/12).
 
-As in the native kernels, arithmetic is float32 and a result has the dtype of its input. (Weights are float32: type
-promotion would turn the sum of a bfloat16 state and a bias, and all states after it, into float32.)
+As in the native kernels, arithmetic is float32 and a result has the dtype of its input. (Weights are float32: by type
+promotion, the sum of a bfloat16 state and a bias, and all states after it, would be float32.)
 
 T tokens, B sequences, H hidden size, F intermediate size, A heads, D head size, V vocabulary, M masked positions.
 """
@@ -55,30 +55,30 @@ class AdamStep(NamedTuple):
 
 
 def compile_on_gpu(op: Op) -> Op:
-    """Decorate an operation: torch.compile it for a GPU in training, run it as written anywhere else.
+    """Wrap an operation: torch.compile it for training on a GPU, run it as written otherwise.
 
     Uncompiled, the hash of a dropout mask alone takes some twenty passes over memory. Sizes and mask keys are arguments
-    of the compiled kernel: one serves all steps.
+    of the compiled kernel, so that one kernel serves all steps.
     """
 
     @cache
-    def compiled() -> Callable[..., Tensor]:
+    def compile_op() -> Callable[..., Tensor]:
         return cast(Callable[..., Tensor], torch.compile(op, dynamic=True))
 
     @wraps(op)
     def dispatch(x: Tensor, *rest: Any) -> Tensor:
-        return compiled()(x, *rest) if should_compile(x) else op(x, *rest)
+        return compile_op()(x, *rest) if should_compile(x) else op(x, *rest)
 
     return cast(Op, dispatch)
 
 
 def should_compile(x: Tensor) -> bool:
-    """Return whether compiling pays; a prediction takes less time than the compiler and has no dropout."""
+    """Return whether compiling saves time; a prediction takes less time than the compiler and has no dropout."""
     return x.device.type == "cuda" and torch.is_grad_enabled() and triton_available()
 
 
 def apply_dropout(x: Tensor, mask_key: MaskKey | None) -> Tensor:
-    """T … → T …; the columns of the mask are all dimensions after the first."""
+    """Apply a mask, T … → T …; its columns are all dimensions after the first."""
     if mask_key is None or len(x) == 0:
         return x
     mask = keep_mask(mask_key, mask_key.token_indices(len(x), x.device), math.prod(x.shape[1:])).view_as(x)
@@ -112,7 +112,7 @@ def norm_dropout(x: Tensor, norm: LayerNormParams, mask_key: MaskKey | None) -> 
 def embed_norm(
     ids: tuple[Tensor, ...], tables: EmbeddingTables, norm: LayerNormParams, mask_key: MaskKey | None
 ) -> Tensor:
-    word, position, token_type = (F.embedding(places, table) for places, table in zip(ids, tables, strict=True))
+    word, position, token_type = (F.embedding(indices, table) for indices, table in zip(ids, tables, strict=True))
     return norm_dropout(word + position + token_type, norm, mask_key)
 
 
@@ -142,7 +142,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 def adamw_(
     parameters: list[Tensor], gradients: list[Tensor], exp_avg: list[Tensor], exp_avg_sq: list[Tensor], step: AdamStep
 ) -> None:
-    """Update all tensors with few kernel launches; the gradients are overwritten."""
+    """Update all tensors in place with few kernel launches; the gradients are overwritten."""
     torch._foreach_mul_(gradients, step.clip_scale)
     torch._foreach_lerp_(exp_avg, gradients, 1 - step.beta1)
     torch._foreach_mul_(exp_avg_sq, step.beta2)

@@ -172,7 +172,7 @@ static inline void _tile_loadconfig(const void* config) {
 }
 static inline void _tile_release() { emulation::tiles.configured = false; }
 
-// The request for the tile registers: refused if EMULATED_TILES is 0.
+// The request for the tile registers is denied if EMULATED_TILES is 0.
 #define syscall emulated_syscall
 extern "C" inline long emulated_syscall(long, ...) noexcept {
     const char* granted = getenv("EMULATED_TILES");

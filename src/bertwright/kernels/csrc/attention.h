@@ -13,7 +13,7 @@ struct Float32Gemm {
     using Element = float;  // of A, and of softmax's weights
     using Panel = float;    // of B
     using Thread = std::false_type;
-    static constexpr bool IN_PLACE = true;
+    static constexpr bool INPLACE = true;
     static constexpr int64_t pad_rows(int64_t n) { return n; }
     static constexpr int64_t pad_depth(int64_t n) { return n; }
     static constexpr int64_t pad_columns(int64_t n) { return round_up(n, PANEL); }
@@ -58,7 +58,7 @@ struct Bf16Gemm {
     using Element = bfloat16;
     using Panel = uint32_t;
     using Thread = Bf16Thread;
-    static constexpr bool IN_PLACE = false;
+    static constexpr bool INPLACE = false;
     static constexpr int64_t pad_rows(int64_t n) { return round_up(n, TILE_ROWS); }
     static constexpr int64_t pad_depth(int64_t n) { return round_up(n, TILE); }
     static constexpr int64_t pad_columns(int64_t n) { return round_up(n, PANEL_WORDS); }
@@ -101,7 +101,7 @@ struct Bf16Gemm {
                          int64_t columns, int64_t b_depth, float* c, int64_t c_stride) {
         (ADD ? bf16_isa.multiply_add : bf16_isa.multiply)(a, a_stride, b, rows, depth, columns, b_depth, c, c_stride);
     }
-    // `a_t`: room for aᵀ, rows × t_stride.
+    // `a_t`: memory for aᵀ, rows × t_stride.
     static void multiply_tn_add(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t rows, int64_t depth,
                                 int64_t columns, float* c, int64_t c_stride, bfloat16* a_t, int64_t t_stride) {
         for (int64_t k = 0; k < depth; k += 2 * W)
@@ -134,12 +134,12 @@ template <class Gemm> struct HeadSizes {
           depth(Gemm::pad_depth(size)),
           columns(Gemm::pad_columns(size)),
           score_stride(Gemm::pad_columns(n) + CACHE_LINE / sizeof(float)),
-          weight_stride(Gemm::IN_PLACE ? score_stride : Gemm::pad_depth(n) + CACHE_LINE / sizeof(bfloat16)) {}
+          weight_stride(Gemm::INPLACE ? score_stride : Gemm::pad_depth(n) + CACHE_LINE / sizeof(bfloat16)) {}
 };
 
 // Softmax's weights overwrite the scores if the policy works in place.
 template <class Gemm> typename Gemm::Element* take_weights(Arena& arena, float* scores, int64_t count) {
-    if constexpr (Gemm::IN_PLACE) return scores;
+    if constexpr (Gemm::INPLACE) return scores;
     else return arena.take<typename Gemm::Element>(count);
 }
 
@@ -150,7 +150,7 @@ template <class Gemm> struct ForwardBuffers : HeadSizes<Gemm> {
     ForwardBuffers(Arena& arena, int64_t n, int64_t size) : HeadSizes<Gemm>(n, size) {
         using E = typename Gemm::Element;
         using P = typename Gemm::Panel;
-        staging = arena.take<E>(Gemm::IN_PLACE ? 0 : Gemm::pad_depth(n) * this->depth);
+        staging = arena.take<E>(Gemm::INPLACE ? 0 : Gemm::pad_depth(n) * this->depth);
         queries = arena.take<E>(this->block * this->depth);
         keys_t = arena.take<P>(Gemm::panel_size(size, n));
         values = arena.take<P>(Gemm::panel_size(n, size));
@@ -170,7 +170,7 @@ template <class Gemm> struct BackwardBuffers : HeadSizes<Gemm> {
         using E = typename Gemm::Element;
         using P = typename Gemm::Panel;
         transposed_stride = this->block + CACHE_LINE / sizeof(bfloat16);
-        staging = arena.take<E>(Gemm::IN_PLACE ? 0 : Gemm::pad_depth(n) * this->depth);
+        staging = arena.take<E>(Gemm::INPLACE ? 0 : Gemm::pad_depth(n) * this->depth);
         queries = arena.take<E>(this->block * this->depth);
         douts = arena.take<E>(this->block * this->depth);
         keys_t = arena.take<P>(Gemm::panel_size(size, n));
@@ -184,12 +184,12 @@ template <class Gemm> struct BackwardBuffers : HeadSizes<Gemm> {
         dweights = arena.take<float>(this->block * this->score_stride);
         weights = take_weights<Gemm>(arena, scores, this->block * this->weight_stride);
         dscores = take_weights<Gemm>(arena, dweights, this->block * this->weight_stride);
-        transposed = arena.take<E>(Gemm::IN_PLACE ? 0 : Gemm::pad_rows(n) * transposed_stride);
+        transposed = arena.take<E>(Gemm::INPLACE ? 0 : Gemm::pad_rows(n) * transposed_stride);
     }
 };
 
-// The rows of one head are pages apart, which hardware prefetchers do not follow: the next writes, and the next head's
-// reads, are prefetched during softmax.
+// The rows of one head are pages apart, out of the hardware prefetchers' reach. Softmax prefetches them: the rows that
+// are written next, and those of the next head.
 template <class T> INLINE void prefetch_for_write(T* row, int64_t size) {
     for (int64_t c = 0; c < size; c += CACHE_LINE / sizeof(T)) __builtin_prefetch(row + c, 1);
 }

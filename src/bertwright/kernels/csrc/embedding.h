@@ -3,7 +3,7 @@
 #include "layer_norm.h"
 #include <array>
 
-// Of the word, the position and the token type.
+// The table and the tokens' ids of words, of positions or of token types.
 template <class T> struct Lookup {
     const T* table;
     const int64_t* ids;

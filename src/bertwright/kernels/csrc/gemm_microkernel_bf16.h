@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 // Tile registers (Intel, since Sapphire Rapids). A register holds 16 rows of 64 bytes: of A 16 rows × 32 columns as
-// they lie in memory, of B one panel of 32 rows, of C 16 × 16. Registers 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
+// in memory, of B one panel of 32 rows, of C 16 × 16. Registers 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
 namespace amx {
 
 constexpr int TILE_BYTES = 64, NUM_REGISTERS = 8;

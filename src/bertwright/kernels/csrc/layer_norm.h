@@ -7,7 +7,7 @@ struct Moments {
     float mean, rstd;
 };
 
-// Mean and 1 / standard deviation of a row that lies in the cache: two passes, so that a large mean costs no precision.
+// Mean and 1 / standard deviation of a row in the cache, in two passes, so that a large mean costs no precision.
 INLINE Moments row_moments(const float* z, int64_t columns, float eps) {
     FloatVec total{};
     for_each_vector(columns, [&](int64_t c, auto load, auto) { total += load(z + c); });

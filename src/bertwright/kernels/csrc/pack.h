@@ -96,7 +96,7 @@ INLINE void pack_b_t_tile(const T* b, int64_t stride, int64_t depth, int64_t k, 
                      [&](int i, FloatVec words) { store_panel_row<STREAM>(to + i * PANEL_WORDS, words); });
 }
 
-// For a B that has zeros up to whole tiles; the depth is a multiple of TILE.
+// For a B that is padded with zeros to whole tiles; the depth is a multiple of TILE.
 static void pack_b(const bfloat16* b, int64_t stride, int64_t depth, int64_t columns, uint32_t* panels) {
     for (int64_t c = 0; c < columns; c += PANEL_WORDS)
         for (int64_t k = 0; k < depth; k += TILE) pack_b_tile<false>(b, stride, depth, k, c, panels);
