@@ -39,8 +39,7 @@ import torch
 
 from bertwright.models.config import BertConfig
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import Encoded
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer

@@ -34,7 +34,7 @@ from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 from bertwright.training import schedules
 from bertwright.training.optimizer import OptimizerSettings
 

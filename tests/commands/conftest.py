@@ -23,7 +23,7 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.pretraining.data import DataSettings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.training import checkpoint
 from bertwright.training.optimizer import OptimizerSettings

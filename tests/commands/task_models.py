@@ -14,7 +14,7 @@ from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 

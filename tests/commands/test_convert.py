@@ -14,7 +14,7 @@ from bertwright.commands.convert import ConvertSettings, convert
 from bertwright.inference.model import Bert
 from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.classification import Classification
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 
 GOOGLE = Path(__file__).parent.parent / "interop" / "test_google.py"
 

@@ -15,7 +15,7 @@ from bertwright import DeviceSettings
 from bertwright.commands.fill_mask import FillMaskSettings, fill_mask
 from bertwright.inference.model import Bert
 from bertwright.tasks.classification import Classification
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 
 HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
 

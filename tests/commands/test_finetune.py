@@ -33,7 +33,7 @@ from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import layerwise_lr_scales, open_run
 from bertwright.files import read_json
 from bertwright.interop.huggingface import load_task_model, start_task_model
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 from bertwright.settings import write_settings
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings

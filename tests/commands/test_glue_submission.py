@@ -245,9 +245,7 @@ def check_rejected(settings: SubmissionSettings, message: str) -> None:
 def test_files_that_differ_from_glue_s_are_rejected(
     make: Make, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "bertwright.commands.glue_submission.load", lambda *_: pytest.fail("began before all was checked")
-    )
+    monkeypatch.setattr("bertwright.inference.model.load", lambda *_: pytest.fail("began before all was checked"))
     check_rejected(
         make("wnli", "rte", ignore_row_count=False), r"RTE/test\.tsv: expected 3,000 rows, got 20; .*--ignore-row-count"
     )
@@ -317,9 +315,7 @@ def test_an_existing_zip_is_not_replaced(make: Make, tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_written_is_an_error_before_the_work(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "bertwright.commands.glue_submission.load", lambda *_: pytest.fail("began before the path was tried")
-    )
+    monkeypatch.setattr("bertwright.inference.model.load", lambda *_: pytest.fail("began before the path was tried"))
     (tmp_path / "file").touch()
     for path in (Path("/sys/glue.zip"), tmp_path / "file" / "glue.zip"):
         with pytest.raises(OSError, match=r"Permission denied|Read-only file system|a file, but a folder"):

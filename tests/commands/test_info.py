@@ -18,7 +18,8 @@ from bertwright.files import write_text
 from bertwright.inference.model import Bert
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
-from bertwright.tasks.task_io import AnyTask, TaskModel, write_task_folder
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_io import TaskModel, write_task_folder
 from bertwright.training import checkpoint
 
 CLASSIFICATION = Classification(text_pair="second", labels=("yes", "no"), metric="f1", max_length=40)

@@ -25,7 +25,7 @@ from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.models.config import BertConfig
-from bertwright.models.feature_head import REPRESENTATIONS
 from bertwright.models.heads import BertForPretraining
+from bertwright.models.representations import REPRESENTATIONS
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.training.run_directory import saved_settings

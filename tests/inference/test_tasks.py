@@ -30,7 +30,8 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task_io import AnyTask, TaskModel, write_task_folder
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_io import TaskModel, write_task_folder
 from bertwright.training import checkpoint
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 

@@ -24,7 +24,8 @@ from bertwright.interop.huggingface import (
 )
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
-from bertwright.models.feature_head import REPRESENTATIONS, BiLSTM, FeatureHead, FeatureHeadConfig, ScalarMix, layers_of
+from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig, ScalarMix
+from bertwright.models.representations import REPRESENTATIONS, layers_of
 
 SHAPE = FeatureHeadConfig(layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)

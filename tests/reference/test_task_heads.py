@@ -25,7 +25,8 @@ from bertwright.interop.huggingface import (
     write_task_model,
 )
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import EncoderForTask, HeadSpec
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample
@@ -34,8 +35,7 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import Encoded, TaskBatch
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask, Encoded, TaskBatch
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import Classification, LabelPrediction, TextExample, count_empty_texts
 from bertwright.tasks.collation import collate
 from bertwright.tasks.presentation import to_record

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import EncoderForTask, HeadSpec
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.collation import collate, micro_batches, step_items
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded

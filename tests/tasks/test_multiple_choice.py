@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import BertTokenizerFast
 
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.collation import collate
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
 from bertwright.tasks.presentation import to_record

@@ -16,7 +16,7 @@ from bertwright.commands.fill_mask import FillMaskSettings
 from bertwright.commands.predict.settings import PredictSettings
 from bertwright.settings import field_docs
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
-from bertwright.tasks.task_io import TASK_TYPES
+from bertwright.tasks.task_types import TASK_TYPES
 
 
 def table(*rows: str) -> str:

@@ -11,14 +11,16 @@ from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import write_task
-from bertwright.tasks.task_io import TASK_TYPES, AnyTask, TaskModel, infer_task, load_task, read_task, save_task_folder
+from bertwright.tasks.task import AnyTask, write_task
+from bertwright.tasks.task_io import TaskModel, infer_task, load_task, read_task, save_task_folder
+from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)

@@ -16,7 +16,8 @@ from bertwright.kernels.attention import cuda_attention
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import context

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # torch takes a second to import, and the settings of commands use the functions on lengths
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def pack(sequences: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | No
 
 def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.ndarray) -> Batch:
     """Build a batch from packed arrays of T tokens; `lengths` (B) are the token counts of the sequences."""
+    import torch
+
     return Batch(
         input_ids=torch.from_numpy(input_ids.astype(np.int64, copy=False)),
         token_type_ids=torch.from_numpy(token_type_ids.astype(np.int64, copy=False)),

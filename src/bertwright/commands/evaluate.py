@@ -22,7 +22,7 @@ from bertwright.training.settings import DeviceSettings
 if TYPE_CHECKING:
     from bertwright.inference.model import Bert
     from bertwright.models.heads import EncoderForTask
-    from bertwright.tasks.task_io import AnyTask
+    from bertwright.tasks.task import AnyTask
     from bertwright.training.context import ExecutionContext
 
 

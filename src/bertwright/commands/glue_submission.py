@@ -12,28 +12,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.console import heading, item_progress, make_console, make_table, notice, say
-from bertwright.inference.model import load
 from bertwright.interop.model_files import model_folder
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import read_rows
-from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
 from bertwright.tasks.classification import Classification, format_labels
-from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.task import TASK_FILE
-from bertwright.tasks.task_io import AnyTask, read_task
-from bertwright.training.context import ExecutionContext, execution_context
-from bertwright.training.loop import DivergedError
+from bertwright.tasks.task import TASK_FILE, AnyTask
 from bertwright.training.settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from bertwright.training.context import ExecutionContext
 
 
 @dataclass(frozen=True)
@@ -147,6 +144,8 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     """
     console = console or make_console()
     check_absent(settings.output)
+    from bertwright.training.context import execution_context  # imports torch, which takes longer than the check above
+
     questions = [found for name, model in settings.by_task.items() for found in _find_questions(settings, name, model)]
     for name, model in settings.by_task.items():
         if other := _find_other_task(model_folder(model), name):
@@ -192,6 +191,8 @@ def _find_questions(settings: SubmissionSettings, name: str, model: str) -> list
 
 def _read_matching_task(file: SubmissionFile, folder: Path) -> Classification | Regression:
     """Read a model's task. Raises ValueError if its labels or its number of texts are not those of the file."""
+    from bertwright.tasks.task_io import read_task
+
     task = read_task(folder)
     kind = Classification if file.labels else Regression
     labels = task.label_names if task else ()
@@ -213,6 +214,7 @@ def _find_other_task(folder: Path, name: str) -> str | None:
 
     Several tasks have the same labels, so exchanged models would answer without an error.
     """
+    from bertwright.tasks.task_io import read_task
 
     def columns(task: Any) -> tuple[str, str | None, str]:
         return task.text, task.text_pair, task.label
@@ -244,6 +246,11 @@ def _answer(
     model: str, questions: Sequence[Questions], context: ExecutionContext, console: Console
 ) -> dict[str, list[str]]:
     """Return one model's answers in GLUE's words, by file."""
+    from bertwright.inference.model import load
+    from bertwright.models.heads import EncoderForTask
+    from bertwright.tasks.prediction import predict_chunks
+    from bertwright.training.loop import DivergedError
+
     bert = load(model, context.device, context.dtype)
     assert isinstance(bert.model, EncoderForTask)
     answers: dict[str, list[str]] = {}

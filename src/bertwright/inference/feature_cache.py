@@ -37,7 +37,8 @@ from bertwright.files import (
     sync,
     write_json,
 )
-from bertwright.models.heads import EncoderForTask, EncoderModel, HeadSpec
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import EncoderForTask, EncoderModel
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, Ints

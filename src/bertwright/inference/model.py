@@ -30,8 +30,8 @@ from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagging, TagPrediction
-from bertwright.tasks.task import Task
-from bertwright.tasks.task_io import AnyTask, TaskModel, load_task, save_task_folder
+from bertwright.tasks.task import AnyTask, Task
+from bertwright.tasks.task_io import TaskModel, load_task, save_task_folder
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 

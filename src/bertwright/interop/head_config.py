@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.interop.weights import summarize
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 
 
 class HeadClass(NamedTuple):

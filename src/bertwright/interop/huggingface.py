@@ -20,7 +20,8 @@ from bertwright.interop.architectures import ARCHITECTURES, Architecture, archit
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.model_files import CONFIG, WEIGHTS, new_folder
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
-from bertwright.models.heads import EncoderForTask, EncoderModel, HeadSpec
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import EncoderForTask, EncoderModel
 from bertwright.models.initialization import initialize
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.vocabulary.tokenizer import Tokenizer

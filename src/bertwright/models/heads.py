@@ -6,7 +6,7 @@ V vocabulary size.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from bertwright.batching.batch import Batch
 from bertwright.kernels.fused_ops import bias_gelu, dropout
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Linear, dropout_for
+from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 
@@ -103,20 +104,6 @@ class BertForPretraining(EncoderModel):
             tokens=self.masked_token.logits(hidden[positions], self.word_embeddings),
             next_sentence=self.next_sentence(self.pooler(hidden[batch.cu_seqlens[:-1]])).float(),
         )
-
-
-class HeadSpec(NamedTuple):
-    """The states that a task's head reads, and its number of outputs."""
-
-    kind: Literal["sequence", "choice", "token", "span"]
-    """sequence, choice: one state per sequence; token: each word's first token; span: every token."""
-    outputs: int
-    """C: number of labels; 1 for a regression or a choice's score; 2 for the start and the end of a span."""
-
-    @property
-    def pooled(self) -> bool:
-        """True if the head reads one state per sequence."""
-        return self.kind in ("sequence", "choice")
 
 
 class EncoderForTask(EncoderModel):

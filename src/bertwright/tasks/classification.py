@@ -8,22 +8,33 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch.nn.functional as F
-from torch import Tensor
 
 from bertwright.corpus.documents import check_encoding
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import label_text, read_rows, skipped_rows_note
 from bertwright.metrics import scores
-from bertwright.models.heads import HeadSpec
-from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric, softmax
+from bertwright.models.head_spec import HeadSpec
+from bertwright.tasks.task import (
+    LEARNED,
+    Encoded,
+    Ints,
+    Outputs,
+    Task,
+    TaskBatch,
+    check_metric,
+    softmax,
+    sum_cross_entropy,
+)
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
 SHOWN_LABELS = 20  # in a message
@@ -226,7 +237,7 @@ class Classification(TextTask[str, LabelPrediction]):
         return self.labels[-1] if self.pos_label is None else self.pos_label
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
+        return sum_cross_entropy(logits, batch.labels, smoothing)
 
     def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
         probabilities = softmax(outputs)

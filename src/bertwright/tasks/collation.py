@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from bertwright.batching.batch import from_flat, offsets_from_lengths, positions_from_lengths
 from bertwright.batching.permutation import permute
-from bertwright.models.text_encoder import EncoderConfig
 from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.task import Encoded, Ints, TaskBatch
+
+if TYPE_CHECKING:
+    from bertwright.models.text_encoder import EncoderConfig
 
 
 def flat_ranges(first: Ints, lengths: Ints) -> Ints:
@@ -35,6 +37,8 @@ def check_segments(encoded: Encoded, config: EncoderConfig) -> None:
 
 def collate(encoded: Encoded, items: Ints, num_labels: int | None = None) -> TaskBatch:
     """Pack items into one batch; `num_labels` as in `TaskBatch`, by default the number of their own labels."""
+    import torch
+
     sequences = encoded.sequences(items)
     lengths = encoded.lengths[sequences]
     tokens = flat_ranges(encoded.starts[sequences], lengths)

@@ -9,21 +9,22 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch.nn.functional as F
-from torch import Tensor
 
 from bertwright.corpus.documents import check_encoding
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import label_text, read_rows
 from bertwright.metrics import scores
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import known_labels
-from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch, check_metric, softmax
+from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch, check_metric, softmax, sum_cross_entropy
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ChoiceExample(NamedTuple):
@@ -168,7 +169,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         scores_of_items = logits.view(len(batch.labels), -1)  # N · W × 1 -> N × W
-        return F.cross_entropy(scores_of_items, batch.labels, reduction="sum", label_smoothing=smoothing)
+        return sum_cross_entropy(scores_of_items, batch.labels, smoothing)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
         probabilities = softmax(outputs.reshape(-1, encoded.sequences_per_item))

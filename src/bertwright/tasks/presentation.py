@@ -19,9 +19,7 @@ from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import QaExample, align_answers
 from bertwright.tasks.tagging import Tagging, TagPrediction
-from bertwright.tasks.task import Task
-
-AnyTask = Task[Any, Any]
+from bertwright.tasks.task import AnyTask
 
 NATIVE_SUFFIXES: dict[str, type[AnyTask]] = {".conll": Tagging, ".json": QuestionAnswering}  # formats of one kind only
 MAX_TABLE_LABELS = 30  # of a confusion table

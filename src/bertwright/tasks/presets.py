@@ -12,7 +12,8 @@ from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task_io import TASK_TYPES, AnyTask
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_types import TASK_TYPES
 
 SPLITS = ("train", "dev", "test")
 

@@ -9,22 +9,23 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from numpy.lib.stride_tricks import sliding_window_view
-from torch import Tensor
 
 from bertwright.batching.batch import offsets_from_lengths, positions_from_lengths
 from bertwright.corpus.documents import check_encoding
 from bertwright.metrics.exact_match import best_threshold, scores
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.squad import QaExample, align_answers, read_questions
 from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric
 from bertwright.vocabulary.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CONTEXTS_PER_CALL = 512  # of the tokenizer, whose encodings are large
 NUM_SPECIALS = 3  # [CLS] question [SEP] context [SEP]
@@ -224,6 +225,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         """Compute the sum over windows of the mean of two cross entropies over their tokens: start and end."""
+        import torch
+
         bounds = batch.batch.cu_seqlens.long()
         lengths = bounds.diff()
         peak = torch.segment_reduce(logits.detach(), "max", offsets=bounds, axis=0)  # S 2

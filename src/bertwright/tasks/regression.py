@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from bertwright.io.tables import label_text
 from bertwright.metrics import scores
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import MAX_NUMBER, TextExample, TextTask, known_labels, parse_number
 from bertwright.tasks.task import LEARNED, Encoded, Outputs, TaskBatch, check_metric
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 MAX_EXPONENT = 100  # of the scale: beyond it, scaled weights would leave the range of float32
 
@@ -67,6 +67,8 @@ class Regression(TextTask[float, float]):
 
     def initialize_head(self, classifier: nn.Linear) -> None:
         """Start the bias at the mean of the training labels."""
+        import torch
+
         with torch.no_grad():
             classifier.bias.fill_(self.mean / self.scale)
 
@@ -94,6 +96,8 @@ class Regression(TextTask[float, float]):
         """Compute the sum of squared errors in units of `scale`. Raises ValueError for a smoothing."""
         if smoothing:
             raise ValueError(f"label smoothing = {smoothing}: a regression has no labels to smooth; set it to 0")
+        import torch.nn.functional as F
+
         return F.mse_loss(logits.squeeze(1), batch.labels, reduction="sum")
 
     def decode(self, examples: Sequence[TextExample[float]], encoded: Encoded, outputs: Outputs) -> list[float]:

@@ -17,11 +17,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any, ClassVar, NamedTuple, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_args
 
 import numpy as np
-import torch.nn.functional as F
-from torch import Tensor
 
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.corpus.documents import check_encoding
@@ -37,12 +35,15 @@ from bertwright.metrics.tag_schemes import (
     split_tag,
     to_canonical_scheme,
 )
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 from bertwright.settings import did_you_mean
 from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.conll import TagExample, read_sentences, with_document_context
-from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric
+from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric, sum_cross_entropy
 from bertwright.vocabulary.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
 UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
@@ -208,7 +209,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         )
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
+        return sum_cross_entropy(logits, batch.labels, smoothing)
 
     def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:
         # Windows are in the order of the sentences and positions in the order of the words, and so are the outputs.

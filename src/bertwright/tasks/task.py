@@ -12,18 +12,20 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
 from bertwright.batching.batch import Batch, offsets_from_lengths
 from bertwright.files import write_text
-from bertwright.models.heads import HeadSpec
+from bertwright.models.head_spec import HeadSpec
 from bertwright.settings import convert, did_you_mean
 from bertwright.vocabulary.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks are shown by --help
+    import torch
+    from torch import Tensor, nn
 
 Ints = npt.NDArray[np.int64]
 Outputs = npt.NDArray[np.float32]
@@ -205,6 +207,16 @@ class Task(ABC, Generic[E, P]):
         return replace(self, max_length=min(self.max_length, max_positions))  # type: ignore[type-var]
 
 
+AnyTask = Task[Any, Any]
+
+
+def sum_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Compute the sum of the cross entropies of N × C logits and N labels."""
+    import torch.nn.functional as F
+
+    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+
+
 def check_metric(metric: str, known: Sequence[str]) -> None:
     """Raise ValueError for a metric that a kind does not have, or that cannot select checkpoints."""
     if metric not in known:
@@ -213,6 +225,8 @@ def check_metric(metric: str, known: Sequence[str]) -> None:
 
 def softmax(outputs: Outputs) -> npt.NDArray[np.float64]:
     """Convert logits N × C to probabilities N × C in double precision."""
+    import torch
+
     probabilities: npt.NDArray[np.float64] = torch.from_numpy(outputs).double().softmax(1).numpy()
     return probabilities
 

@@ -1,4 +1,4 @@
-"""Model folders with a task: the kinds of task by name, and reading and writing a model with its task."""
+"""Model folders with a task: reading and writing a model and its task."""
 
 from __future__ import annotations
 
@@ -19,14 +19,9 @@ from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import TASK_FILE, Task, from_fields, write_task
+from bertwright.tasks.task import TASK_FILE, AnyTask, from_fields, write_task
+from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.vocabulary.tokenizer import Tokenizer
-
-AnyTask = Task[Any, Any]
-
-TASK_TYPES: dict[str, type[AnyTask]] = {
-    cls.kind: cls for cls in (Classification, Regression, MultipleChoice, Tagging, QuestionAnswering)
-}
 
 
 def read_task(folder: Path) -> AnyTask | None:

@@ -35,8 +35,8 @@ from bertwright.tasks.collation import micro_batches
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_percent, report_fields
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import TaskBatch
-from bertwright.tasks.task_io import AnyTask, TaskModel, load_task, write_task_folder
+from bertwright.tasks.task import AnyTask, TaskBatch
+from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, Training, Window, fit

@@ -25,8 +25,8 @@ from bertwright.tasks.collation import check_segments
 from bertwright.tasks.presentation import truncation_warnings
 from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
 from bertwright.tasks.splits import SPLIT_SEED, train_validation_split
-from bertwright.tasks.task import Encoded
-from bertwright.tasks.task_io import AnyTask, load_task
+from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.task_io import load_task
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import check_finite_weights

@@ -21,7 +21,8 @@ from bertwright.models.text_encoder import EncoderConfig
 from bertwright.settings import read_toml
 from bertwright.tasks.presentation import describe_task
 from bertwright.tasks.presets import SPLITS
-from bertwright.tasks.task_io import AnyTask, load_task, read_task
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_io import load_task, read_task
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.metrics_log import METRICS_FILE, read_metrics

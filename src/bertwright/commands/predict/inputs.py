@@ -14,7 +14,7 @@ from bertwright.commands.stdin_texts import stdin_lines
 from bertwright.io.decoding import FIX_INPUT, STDIN, STDIN_NAME, TextCodec
 from bertwright.io.tables import read_rows
 from bertwright.tasks.presentation import check_writable, is_single_text, passthrough_schema
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 
 
 def typed_examples(settings: PredictSettings, task: AnyTask) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 from bertwright.commands.output_paths import new_file
 from bertwright.commands.predict.settings import STANDARD_OUTPUT
 from bertwright.tasks.presentation import NATIVE_SUFFIXES, format_native, to_record
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 
 BREAK = re.compile("\r\n|[\t\r\n]")  # a field without quotes cannot contain it
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of what a spreadsheet may run as a formula (OWASP)

@@ -29,7 +29,7 @@ from bertwright.tasks.presentation import (
     to_tables,
     truncation_warnings,
 )
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 from bertwright.training.context import execution_context
 
 

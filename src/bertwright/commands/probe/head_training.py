@@ -24,8 +24,7 @@ from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
 from bertwright.seeding import ProbeStream, derive_key
 from bertwright.tasks.collation import collate, flat_ranges
-from bertwright.tasks.task import Ints, Outputs, TaskBatch
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask, Ints, Outputs, TaskBatch
 from bertwright.training.loop import LossOutput, train_steps
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 

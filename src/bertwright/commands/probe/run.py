@@ -37,17 +37,12 @@ from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.metrics.tag_schemes import split_tag
-from bertwright.models.feature_head import (
-    REPRESENTATIONS,
-    FeatureHead,
-    FeatureHeadConfig,
-    RepresentationName,
-    layers_of,
-)
+from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
+from bertwright.models.representations import REPRESENTATIONS, RepresentationName, layers_of
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
 from bertwright.tasks.presets import SPLITS
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
 from bertwright.training.run_directory import locked_run, saved_settings
 from bertwright.training.trial_log import RESULTS_FILE, read_results, write_results

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bertwright.models.feature_head import REPRESENTATIONS, RepresentationName
+from bertwright.models.representations import REPRESENTATIONS, RepresentationName
 from bertwright.seeding import check_seed
 from bertwright.settings import check_minimum
 from bertwright.tasks.presets import TaskSettings
