@@ -1,10 +1,10 @@
-"""Both ways of learning a vocabulary, compared by masked-LM loss per character after the same training.
+"""Masked-LM loss per character after the same training, with vocabularies learned by each criterion.
 
-    python bench/vocab_criterion_ablation.py WORK [--size 8000] [--steps 1500] [--seeds 1] [--threads 1]
+    python bench/vocab_criterion_ablation.py WORK [--size 8000] [--steps 1500] [--seeds 1] [--criteria gain ratio]
 
-Two vocabularies from the same text, two stores, two BERT-minis trained with the settings of `one_hour.sh` for the same
-number of steps. A loss per token would favour short tokens; so it is multiplied by the tokens per character of the
-held-out text.
+For each criterion: a vocabulary from the same text, a store, and BERT-minis trained with the settings of `one_hour.sh`
+for the same number of steps. The loss per token would favour short tokens, so it is multiplied by the tokens per
+character of the held-out text.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.metrics_log import read_metrics
+from bertwright.vocabulary.merges import RULES
 from bertwright.vocabulary.tokenizer import Tokenizer
 from equal_time_pretraining import EVALUATION, TRAIN
 
@@ -50,12 +51,13 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--size", type=int, default=8_000, help="tokens of each vocabulary")
     parser.add_argument("--steps", type=int, default=1_500)
+    parser.add_argument("--criteria", nargs="+", choices=RULES, default=RULES)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     characters = sum(len("".join(document.text.split())) for document in read(CorpusSettings((EVALUATION,))))
     rows = []
-    for seed, criterion in product(range(chosen.seeds), ("likelihood", "bpe")):
+    for seed, criterion in product(range(chosen.seeds), chosen.criteria):
         run = train(chosen.work, criterion, seed, chosen)
         tokenizer = Tokenizer.load(chosen.work / criterion / "vocabulary")
         store = TokenStore.open(chosen.work / criterion / "store" / "held_out", tokenizer.digest)

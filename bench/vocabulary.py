@@ -35,10 +35,11 @@ from bertwright.vocabulary.trainer import (
 )
 
 OURS = {
-    "bertwright, likelihood": VocabularySettings(criterion="likelihood"),
+    "bertwright, ratio": VocabularySettings(criterion="ratio"),
+    "bertwright, gain": VocabularySettings(criterion="gain"),
     "bertwright, bpe": VocabularySettings(criterion="bpe"),
-    "bertwright, likelihood, unused kept": VocabularySettings(criterion="likelihood", drop_unused=False),
-    "bertwright, bpe, unused kept": VocabularySettings(criterion="bpe", drop_unused=False),
+    "bertwright, ratio, with unused tokens": VocabularySettings(criterion="ratio", drop_unused=False),
+    "bertwright, bpe, with unused tokens": VocabularySettings(criterion="bpe", drop_unused=False),
 }
 TRAINERS = {
     "tokenizers WordPieceTrainer": (models.WordPiece, trainers.WordPieceTrainer, {}),

@@ -129,7 +129,7 @@ GOOD = {"a.tsv": "text\nthe bear\n", "a.conll": "the\tX\n", "a.jsonl": '{"prompt
     ("task", "names", "last", "output", "message"),
     [
         (CLASSES, "a.tsv gone.tsv", "", "o.jsonl", "gone.tsv: no such file"),
-        (CLASSES, "a.tsv b.tsv", "text\n" + "the wolf\n" * 5 + "the\twolf\n", "o.tsv", "b.tsv, line 7: 1 columns exp"),
+        (CLASSES, "a.tsv b.tsv", "text\n" + "the wolf\n" * 5 + "the\twolf\n", "o.tsv", "b.tsv, line 7: expected 1 c"),
         (
             TAGGING,
             "a.conll b.jsonl",

@@ -1,9 +1,11 @@
-"""Learning by merging: worked by hand, and against a naive twin that recounts everything after every merge."""
+"""Learning by merging: hand-worked, and against a naive implementation that recounts after every merge."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 import pytest
@@ -12,19 +14,22 @@ from hypothesis import strategies as st
 
 from bertwright.kernels import native
 from bertwright.vocabulary.merges import (
+    RULES,
     Criterion,
+    MergeTrainer,
     NativeMergeTrainer,
     PythonMergeTrainer,
+    Rule,
     initial_symbols,
     make_trainer,
 )
 
 WORDS = st.dictionaries(st.text(alphabet="abc한", min_size=1, max_size=9), st.integers(1, 40), max_size=25)
-CRITERIA = st.builds(Criterion, st.booleans(), st.integers(1, 12))
+CRITERIA = st.builds(Criterion, st.sampled_from(RULES), st.integers(1, 12))
 
 
 def naive(words: dict[str, int], criterion: Criterion, wanted: int) -> list[str]:
-    """The definition, read aloud: recount all, score all, merge the best."""
+    """Learn by the definition: recount all, score all, merge the best."""
     spelling = {word: initial_symbols(word) for word in words}
     seen = {symbol for symbols in spelling.values() for symbol in symbols}
     learned: list[str] = []
@@ -39,16 +44,16 @@ def naive(words: dict[str, int], criterion: Criterion, wanted: int) -> list[str]
                 pairs[pair] += count
         if floor is None:
             floor = criterion.min_frequency
-            if criterion.likelihood and pairs:
+            if criterion.rule == "ratio" and pairs:
                 floor = max(floor, *pairs.values())
         while not any(count >= floor for count in pairs.values()) and floor > criterion.min_frequency:
             floor = max(criterion.min_frequency, floor // 2)
         scores = {
-            (a, b): count / (singles[a] * singles[b]) if criterion.likelihood else count
-            for (a, b), count in pairs.items()
+            pair: score(criterion.rule, count, singles[pair[0]] * singles[pair[1]], singles.total())
+            for pair, count in pairs.items()
             if count >= floor
         }
-        if not scores:
+        if not scores or (criterion.rule == "gain" and max(scores.values()) <= 0):
             break
         a, b = min(scores, key=lambda pair: (-scores[pair], pair))
         merged = a + b[2:]
@@ -56,15 +61,27 @@ def naive(words: dict[str, int], criterion: Criterion, wanted: int) -> list[str]
             learned.append(merged)
             seen.add(merged)
         for symbols in spelling.values():
-            place = 0
-            while place + 1 < len(symbols):
-                if symbols[place : place + 2] == [a, b]:
-                    symbols[place : place + 2] = [merged]
-                place += 1
+            index = 0
+            while index + 1 < len(symbols):
+                if symbols[index : index + 2] == [a, b]:
+                    symbols[index : index + 2] = [merged]
+                index += 1
     return learned
 
 
-def learners():
+def score(rule: Rule, count: int, product: int, total: int) -> float:
+    """Score a pair from its frequency, the product of its symbols' frequencies, and the number of symbols."""
+    return {
+        "ratio": count / product,
+        "gain": count * math.log(float(count) * float(total) / float(product)),
+        "bpe": count,
+    }[rule]
+
+
+MakeTrainer = Callable[[Mapping[str, int], Criterion], MergeTrainer]
+
+
+def trainers() -> Iterator[MakeTrainer]:
     yield PythonMergeTrainer
     if library := native.load_library("wordpiece"):
         yield lambda words, criterion: NativeMergeTrainer(words, criterion, library)
@@ -72,58 +89,79 @@ def learners():
 
 @settings(max_examples=300)
 @given(WORDS, CRITERIA)
-def test_incremental_learning_is_the_naive_one(words, criterion):
+def test_trainers_learn_what_the_naive_implementation_learns(words: dict[str, int], criterion: Criterion) -> None:
     expected = naive(words, criterion, 1000)
-    for make in learners():
+    for make in trainers():
         assert make(words, criterion).advance(1000) == expected
 
 
 @settings(max_examples=100)
 @given(WORDS, CRITERIA, st.lists(st.integers(0, 5), max_size=8))
-def test_learning_goes_on_where_it_stopped(words, criterion, steps):
-    for make in learners():
-        pieces = make(words, criterion)
-        in_steps = [piece for step in steps for piece in pieces.advance(step)]
+def test_advance_in_steps_gives_the_same_tokens(words: dict[str, int], criterion: Criterion, steps: list[int]) -> None:
+    for make in trainers():
+        trainer = make(words, criterion)
+        in_steps = [token for step in steps for token in trainer.advance(step)]
         assert in_steps == make(words, criterion).advance(sum(steps))
 
 
-@pytest.mark.parametrize("make", list(learners()))
-def test_hand_worked(make):
+@pytest.mark.parametrize("make", list(trainers()))
+def test_trainer_on_five_words_learns_the_tokens_worked_by_hand(make: MakeTrainer) -> None:
     # Pairs: ##u ##g 20, p ##u 17, ##u ##n 16, h ##u 15, ##g ##s 5, b ##u 4.
     # Symbols: ##u 36, ##g 20, p 17, ##n 16, h 15, ##s 5, b 4.
     words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
-    assert make(words, Criterion(likelihood=False, min_frequency=1)).advance(3) == ["##ug", "##un", "hug"]
-    # Likelihood, floor 20: ##u ##g is alone. Floor 10: ##u is left 16 times, always before ##n, so ##u ##n has
+    assert make(words, Criterion("bpe", min_frequency=1)).advance(3) == ["##ug", "##un", "hug"]
+    # Ratio, floor 20: ##u ##g is alone. Floor 10: ##u is left 16 times, always before ##n, so ##u ##n has
     # 16 / (16 · 16), p ##u 12 / (17 · 16), h ##ug 15 / (15 · 20) = 0.050 is less than 0.0625: ##un. Then p ##un at
     # 12 / (17 · 16) = 0.044: hug. Then pun. Floor 5: ##ug is left 5 times, after p: 5 / (5 · 5); hug ##s 5 / (15 · 5).
-    learned = make(words, Criterion(likelihood=True, min_frequency=5)).advance(99)
+    learned = make(words, Criterion("ratio", min_frequency=5)).advance(99)
     assert learned == ["##ug", "##un", "hug", "pun", "pug", "hugs"]
+    # Gain, N = 113: ##u ##g 20 log(20 · 113 / (36 · 20)) = 22.9, p ##u 17 log(17 · 113 / (17 · 36)) = 19.4,
+    # ##u ##n 16 log(16 · 113 / (36 · 16)) = 18.3, h ##u 15 log(15 · 113 / (15 · 36)) = 17.2, ##g ##s 5 log(5 · 113 /
+    # (20 · 5)) = 8.7, b ##u 4 log(4 · 113 / (4 · 36)) = 4.6. So ##ug, after which N = 93 and ##u always precedes ##n:
+    # 16 log(16 · 93 / (16 · 16)) = 28.2 is more than h ##ug, 15 log(15 · 93 / (15 · 20)) = 23.1.
+    assert make(words, Criterion("gain", min_frequency=1)).advance(3) == ["##ug", "##un", "hug"]
 
 
-@pytest.mark.parametrize("make", list(learners()))
-def test_ratio_prefers_the_pair_that_chance_explains_least(make):
-    words = {"ab": 10, "xy": 10, "ad": 9, "cb": 9}  # a and b occur elsewhere too, x and y do not
-    assert make(words, Criterion(likelihood=True, min_frequency=10)).advance(9) == ["xy", "ab"]
-    assert make(words, Criterion(likelihood=False, min_frequency=10)).advance(9) == ["ab", "xy"]
+@pytest.mark.parametrize("make", list(trainers()))
+def test_ratio_prefers_pairs_whose_symbols_occur_nowhere_else(make: MakeTrainer) -> None:
+    words = {"ab": 10, "xy": 10, "ad": 9, "cb": 9}  # a and b also occur elsewhere
+    assert make(words, Criterion("ratio", min_frequency=10)).advance(9) == ["xy", "ab"]
+    assert make(words, Criterion("bpe", min_frequency=10)).advance(9) == ["ab", "xy"]
 
 
-@pytest.mark.parametrize("make", list(learners()))
-@pytest.mark.parametrize("likelihood", [True, False])
-def test_nothing_to_learn(make, likelihood):
-    assert make({}, Criterion(likelihood, 1)).advance(5) == []
-    assert make({"a": 3, "語": 2}, Criterion(likelihood, 1)).advance(5) == []
-    assert make({"abc": 3}, Criterion(likelihood, 4)).advance(5) == []
+@pytest.mark.parametrize("make", list(trainers()))
+def test_gain_weighs_the_ratio_by_the_frequency(make: MakeTrainer) -> None:
+    criterion = Criterion("gain", min_frequency=1)
+    assert score("ratio", 10, 10 * 10, 140) > score("ratio", 50, 60 * 50, 140)
+    assert make({"ab": 50, "ac": 10, "xy": 10}, criterion).advance(1) == ["ab"]  # although the ratio of xy is larger
+    assert make({"ab": 10, "ac": 9, "db": 9, "xy": 9}, criterion).advance(1) == ["xy"]  # although ab is more frequent
 
 
-def test_order_of_words_and_unknown_characters_change_nothing():
+@pytest.mark.parametrize("make", list(trainers()))
+def test_gain_merges_no_pair_that_is_less_frequent_than_by_chance(make: MakeTrainer) -> None:
+    # a ##b occurs twice, a and ##b 13 times each among 48 symbols: 2 · log(2 · 48 / (13 · 13)) < 0.
+    words = {"ab": 2} | {f"a{other}": 1 for other in "cdefghijklm"} | {f"{other}b": 1 for other in "cdefghijklm"}
+    assert make(words, Criterion("gain", min_frequency=2)).advance(9) == []
+    assert make(words, Criterion("bpe", min_frequency=2)).advance(9) == ["ab"]
+
+
+@pytest.mark.parametrize("make", list(trainers()))
+@pytest.mark.parametrize("rule", RULES)
+def test_trainer_without_frequent_pairs_learns_nothing(make: MakeTrainer, rule: Rule) -> None:
+    assert make({}, Criterion(rule, 1)).advance(5) == []
+    assert make({"a": 3, "語": 2}, Criterion(rule, 1)).advance(5) == []
+    assert make({"abc": 3}, Criterion(rule, 4)).advance(5) == []
+
+
+def test_tokens_do_not_depend_on_the_order_of_words_or_on_words_with_unknown_characters() -> None:
     words = {"abc": 4, "bcd": 5, "abd": 6, "xab": 100}
     alphabet = frozenset("abcd")
-    expected = naive({"abc": 4, "bcd": 5, "abd": 6}, Criterion(True, 1), 9)
-    assert make_trainer(words, alphabet, Criterion(True, 1)).advance(9) == expected
-    assert make_trainer(dict(reversed(words.items())), alphabet, Criterion(True, 1)).advance(9) == expected
+    expected = naive({"abc": 4, "bcd": 5, "abd": 6}, Criterion("ratio", 1), 9)
+    assert make_trainer(words, alphabet, Criterion("ratio", 1)).advance(9) == expected
+    assert make_trainer(dict(reversed(words.items())), alphabet, Criterion("ratio", 1)).advance(9) == expected
 
 
 @pytest.mark.parametrize("word", ["a\0b", "a\nb", "\n"])
-def test_word_with_nul_or_line_end_is_an_error(word: str) -> None:
+def test_word_with_nul_or_line_end_raises_an_error(word: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(word))):
-        make_trainer({"ab": 9, word: 9}, frozenset("ab\0\n"), Criterion(True, 1))
+        make_trainer({"ab": 9, word: 9}, frozenset("ab\0\n"), Criterion("ratio", 1))

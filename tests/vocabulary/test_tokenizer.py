@@ -32,11 +32,11 @@ TOKENS = [
 ]
 
 # Text that touches every rule: specials, CJK, Hangul, accents in both forms, controls, odd spaces, long words.
-PIECES = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     ["[MASK]", "[SEP]", "[cls]", " ", "\n", "\x0b", "\x85", "\u2028", "\u200d", "\ufffd", "\x00", "don't", "한국어",
      "漢字", "é", "e\u0301", "İ", "ß", "ΣΑΣ", "unaffable", "ab" * 60, "🙂", "##ing", "[UNK]", "...", "\u00ad", "ﬁ"]
 )  # fmt: skip
-TEXTS = st.lists(PIECES | st.text(max_size=8) | st.text(alphabet="abcdeàé. [MASK]", max_size=8), max_size=8).map(
+TEXTS = st.lists(FRAGMENTS | st.text(max_size=8) | st.text(alphabet="abcdeàé. [MASK]", max_size=8), max_size=8).map(
     "".join
 )
 
@@ -45,7 +45,7 @@ TEXTS = st.lists(PIECES | st.text(max_size=8) | st.text(alphabet="abcdeàé. [MA
 def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Tokenizer, BertTokenizerFast]:
-    """Our tokenizer and transformers', made from the same vocab.txt; the released ones where the data folder is."""
+    """Return our tokenizer and that of transformers from the same vocab.txt, a released one if available."""
     kind = request.param
     lowercase = kind != "cased"
     strip = False if kind == "uncased-accents" else None
@@ -173,7 +173,7 @@ def test_tokens_added_by_a_user_stay(tmp_path, small):
     assert not {ours.sep_id, ours.mask_id} & set(ours.encode_raw(["a [SEP] [MASK] b"]).ids.tolist())
 
 
-def added(content: str, special: bool = False) -> dict[str, object]:
+def added_token(content: str, special: bool = False) -> dict[str, object]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
     return {"content": content} | flags
 
@@ -187,11 +187,19 @@ BESIDE = len(TOKENS)  # the first id beyond the vocabulary
     [
         ({}, {}),
         ({}, {"added_tokens.json": {"<e>": BESIDE, "a!": BESIDE + 1}}),
-        ({}, {"special_tokens_map.json": {"additional_special_tokens": ["ab"], "bos_token": added("<e>")}}),
+        ({}, {"special_tokens_map.json": {"additional_special_tokens": ["ab"], "bos_token": added_token("<e>")}}),
         ({}, {"special_tokens_map.json": {"eos_token": "<e>"}, "added_tokens.json": {"<e>": BESIDE}}),
-        ({"additional_special_tokens": ["ab", added("<e>") | {"__type": "AddedToken"}]}, {}),
+        ({"additional_special_tokens": ["ab", added_token("<e>") | {"__type": "AddedToken"}]}, {}),
         ({"extra_special_tokens": {"e_token": "<e>"}}, {}),
-        ({"added_tokens_decoder": {str(BESIDE): added("<e>"), str(TOKENS.index("ab")): added("ab", True)}}, {}),
+        (
+            {
+                "added_tokens_decoder": {
+                    str(BESIDE): added_token("<e>"),
+                    str(TOKENS.index("ab")): added_token("ab", True),
+                }
+            },
+            {},
+        ),
         ({"added_tokens_decoder": {}}, {"added_tokens.json": {"<e>": BESIDE}}),
         ({"additional_special_tokens": ["<E>"]}, {"added_tokens.json": {"<E>": BESIDE}}),
         (
@@ -244,14 +252,14 @@ UNUSUAL = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "part", "text"), UNUSUAL)
-def test_other_word_rules_give_the_ids_of_transformers_or_an_error(tmp_path, small, changes, part, text):
+@pytest.mark.parametrize(("changes", "component", "text"), UNUSUAL)
+def test_other_word_rules_give_the_ids_of_transformers_or_an_error(tmp_path, small, changes, component, text):
     small.save(tmp_path / "one")
     description = json.loads((tmp_path / "one" / "tokenizer.json").read_text())
     for name, change in changes.items():
         description[name] = change if "type" in change else description[name] | change
     (tmp_path / "one" / "tokenizer.json").write_text(json.dumps(description))
-    with pytest.raises(ValueError, match=rf"tokenizer.json: its {part} differs from BERT's"):
+    with pytest.raises(ValueError, match=rf"tokenizer.json: its {component} differs from BERT's"):
         Tokenizer.load(tmp_path / "one")
     config = json.loads((tmp_path / "one" / "tokenizer_config.json").read_text())
     config["tokenizer_class"] = "PreTrainedTokenizerFast"

@@ -1,9 +1,10 @@
-"""Whole vocabularies: alphabet, size, unused pieces, files, figures, and what is refused."""
+"""Whole vocabularies: alphabet, size, unused tokens, files, statistics, errors."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ SYLLABLES = ["ka", "to", "mi", "re", "lu", "sen", "tor", "ing", "qua", "한국",
 
 
 def corpus(words: int = 3000, seed: int = 1) -> list[str]:
-    """Made-up text whose words share syllables."""
+    """Generate text whose words share syllables."""
     rng = random.Random(seed)
     lexicon = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(400)]
     frequent_first = [1 / (rank + 1) for rank in range(len(lexicon))]
@@ -45,8 +46,10 @@ def counts() -> WordCounts:
     return count_corpus_words(corpus(), CASED)
 
 
-@pytest.mark.parametrize("criterion", ["likelihood", "bpe"])
-def test_a_vocabulary_is_specials_characters_pieces(counts, criterion):
+@pytest.mark.parametrize("criterion", merges.RULES)
+def test_vocabulary_is_special_tokens_then_characters_then_longer_tokens(
+    counts: WordCounts, criterion: merges.Rule
+) -> None:
     tokens = learn(counts, VocabularySettings(size=300, lowercase=False, min_frequency=2, criterion=criterion))
     assert tokens[:5] == list(SPECIAL_TOKENS)
     assert len(tokens) == len(set(tokens)) == 300
@@ -57,35 +60,38 @@ def test_a_vocabulary_is_specials_characters_pieces(counts, criterion):
     assert not {"##言", "##.", "##["} & set(single)  # these are always words of their own
 
 
-@pytest.mark.parametrize("criterion", ["likelihood", "bpe"])
-def test_unused_pieces_give_way_to_used_ones(counts, criterion):
-    kept, dropped = (
+@pytest.mark.parametrize("criterion", merges.RULES)
+def test_drop_unused_replaces_unused_tokens(counts: WordCounts, criterion: merges.Rule) -> None:
+    with_unused, without = (
         VocabularySettings(size=300, lowercase=False, min_frequency=2, criterion=criterion, drop_unused=drop)
         for drop in (False, True)
     )
-    before, after = vocabulary_stats(learn(counts, kept), counts), vocabulary_stats(learn(counts, dropped), counts)
+    before, after = (
+        vocabulary_stats(learn(counts, with_unused), counts),
+        vocabulary_stats(learn(counts, without), counts),
+    )
     assert before.tokens == after.tokens == 300
     assert after.unused < before.unused
     assert after.fertility <= before.fertility
 
 
-def test_unused_pieces_are_gone_where_nothing_is_left_to_learn(counts):
+def test_drop_unused_removes_unused_tokens_if_nothing_is_left_to_learn(counts: WordCounts) -> None:
     tokens = learn(counts, VocabularySettings(size=5000, lowercase=False, min_frequency=50))
     assert len(tokens) < 5000
-    pieces = [n for n, token in enumerate(tokens) if n >= 5 and len(token.removeprefix("##")) > 1]
-    assert (token_counts(tokens, counts)[pieces] > 0).all()
+    learned = [n for n, token in enumerate(tokens) if n >= 5 and len(token.removeprefix("##")) > 1]
+    assert (token_counts(tokens, counts)[learned] > 0).all()
 
 
-def test_the_result_is_a_function_of_the_counts(counts, monkeypatch):
+def test_learned_tokens_are_a_function_of_the_counts(counts: WordCounts, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = learn(counts, CASED)
     shuffled = list(counts.words.items())
     random.Random(0).shuffle(shuffled)
     assert learn(WordCounts(Counter(dict(shuffled))), CASED) == tokens
-    monkeypatch.setattr(merges.native, "load_library", lambda name: None)  # where there is no compiler
+    monkeypatch.setattr(merges.native, "load_library", lambda name: None)  # as without a compiler
     assert learn(counts, CASED) == tokens
 
 
-def test_uncased_and_accents():
+def test_uncased_vocabulary_has_no_accents_unless_asked() -> None:
     texts = ["Été ÉTÉ été Ete"] * 10
     plain = VocabularySettings(size=150, min_frequency=2)
     tokens = learn(count_corpus_words(texts, plain), plain)
@@ -95,7 +101,7 @@ def test_uncased_and_accents():
     assert {"été", "ete", "é"} <= set(learn(count_corpus_words(texts, accented), accented))
 
 
-def test_alphabet_covers_what_was_asked():
+def test_alphabet_covers_the_share_asked_for() -> None:
     # 900 a, then 60, 30 and 10 of others
     counts = WordCounts(Counter({"a": 900, "語": 60, "é": 30, "한": 10}))
 
@@ -111,7 +117,7 @@ def test_alphabet_covers_what_was_asked():
     assert not set("ABC") & set(alphabet(counts, VocabularySettings()))
 
 
-def test_usage_is_what_the_tokenizer_does(counts):
+def test_token_counts_equal_those_of_the_tokenizer(counts: WordCounts) -> None:
     tokens = learn(counts, CASED)
     backend = Tokenizer.from_tokens(tokens, lowercase=False)
     expected: Counter[int] = Counter()
@@ -120,7 +126,7 @@ def test_usage_is_what_the_tokenizer_does(counts):
     assert token_counts(tokens, counts).tolist() == [expected[n] for n in range(len(tokens))]
 
 
-def test_figures_worked_by_hand():
+def test_vocabulary_stats_of_four_words_equal_those_worked_by_hand() -> None:
     tokens = [*SPECIAL_TOKENS, "a", "b", "##b", "ab", "##c", "xyz"]
     counts = WordCounts(Counter({"ab": 6, "abb": 2, "a": 1, "é": 1}), too_long=2, pruned=3)
     figures = vocabulary_stats(tokens, counts, examples=2)
@@ -138,7 +144,9 @@ def test_figures_worked_by_hand():
 
 @settings(max_examples=20)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=6), st.booleans())
-def test_any_text_can_be_learned_from_and_opened_everywhere(tmp_path_factory, texts, lowercase):
+def test_vocabulary_of_any_text_is_equal_in_transformers_and_tokenizers(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], lowercase: bool
+) -> None:
     chosen = VocabularySettings(lowercase=lowercase, strip_accents=False, min_frequency=1, character_coverage=1.0)
     counts = count_corpus_words([*texts, "word"], chosen)
     folder = tmp_path_factory.mktemp("vocabulary")
@@ -150,7 +158,7 @@ def test_any_text_can_be_learned_from_and_opened_everywhere(tmp_path_factory, te
         assert Backend.from_file(str(folder / "tokenizer.json")).encode(text).ids == ids
 
 
-def test_written_korean_is_the_same_in_transformers(tmp_path):
+def test_korean_vocabulary_is_equal_in_transformers(tmp_path: Path) -> None:
     chosen = VocabularySettings(size=300, strip_accents=False, min_frequency=2)
     texts = ["대한민국 국민은 BERT를 쓴다", "국민의 대한민국"] * 5
     ours = write_vocabulary(tmp_path, learn(count_corpus_words(texts, chosen), chosen), chosen)
@@ -159,7 +167,7 @@ def test_written_korean_is_the_same_in_transformers(tmp_path):
     assert [ours.token(n) for n in ours.encode("대한민국").ids] == ["[CLS]", "대한민국", "[SEP]"]
 
 
-def test_text_that_stripping_would_mutilate_is_an_error():
+def test_text_that_stripping_accents_would_mutilate_raises_an_error() -> None:
     texts = ["대한민국 국민은 글을 쓴다 and English"]
     chosen = VocabularySettings(size=300)
     with pytest.raises(ValueError, match=r"67% of the text is Korean, .*set strip_accents=False"):
@@ -170,7 +178,7 @@ def test_text_that_stripping_would_mutilate_is_an_error():
     assert "글" in learn(count_corpus_words(texts, cased), cased)
 
 
-def test_misuse(counts):
+def test_invalid_settings_and_empty_text_raise_errors(counts: WordCounts) -> None:
     with pytest.raises(ValueError, match="no words to learn from"):
         learn(count_corpus_words(["", " \n"], CASED), CASED)
     with pytest.raises(ValueError, match=r"size is 50, but 5 special tokens and an alphabet of \d+ char.* take \d+"):
@@ -180,9 +188,9 @@ def test_misuse(counts):
             VocabularySettings(**wrong)
 
 
-def test_progress_adds_up_to_what_was_learned(counts):
-    told: list[int] = []
+def test_progress_sums_to_the_number_of_learned_tokens(counts: WordCounts) -> None:
+    reports: list[int] = []
     chosen = VocabularySettings(size=300, lowercase=False, min_frequency=2, drop_unused=False)
-    tokens = learn(counts, chosen, told.append)
+    tokens = learn(counts, chosen, reports.append)
     start = sum(len(token.removeprefix("##")) == 1 for token in tokens) + 5
-    assert sum(told) == 300 - start
+    assert sum(reports) == 300 - start

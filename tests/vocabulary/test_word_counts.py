@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -14,16 +15,16 @@ from bertwright.kernels import native
 from bertwright.vocabulary import word_counts
 from bertwright.vocabulary.word_counts import WordCounts, count_words
 
-PIECES = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     [" ", "\n", "\t", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\xa0", "\u2028", "\u3000", "\u200d", "\ufffd", "\x00",
      "don't", "漢字", "한국", "é", "e\u0301", "İ", "\u0345", "...", "が", "ab" * 60, "    ", "\u0301", "`", "\u1fef"]
 )  # fmt: skip
-TEXTS = st.lists(PIECES | st.text(max_size=8) | st.text(alphabet="ab.漢 ", max_size=8), max_size=12).map("".join)
+TEXTS = st.lists(FRAGMENTS | st.text(max_size=8) | st.text(alphabet="ab.漢 ", max_size=8), max_size=12).map("".join)
 
 
 @pytest.fixture(params=["native", "python"], scope="module")
-def counter(request):
-    """Both chunk counters in turn; the native one where there is a compiler."""
+def counter(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Use each chunk counter in turn; the native one if there is a compiler."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
             patch.setattr(word_counts, "make_chunk_counter", word_counts.PythonChunkCounter)
@@ -34,7 +35,7 @@ def counter(request):
 
 @settings(max_examples=400)
 @given(texts=st.lists(TEXTS, max_size=4), lowercase=st.booleans(), strip=st.sampled_from([None, True, False]))
-def test_words_are_those_of_the_tokenizer(counter, texts, lowercase, strip):
+def test_words_equal_those_of_tokenizers(counter: None, texts: list[str], lowercase: bool, strip: bool | None) -> None:
     normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     expected: Counter[str] = Counter()
@@ -45,13 +46,13 @@ def test_words_are_those_of_the_tokenizer(counter, texts, lowercase, strip):
     assert counts.total == expected.total()
 
 
-def test_hand_worked(counter):
+def test_counts_of_a_short_text_equal_those_worked_by_hand(counter: None) -> None:
     counts = count_words(["The cat, the CAT.\nNaïve\x0bté", "漢字 " + "x" * 101], lowercase=True)
     assert counts.words == {"the": 2, "cat": 2, ",": 1, ".": 1, "naivete": 1, "漢": 1, "字": 1}
     assert counts.too_long == 1
 
 
-def test_small_tables_change_nothing(counter, monkeypatch):
+def test_counts_do_not_depend_on_the_size_of_tables(counter: None, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["a b c d e f", "a. b! 漢字", "g h i a"]
     whole = count_words(texts, lowercase=True)
     monkeypatch.setattr(word_counts, "CHUNK_LIMIT", 2)
@@ -60,7 +61,7 @@ def test_small_tables_change_nothing(counter, monkeypatch):
 
 
 @given(text=TEXTS, lowercase=st.booleans(), strip=st.sampled_from([None, True, False]))
-def test_long_chunks_are_cut_where_no_word_is(text, lowercase, strip):
+def test_counts_do_not_depend_on_the_length_of_chunks(text: str, lowercase: bool, strip: bool | None) -> None:
     text = text.replace(" ", "")
     with pytest.MonkeyPatch.context() as patch:
         whole = count_words([text], lowercase=lowercase, strip_accents=strip)
@@ -68,35 +69,37 @@ def test_long_chunks_are_cut_where_no_word_is(text, lowercase, strip):
         assert count_words([text], lowercase=lowercase, strip_accents=strip) == whole
 
 
-def test_text_without_spaces_is_cut():
-    pieces = list(word_counts._split_chunk("漢字" * 200_000))
-    assert "".join(pieces) == "漢字" * 200_000
-    assert max(map(len, pieces)) == word_counts.CHARACTERS_PER_CALL
+def test_text_without_spaces_is_split_before_characters_that_are_words() -> None:
+    chunks = list(word_counts._split_chunk("漢字" * 200_000))
+    assert "".join(chunks) == "漢字" * 200_000
+    assert max(map(len, chunks)) == word_counts.CHARACTERS_PER_CALL
     assert list(word_counts._split_chunk("a" * 300_000)) == ["a" * 300_000]
 
 
-def test_text_without_spaces_is_settled_by_its_bytes(counter, monkeypatch):
-    texts = [f"{n}漢字，" * 200 + "\n" for n in range(60)]  # a chunk each, of more than a kilobyte, no two alike
+def test_table_of_text_without_spaces_is_cleared_by_its_bytes(counter: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"{n}漢字，" * 200 + "\n" for n in range(60)]  # one distinct chunk each, of more than a kilobyte
     whole = count_words(texts, lowercase=True)
-    held: list[int] = []
-    made = word_counts.make_chunk_counter
+    sizes: list[int] = []
+    make = word_counts.make_chunk_counter
 
-    def watched():
-        chunks = made()
+    def make_recorder() -> word_counts.PythonChunkCounter | word_counts.NativeChunkCounter:
+        chunks = make()
         add = chunks.add
-        monkeypatch.setattr(chunks, "add", lambda text: (held.append(add(text)), held[-1])[1], raising=False)
+        monkeypatch.setattr(chunks, "add", lambda text: (sizes.append(add(text)), sizes[-1])[1], raising=False)
         return chunks
 
-    monkeypatch.setattr(word_counts, "make_chunk_counter", watched)
+    monkeypatch.setattr(word_counts, "make_chunk_counter", make_recorder)
     monkeypatch.setattr(word_counts, "CHUNK_LIMIT", 20_000)
     assert count_words(texts, lowercase=True) == whole
-    assert len(held) == 60
-    assert max(held) <= 20_000 + 2 * len(texts[-1].encode())
-    assert min(held[1:]) < held[0] + 2_000  # settled, the table is as it was at first
-    assert sum(later < earlier for earlier, later in pairwise(held)) > 3
+    assert len(sizes) == 60
+    assert max(sizes) <= 20_000 + 2 * len(texts[-1].encode())
+    assert min(sizes[1:]) < sizes[0] + 2_000  # after it was cleared, the table is as small as at first
+    assert sum(later < earlier for earlier, later in pairwise(sizes)) > 3
 
 
-def test_a_table_tells_its_bytes_and_gives_its_chunks_in_order(counter, monkeypatch):
+def test_chunk_counter_returns_its_memory_and_its_chunks_in_order(
+    counter: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(word_counts, "CHUNKS_PER_READ", 3)
     chunks = word_counts.make_chunk_counter()
     words = [f"w{number}" for number in range(10)]
@@ -110,7 +113,7 @@ def test_a_table_tells_its_bytes_and_gives_its_chunks_in_order(counter, monkeypa
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(1, 9)), st.integers(1, 20))
-def test_pruning_drops_the_rarest_and_says_how_much(words, limit):
+def test_prune_drops_the_rarest_words_and_counts_them(words: dict[str, int], limit: int) -> None:
     counts = WordCounts(Counter(words))
     before = counts.total
     counts.prune(limit)
@@ -123,7 +126,7 @@ def test_pruning_drops_the_rarest_and_says_how_much(words, limit):
         assert max(words[word] for word in dropped) < min(counts.words.values(), default=10)
 
 
-def test_memory_is_bounded_while_counting(counter, monkeypatch):
+def test_number_of_words_is_bounded_while_counting(counter: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_counts, "CHUNK_LIMIT", 10)
     texts = [f"the of w{n}" for n in range(300)]
     counts = count_words(texts, lowercase=True, max_words=20)
@@ -133,18 +136,18 @@ def test_memory_is_bounded_while_counting(counter, monkeypatch):
     assert counts.pruned > 0
 
 
-def test_scripts_whose_letters_with_diacritics_are_noticed():
+def test_letters_with_diacritics_are_counted() -> None:
     counts = count_words(["한국 が हिन्दी ไทย café naïve Straße русский"], lowercase=True)
     assert (counts.chunks, counts.letters_with_diacritics) == (8, 4)
 
 
-def test_progress_counts_all_bytes(monkeypatch):
+def test_progress_counts_all_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_counts, "PROGRESS_EVERY", 5)
-    told: list[int] = []
-    count_words(["abc", "한국", "d"], lowercase=True, progress=told.append)
-    assert told == [9, 1]
+    reports: list[int] = []
+    count_words(["abc", "한국", "d"], lowercase=True, progress=reports.append)
+    assert reports == [9, 1]
 
 
-def test_lone_surrogate(counter):
+def test_lone_surrogate_raises_an_error(counter: None) -> None:
     with pytest.raises(ValueError, match="text 1: lone surrogate at character 2"):
         count_words(["a", "bc\udcff"], lowercase=True)

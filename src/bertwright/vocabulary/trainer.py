@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers
 
 from bertwright.settings import check_minimum
 from bertwright.vocabulary import word_counts
-from bertwright.vocabulary.merges import Criterion, make_trainer
+from bertwright.vocabulary.merges import Criterion, Rule, make_trainer
 from bertwright.vocabulary.tokenizer import Tokenizer, flat_backend, flat_ids
 from bertwright.vocabulary.tokenizer_io import CONTINUATION, MAX_WORD_LENGTH, SPECIAL_TOKENS
 from bertwright.vocabulary.word_counts import WordCounts, WordRules
@@ -39,9 +39,11 @@ class VocabularySettings:
     """Remove accents (é becomes e). Unset, it follows `lowercase` as in BERT. Korean, Japanese, Indic and Thai letters
     would be taken apart: for such text the setting is required."""
 
-    criterion: Literal["likelihood", "bpe"] = "likelihood"
-    """Which pair of tokens is merged next. "likelihood": f(ab) / (f(a) f(b)), as WordPiece does (Schuster and Nakajima
-    2012), among pairs above a falling frequency floor. "bpe": the most frequent pair."""
+    criterion: Rule = "ratio"
+    """Rule by which the next pair of tokens is merged. ratio: f(ab) / (f(a) f(b)), among pairs above a falling
+    frequency floor (the description of WordPiece in the Hugging Face course; the floor is our own). gain: f(ab)
+    log[f(ab) N / (f(a) f(b))], the pair that raises the likelihood of the text most (Schuster and Nakajima 2012). bpe:
+    the most frequent pair (Sennrich et al. 2016)."""
 
     min_frequency: int = 5
     """Minimum frequency of a pair to be merged: a model cannot learn what a token means from fewer occurrences."""
@@ -55,9 +57,8 @@ class VocabularySettings:
     2,700, Chinese 6,000; most take two tokens, one at the start of a word and one inside."""
 
     drop_unused: bool = True
-    """Replace learned tokens that never occur in the tokenized corpus by others. The tokenizer takes the longest match,
-    so that
-    intermediate tokens may never occur."""
+    """Replace learned tokens that never occur in the tokenized corpus by others: the tokenizer takes the longest match,
+    so intermediate tokens may never occur."""
 
     max_words: int = 2_000_000
     """Maximum of distinct words in memory; the default takes 1.6 GB. The rarest beyond it are dropped, and reported."""
@@ -110,7 +111,7 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
             f"characters, most of them both at the start of a word and inside, take {len(start)}; raise size, or "
             "lower character_coverage or max_characters"
         )
-    criterion = Criterion(settings.criterion == "likelihood", settings.min_frequency)
+    criterion = Criterion(settings.criterion, settings.min_frequency)
     trainer = make_trainer(counts.words, frozenset(characters), criterion)
     learned: list[str] = []
     used: list[str] = []

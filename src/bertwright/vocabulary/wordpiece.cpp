@@ -1,8 +1,11 @@
-// Counting and learning for WordPiece vocabularies; twins in counting.py and learning.py.
+// Counting of words and learning of merges for WordPiece vocabularies.
+//
+// The reference implementations are PythonChunkCounter in word_counts.py and PythonMergeTrainer in merges.py.
 //
 // Nothing here depends on addresses, hash order or threads: the same input gives the same output on every machine.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -11,7 +14,7 @@
 
 namespace {
 
-uint64_t mixed(uint64_t x) {
+uint64_t mix(uint64_t x) {
     x ^= x >> 32;
     x *= 0xd6e8feb86659fd93ULL;
     x ^= x >> 32;
@@ -24,17 +27,17 @@ uint64_t hash_of(const char* text, size_t size) {
     for (; size >= 8; text += 8, size -= 8) {
         uint64_t word;
         std::memcpy(&word, text, 8);
-        state = mixed(state ^ word);
+        state = mix(state ^ word);
     }
     uint64_t rest = 0;
     std::memcpy(&rest, text, size);
-    return mixed(state ^ rest);
+    return mix(state ^ rest);
 }
 
 // ---------------------------------------------------------------- chunks
 
-// An open-addressing table; the texts of all chunks lie end to end in one buffer, in the order of first occurrence, each
-// with a line end behind it, so that they can be read without a copy.
+// An open-addressing table. The texts of all chunks are end to end in one buffer, in the order of first occurrence,
+// each followed by a line end, so that they can be read without a copy.
 class Chunks {
   public:
     int64_t add(const char* text, int64_t size) {
@@ -52,7 +55,7 @@ class Chunks {
         return static_cast<int64_t>(texts_.size() + chunks_.size() * sizeof(Chunk) + slots_.size() * sizeof(uint32_t));
     }
 
-    // The counts of at most `number` chunks from `first` on, and where their texts lie; returns how many there are.
+    // Reads the counts of at most `number` chunks from `first` on, and where their texts are. Returns their number.
     int64_t read(int64_t first, int64_t number, int64_t* counts, const char** text, int64_t* size) const {
         int64_t end = std::min(first + number, static_cast<int64_t>(chunks_.size()));
         if (first >= end) return 0;
@@ -112,22 +115,25 @@ struct Pair {
     uint32_t left = 0, right = 0;
     int64_t count = 0;
     double score = 0;
-    int64_t place = -1;           // in the heap; -1: not a candidate
+    int64_t heap_index = -1;      // -1: not a candidate
     uint64_t touched = 0;         // the last merge that changed this pair
-    std::vector<uint32_t> words;  // where it occurs, or once did
+    std::vector<uint32_t> words;  // in which it occurs or has occurred
 };
 
 struct Symbol {
     std::string text;
     int64_t count = 0;
-    std::vector<uint32_t> pairs;  // that it is part of
+    std::vector<uint32_t> pairs;  // that contain it
 };
 
-// Merges the best pair of adjacent symbols, again and again. All frequencies are exact after every merge, and every pair
-// whose score they change moves to its new place in the heap at once.
+// As RULES in merges.py.
+enum Rule : int32_t { RATIO, GAIN, BPE };
+
+// Merges the best pair of adjacent symbols repeatedly. All frequencies are exact after every merge, and every pair
+// whose score depends on a changed frequency is moved in the heap at once.
 class Learner {
   public:
-    Learner(bool likelihood, int64_t min_frequency) : likelihood_(likelihood), min_frequency_(min_frequency) {}
+    Learner(Rule rule, int64_t min_frequency) : rule_(rule), min_frequency_(min_frequency) {}
 
     void add_symbol(std::string text) {
         numbers_.emplace(text, static_cast<uint32_t>(symbols_.size()));
@@ -136,15 +142,15 @@ class Learner {
 
     void add_word(const int32_t* symbols, int64_t size, int64_t count) {
         words_.push_back({{symbols, symbols + size}, count});
-        tally(static_cast<uint32_t>(words_.size() - 1), +1);
+        add_counts(static_cast<uint32_t>(words_.size() - 1), +1);
     }
 
-    // All words are there: the first candidates. A falling floor begins at the most frequent pair.
+    // Finds the first candidates, after all words were added. A falling floor starts at the most frequent pair.
     void start() {
         floor_ = min_frequency_;
-        if (likelihood_)
+        if (rule_ == RATIO)
             for (const Pair& pair : pairs_) floor_ = std::max(floor_, pair.count);
-        for (uint32_t number = 0; number < pairs_.size(); ++number) settle(number);
+        for (uint32_t number = 0; number < pairs_.size(); ++number) update_candidate(number);
         changed_.clear();
     }
 
@@ -154,8 +160,10 @@ class Learner {
             while (heap_.empty()) {
                 if (floor_ <= min_frequency_) return learned;
                 floor_ = std::max(min_frequency_, floor_ / 2);
-                for (uint32_t number = 0; number < pairs_.size(); ++number) settle(number);
+                for (uint32_t number = 0; number < pairs_.size(); ++number) update_candidate(number);
             }
+            if (!refresh_top()) continue;
+            if (rule_ == GAIN && pairs_[heap_.front()].score <= 0) return learned;
             learned += merge(heap_.front());
         }
         return learned;
@@ -170,10 +178,11 @@ class Learner {
         int64_t count;
     };
 
-    // Counts a word's symbols and pairs in (sign +1) or out (sign -1).
-    void tally(uint32_t number, int sign) {
+    // Adds (sign +1) or subtracts (sign -1) the symbols and pairs of a word.
+    void add_counts(uint32_t number, int sign) {
         const Word& word = words_[number];
         int64_t count = sign * word.count;
+        num_symbols_ += count * static_cast<int64_t>(word.symbols.size());
         for (size_t i = 0; i < word.symbols.size(); ++i) {
             symbols_[word.symbols[i]].count += count;
             if (i == 0) continue;
@@ -186,15 +195,16 @@ class Learner {
     }
 
     uint32_t pair_of(uint32_t left, uint32_t right) {
-        auto [place, is_new] = found_.try_emplace(uint64_t{left} << 32 | right, static_cast<uint32_t>(pairs_.size()));
+        uint64_t key = uint64_t{left} << 32 | right;
+        auto [entry, is_new] = pair_numbers_.try_emplace(key, static_cast<uint32_t>(pairs_.size()));
         if (is_new) {
             pairs_.emplace_back();
             pairs_.back().left = left;
             pairs_.back().right = right;
-            symbols_[left].pairs.push_back(place->second);
-            if (right != left) symbols_[right].pairs.push_back(place->second);
+            symbols_[left].pairs.push_back(entry->second);
+            if (right != left) symbols_[right].pairs.push_back(entry->second);
         }
-        return place->second;
+        return entry->second;
     }
 
     void touch(uint32_t number) {
@@ -203,31 +213,34 @@ class Learner {
         changed_.push_back(number);
     }
 
-    // Returns 1 if the merged piece is a new token, 0 if another pair has made the same one before.
+    // Returns 1 if the merged symbol is new, 0 if another pair has given the same one before.
     int64_t merge(uint32_t best) {
         ++merges_;
         changed_.clear();
         uint32_t left = pairs_[best].left, right = pairs_[best].right;
         std::string text = symbols_[left].text + symbols_[right].text.substr(2);  // without the ##
-        auto [place, is_new] = numbers_.try_emplace(text, static_cast<uint32_t>(symbols_.size()));
-        uint32_t merged = place->second;
+        auto [entry, is_new] = numbers_.try_emplace(text, static_cast<uint32_t>(symbols_.size()));
+        uint32_t merged = entry->second;
         if (is_new) symbols_.push_back({text, 0, {}});
-        std::vector<uint32_t> where = std::move(pairs_[best].words);
+        std::vector<uint32_t> words = std::move(pairs_[best].words);
         pairs_[best].words.clear();
-        for (uint32_t number : where) rewrite(number, left, right, merged);
-        if (likelihood_)
-            for (uint32_t symbol : {left, right, merged}) rescore(symbol);
-        for (uint32_t number : changed_) settle(number);
+        for (uint32_t number : words) rewrite(number, left, right, merged);
+        if (rule_ != BPE)  // the score of a pair depends on the frequencies of its symbols
+            for (uint32_t symbol : {left, right, merged})
+                for (uint32_t number : symbols_[symbol].pairs) touch(number);
+        for (uint32_t number : changed_) update_candidate(number);
         return is_new;
     }
 
     void rewrite(uint32_t number, uint32_t left, uint32_t right, uint32_t merged) {
         std::vector<uint32_t>& symbols = words_[number].symbols;
-        auto is_match = [&](size_t i) { return i + 1 < symbols.size() && symbols[i] == left && symbols[i + 1] == right; };
+        auto is_match = [&](size_t i) {
+            return i + 1 < symbols.size() && symbols[i] == left && symbols[i + 1] == right;
+        };
         size_t first = 0;
         while (first < symbols.size() && !is_match(first)) ++first;
         if (first == symbols.size()) return;  // the word has changed since it was listed
-        tally(number, -1);
+        add_counts(number, -1);
         size_t end = first;
         for (size_t i = first; i < symbols.size(); ++i) {
             if (is_match(i)) {
@@ -238,43 +251,61 @@ class Learner {
             }
         }
         symbols.resize(end);
-        tally(number, +1);
+        add_counts(number, +1);
     }
 
-    // A symbol's frequency is part of the score of all its pairs.
-    void rescore(uint32_t symbol) {
-        for (uint32_t number : symbols_[symbol].pairs) touch(number);
+    double score_of(const Pair& pair) const {
+        double count = static_cast<double>(pair.count);
+        double left = static_cast<double>(symbols_[pair.left].count);
+        double right = static_cast<double>(symbols_[pair.right].count);
+        switch (rule_) {
+            case RATIO: return count / (left * right);
+            case GAIN: return count * std::log(count * static_cast<double>(num_symbols_) / (left * right));
+            default: return count;
+        }
     }
 
-    void settle(uint32_t number) {
+    // Returns true if the score of the first pair of the heap is current; otherwise updates it and moves the pair.
+    // Gains depend on the number of symbols, which only falls: the scores in the heap are upper bounds.
+    bool refresh_top() {
+        if (rule_ != GAIN) return true;
+        Pair& pair = pairs_[heap_.front()];
+        double score = score_of(pair);
+        if (score == pair.score) return true;
+        pair.score = score;
+        sink(0);
+        return false;
+    }
+
+    // Adds a pair to the heap, moves it there or removes it, as its count and score require.
+    void update_candidate(uint32_t number) {
         Pair& pair = pairs_[number];
         if (pair.count < floor_) {
-            if (pair.place >= 0) remove(number);
+            if (pair.heap_index >= 0) remove(number);
             return;
         }
-        double parts = static_cast<double>(symbols_[pair.left].count) * static_cast<double>(symbols_[pair.right].count);
-        double score = likelihood_ ? static_cast<double>(pair.count) / parts : static_cast<double>(pair.count);
-        if (pair.place < 0) {
-            pair.place = static_cast<int64_t>(heap_.size());
+        double score = score_of(pair);
+        if (pair.heap_index < 0) {
+            pair.heap_index = static_cast<int64_t>(heap_.size());
             heap_.push_back(number);
         } else if (score == pair.score) {
             return;
         }
         pair.score = score;
-        sink(rise(pair.place));
+        sink(rise(pair.heap_index));
     }
 
     void remove(uint32_t number) {
-        int64_t place = pairs_[number].place;
-        pairs_[number].place = -1;
+        int64_t index = pairs_[number].heap_index;
+        pairs_[number].heap_index = -1;
         uint32_t last = heap_.back();
         heap_.pop_back();
         if (last == number) return;
-        put(place, last);
-        sink(rise(place));
+        put(index, last);
+        sink(rise(index));
     }
 
-    // Ties go to the pair whose texts come first, so that the order never depends on hashing.
+    // Of pairs with equal scores the first in alphabetical order is better: the order must not depend on hashing.
     bool is_better(uint32_t a, uint32_t b) const {
         const Pair &p = pairs_[a], &q = pairs_[b];
         if (p.score != q.score) return p.score > q.score;
@@ -282,44 +313,44 @@ class Learner {
         return order != 0 ? order < 0 : symbols_[p.right].text < symbols_[q.right].text;
     }
 
-    void put(int64_t place, uint32_t number) {
-        heap_[static_cast<size_t>(place)] = number;
-        pairs_[number].place = place;
+    void put(int64_t index, uint32_t number) {
+        heap_[static_cast<size_t>(index)] = number;
+        pairs_[number].heap_index = index;
     }
 
-    int64_t rise(int64_t place) {
-        uint32_t number = heap_[static_cast<size_t>(place)];
-        for (; place > 0; place = (place - 1) / 2) {
-            uint32_t parent = heap_[static_cast<size_t>((place - 1) / 2)];
+    int64_t rise(int64_t index) {
+        uint32_t number = heap_[static_cast<size_t>(index)];
+        for (; index > 0; index = (index - 1) / 2) {
+            uint32_t parent = heap_[static_cast<size_t>((index - 1) / 2)];
             if (!is_better(number, parent)) break;
-            put(place, parent);
+            put(index, parent);
         }
-        put(place, number);
-        return place;
+        put(index, number);
+        return index;
     }
 
-    void sink(int64_t place) {
-        uint32_t number = heap_[static_cast<size_t>(place)];
+    void sink(int64_t index) {
+        uint32_t number = heap_[static_cast<size_t>(index)];
         int64_t size = static_cast<int64_t>(heap_.size());
-        for (int64_t child; (child = 2 * place + 1) < size; place = child) {
+        for (int64_t child; (child = 2 * index + 1) < size; index = child) {
             if (child + 1 < size && is_better(heap_[static_cast<size_t>(child + 1)], heap_[static_cast<size_t>(child)]))
                 ++child;
             if (!is_better(heap_[static_cast<size_t>(child)], number)) break;
-            put(place, heap_[static_cast<size_t>(child)]);
+            put(index, heap_[static_cast<size_t>(child)]);
         }
-        put(place, number);
+        put(index, number);
     }
 
-    const bool likelihood_;
+    const Rule rule_;
     const int64_t min_frequency_;
-    int64_t floor_ = 0;
+    int64_t floor_ = 0, num_symbols_ = 0;
     uint64_t merges_ = 1;
     std::vector<Symbol> symbols_;
     std::vector<Word> words_;
     std::vector<Pair> pairs_;
     std::vector<uint32_t> heap_, changed_;
-    std::unordered_map<std::string, uint32_t> numbers_;
-    std::unordered_map<uint64_t, uint32_t> found_;
+    std::unordered_map<std::string, uint32_t> numbers_;  // of symbols, by text
+    std::unordered_map<uint64_t, uint32_t> pair_numbers_;
 };
 
 }  // namespace
@@ -334,10 +365,10 @@ int64_t chunks_read(void* table, int64_t first, int64_t number, int64_t* counts,
 }
 void chunks_clear(void* table) { static_cast<Chunks*>(table)->clear(); }
 
-// `texts`: the symbols, each ended by a line end. Word i is symbols[starts[i] .. starts[i + 1]), met counts[i] times.
+// `texts`: the symbols, each followed by a line end. Word i is symbols[starts[i] .. starts[i + 1]), counts[i] times.
 void* learner_new(const char* texts, int64_t num_words, const int32_t* symbols, const int64_t* starts,
-                  const int64_t* counts, int32_t likelihood, int64_t min_frequency) {
-    Learner* learner = new Learner(likelihood != 0, min_frequency);
+                  const int64_t* counts, int32_t rule, int64_t min_frequency) {
+    Learner* learner = new Learner(static_cast<Rule>(rule), min_frequency);
     for (const char* end; (end = std::strchr(texts, '\n')) != nullptr; texts = end + 1)
         learner->add_symbol(std::string(texts, end));
     for (int64_t i = 0; i < num_words; ++i)
