@@ -558,7 +558,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "a column named as the answer": ("predict classification --inputs one.tsv --output found.tsv --keep-columns label",
         "--keep-columns label: predictions have a field of that name"),
     "format": ("predict classification --inputs one.tsv --output found.xls", "expected one of the suffixes"),
-    "format of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is a format for tagging"),
+    "format of tags": ("predict classification --inputs one.tsv --output found.conll", ".conll is a format for tag"),
     "answer format": ("predict tagging --inputs all-o.conll --output found.json", ".json is a format for question"),
     "predictions exist": ("predict classification --inputs one.tsv --output bare.tsv", "bare.tsv: already exists"),
     "bad row far down": ("predict classification --inputs one.tsv few.tsv --output found.tsv", "few.tsv, line 4: e"),
