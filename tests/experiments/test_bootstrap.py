@@ -25,7 +25,7 @@ from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging, TagPrediction
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 
 N = 40
 

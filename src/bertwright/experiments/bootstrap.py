@@ -19,7 +19,7 @@ from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging, TagPrediction, known_tags
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 
 Floats = npt.NDArray[np.float64]
 Formula = Literal["mean", "f1", "matthews", "spearman"]

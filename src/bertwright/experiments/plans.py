@@ -16,9 +16,9 @@ from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob,
 from bertwright.experiments.levels import Level, Shape
 from bertwright.experiments.paper import Figures
 from bertwright.experiments.task_files import FoundTask, find_task
-from bertwright.models.feature_head import RepresentationName
+from bertwright.models.representations import RepresentationName
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task_io import AnyTask
+from bertwright.tasks.task import AnyTask
 from bertwright.training.settings import DeviceSettings
 
 ExperimentName = Literal["table5", "table8", "figure5"]
