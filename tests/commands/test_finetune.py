@@ -337,6 +337,8 @@ def test_layerwise_lr_scales(tiny_bert: Path) -> None:
     assert factors["encoder.embeddings.word.weight"] == 0.125
     with pytest.raises(ValueError, match="this model has 2 layers"):
         layerwise_lr_scales(model, freeze_layers=3, decay=1.0)
+    model.encoder.embeddings.position.weight.requires_grad_(False)  # as with fixed position encodings
+    assert layerwise_lr_scales(model, None, 1.0)["encoder.embeddings.position.weight"] == 0
 
 
 def test_frozen_layers_do_not_change_and_others_do(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:

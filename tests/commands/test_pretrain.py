@@ -32,7 +32,7 @@ from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, Pret
 from bertwright.commands.pretrain.setup import open_run
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.files import lock_folder
-from bertwright.interop.huggingface import load_config, save_model
+from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import DataSettings
@@ -155,6 +155,31 @@ def test_run_with_another_objective(tmp_path: Path, make_settings: Make, objecti
     assert config["is_decoder"] == (objective == "ltr")
 
 
+def test_transformers_activation_and_positions_are_trained_and_read_by_transformers(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    """ReLU and fixed position encodings (Vaswani et al. 2017), which training must not change."""
+    from transformers import BertForPreTraining
+
+    sizes = ModelSettings("tiny", hidden_size=32, num_heads=2, max_positions=64)
+    settings = make_settings(tmp_path / "run", model=replace(sizes, activation="relu", sinusoidal_positions=True))
+    run_pretrain(settings)
+    words, positions = (
+        load_weights(settings.run / "model")[f"bert.embeddings.{name}_embeddings.weight"]
+        for name in ("word", "position")
+    )
+    config = settings.model.config(len(words), causal=False)
+    angles = np.arange(64)[:, None] / 10_000 ** (np.arange(0, 32, 2) / 32)
+    expected = config.initializer_range * np.stack([np.sin(angles), np.cos(angles)], -1).reshape(64, 32)
+    np.testing.assert_allclose(positions, expected, atol=1e-7)
+    assert not torch.equal(words, BertForPretraining(config, seed=0).encoder.embeddings.word.weight)
+    theirs = BertForPreTraining.from_pretrained(settings.run / "model")
+    assert torch.equal(theirs.bert.embeddings.position_embeddings.weight, positions)
+    loaded = load_model(settings.run / "model").model
+    assert loaded.config == config
+    assert not loaded.encoder.embeddings.position.weight.requires_grad
+
+
 def test_run_with_init_starts_from_its_weights(tmp_path: Path, make_settings: Make) -> None:
     first = make_settings(tmp_path / "first", steps=60, optimizer=OptimizerSettings(learning_rate=5e-3))
     run_pretrain(first)
@@ -250,6 +275,9 @@ def test_small_models_have_mimetic_initial_weights_and_those_of_the_paper_do_not
     assert is_mimetic(ModelSettings("base", init_scheme="mimetic"))
     assert not is_mimetic(ModelSettings("tiny", init_scheme="normal"))
     assert not is_mimetic(ModelSettings("tiny"), causal=True)
+    assert not is_mimetic(ModelSettings("tiny", sinusoidal_positions=True))
+    with pytest.raises(ValueError, match="sinusoidal_positions: init_scheme mimetic"):
+        ModelSettings("tiny", sinusoidal_positions=True, init_scheme="mimetic")
 
 
 def test_shape_beside_init_is_rejected() -> None:

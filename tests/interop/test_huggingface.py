@@ -75,7 +75,7 @@ def test_what_is_saved_is_loaded_to_the_bit(folder):
     assert not loaded.model.training
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, tokenizer, activation, causal):
     model = random_model(activation=activation, is_causal=causal)
@@ -194,7 +194,7 @@ def test_bert_base_itself_would_load():
         ("model_type", "roberta", "model_type.*bert.*'roberta'"),
         ("position_embedding_type", "relative_key", "position_embedding_type.*'absolute'.*'relative_key'"),
         ("add_cross_attention", True, "add_cross_attention.*False.*True"),
-        ("hidden_act", "relu", "activation = 'relu'.*'gelu' or 'gelu_tanh'"),
+        ("hidden_act", "silu", "activation = 'silu'.*one of gelu, gelu_tanh, relu"),
         ("hidden_size", "big", "hidden_size.*int.*'big'"),
         ("num_attention_heads", 7, "hidden_size = 24.*num_heads = 7"),
         ("num_hidden_layers", True, "num_hidden_layers.*int.*True"),

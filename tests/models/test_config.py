@@ -67,7 +67,7 @@ def test_causal_attention_counts_the_lower_triangle_only():
         ({"attention_dropout": -0.1}, "attention_dropout = -0.1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps = 0.0"),
         ({"initializer_range": float("nan")}, "initializer_range = nan"),
-        ({"activation": "relu"}, "activation = 'relu'.*'gelu' or 'gelu_tanh'"),
+        ({"activation": "silu"}, "activation = 'silu'.*one of gelu, gelu_tanh, relu"),
         ({"pad_token_id": 100}, "pad_token_id = 100.*vocab_size = 100"),
     ],
 )

@@ -52,6 +52,7 @@ __all__ = [
     "adamw_",
     "adamw_rows_",
     "add_dropout_norm",
+    "bias_activation",
     "bias_gelu",
     "dropout",
     "embed_norm",
@@ -62,6 +63,13 @@ __all__ = [
 
 # Maximum size of the logits in memory. Each chunk of them also costs a pass over the weight's gradient.
 CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**29}
+
+
+def bias_activation(x: Tensor, bias: Tensor, activation: str) -> Tensor:
+    """Compute activation(x + bias), T F → T F, for "gelu", "gelu_tanh" or "relu"; relu has no native kernel."""
+    if activation == "relu":
+        return F.relu(x.float() + bias.float()).to(x.dtype)
+    return bias_gelu(x, bias, activation == "gelu_tanh")
 
 
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "large": (24, 1024, 16),
 }
 
-Activation = Literal["gelu", "gelu_tanh"]
+Activation = Literal["gelu", "gelu_tanh", "relu"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,10 @@ class BertConfig:
     attention_dropout: float = 0.1
     """Dropout of attention probabilities (paper, appendix A.2: 0.1 on all layers)."""
     activation: Activation = "gelu"
-    """The exact x·Φ(x), or its tanh approximation, in Google's code since 2019; they differ by up to 5e-4."""
+    """gelu: the exact x·Φ(x). gelu_tanh: its approximation, in Google's code since 2019; they differ by up to 5e-4.
+    relu: that of Vaswani et al. 2017, which the paper replaces (appendix A.2)."""
+    sinusoidal_positions: bool = False
+    """True for the fixed position encodings of Vaswani et al. 2017 (section 3.5), False for learned ones (BERT)."""
     layer_norm_eps: float = 1e-12
     """Added to the variance in LayerNorm (Google's code)."""
     initializer_range: float = 0.02
@@ -76,8 +79,8 @@ class BertConfig:
         for name in ("layer_norm_eps", "initializer_range"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} = {getattr(self, name)}: expected a positive number")
-        if self.activation not in ("gelu", "gelu_tanh"):
-            raise ValueError(f"activation = {self.activation!r}: expected 'gelu' or 'gelu_tanh'")
+        if self.activation not in get_args(Activation):
+            raise ValueError(f"activation = {self.activation!r}: expected one of {', '.join(get_args(Activation))}")
         if not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id = {self.pad_token_id}: expected an id below vocab_size = {self.vocab_size}")
 

@@ -27,12 +27,12 @@ from bertwright.kernels.fused_ops import (
     EmbeddingTables,
     LayerNormParams,
     add_dropout_norm,
-    bias_gelu,
+    bias_activation,
     embed_norm,
     linear,
 )
 from bertwright.models.config import BertConfig
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, sinusoidal_positions
 from bertwright.models.text_encoder import TextEncoder
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
@@ -100,7 +100,7 @@ class Layer(nn.Module):
         attended = add_dropout_norm(projected, self.attention_output.bias, hidden, norm, on_output, site + 1)
 
         intermediate = self.intermediate.matmul(attended)  # T F
-        intermediate = bias_gelu(intermediate, self.intermediate.bias, config.activation == "gelu_tanh")
+        intermediate = bias_activation(intermediate, self.intermediate.bias, config.activation)
         output = self.output.matmul(intermediate)  # T H
         norm = layer_norm_params(self.output_norm)
         return add_dropout_norm(output, self.output.bias, attended, norm, on_output, site + 2)
@@ -137,6 +137,11 @@ class BertEncoder(TextEncoder):
             config.layer_norm_eps,
         )
         initialize(self, config.initializer_range, seed, prefix="encoder.")
+        if config.sinusoidal_positions:
+            positions = self.embeddings.position.weight.requires_grad_(False)
+            if not positions.is_meta:
+                encodings = sinusoidal_positions(config.max_positions, config.hidden_size)
+                positions.copy_(config.initializer_range * encodings)  # the Transformer enlarges the words instead
 
     @property
     def num_dropout_sites(self) -> int:
@@ -151,7 +156,7 @@ class BertEncoder(TextEncoder):
         """
         hidden = self.embed(batch)
         *layers, last = cast(list[Layer], list(self.layers))
-        if can_fuse(hidden, self.shape):
+        if self.config.activation != "relu" and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in self.layers for parameter in layer_parameters(layer)]
             if fusable_parameters(parameters):
                 mask_keys = [key for layer in layers for key in layer.mask_keys(batch, None)]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.batching.batch import Batch
-from bertwright.kernels.fused_ops import bias_gelu, dropout
+from bertwright.kernels.fused_ops import bias_activation, dropout
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Linear, dropout_for
 from bertwright.models.head_spec import HeadSpec
@@ -46,18 +46,18 @@ class Pooler(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Dense layer, GELU and LayerNorm; then one logit per vocabulary token, by the word embeddings and a bias."""
+    """Dense layer, activation and LayerNorm; then one logit per vocabulary token, by the word embeddings and a bias."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.tanh = config.activation == "gelu_tanh"
+        self.activation = config.activation
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute the decoder's input, M × H → M × H; the loss, or `logits`, multiplies it by the word embeddings."""
-        states: Tensor = self.norm(bias_gelu(self.dense.matmul(hidden), self.dense.bias, self.tanh).float())
+        states: Tensor = self.norm(bias_activation(self.dense.matmul(hidden), self.dense.bias, self.activation).float())
         return states.to(hidden.dtype)
 
     def logits(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertwright import seeding
 
@@ -27,6 +27,18 @@ def initialize(model: nn.Module, std: float, seed: int, only: tuple[str, ...] = 
             parameter.copy_(weights)
         else:
             parameter.fill_(1.0 if id(parameter) in norms else 0.0)
+
+
+def sinusoidal_positions(positions: int, hidden_size: int) -> Tensor:
+    """Return the position encodings of Vaswani et al. 2017, section 3.5, positions × hidden size."""
+    exponents = torch.arange(0, hidden_size, 2, dtype=torch.float64) / hidden_size
+    return sinusoids(10_000.0**-exponents, positions)[:, :hidden_size].float()
+
+
+def sinusoids(frequencies: Tensor, positions: int) -> Tensor:
+    """Return positions × 2 · frequencies: sine and cosine of each frequency, interleaved."""
+    angles = torch.arange(positions)[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
 def parameter_rng(seed: int, name: str) -> torch.Generator:

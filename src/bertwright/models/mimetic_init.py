@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bertwright.models.encoder import BertEncoder, Layer
+from bertwright.models.initialization import sinusoids
 
 TRUNCATED_STD = 0.88  # standard deviation of a standard normal truncated at ±2, as `initialize` draws it
 MAX_WAVELENGTH = 100.0  # wavelengths range from 2π to 2π times this many tokens (Vaswani et al. 2017: 10,000)
@@ -45,12 +46,6 @@ def mimetic_init_(encoder: BertEncoder) -> None:
             keys[head] = queries[head]
             keys[head, :, : 2 * pairs] = rotate(queries[head, :, : 2 * pairs], offset * frequencies)
         layer.attention_output.weight.copy_(-values.flatten(0, 1).T)
-
-
-def sinusoids(frequencies: Tensor, positions: int) -> Tensor:
-    """Return positions × 2 · frequencies: sine and cosine of each frequency, interleaved."""
-    angles = torch.arange(positions)[:, None] * frequencies
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
 def rotate(queries: Tensor, angles: Tensor) -> Tensor:

@@ -210,10 +210,10 @@ def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay:
     if frozen > layers:
         raise ValueError(f"freeze_layers = {freeze_layers}: this model has {layers} layers")
     scales = {}
-    for name, _ in model.named_parameters():
+    for name, parameter in model.named_parameters():
         layer = re.match(r"encoder\.layers\.(\d+)\.", name)
         depth = int(layer[1]) + 1 if layer else 0 if name.startswith("encoder.embeddings.") else layers + 1
-        scales[name] = 0.0 if depth <= frozen else decay ** (layers + 1 - depth)
+        scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (layers + 1 - depth)
     return scales
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Settings of a new model; the one of --init has its own.
 NEW_MODEL = (
     "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "activation", "initializer_range",
+    "sinusoidal_positions",
 )  # fmt: skip
 PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which the paper has not, have other defaults (decisions 10, 11)
 
@@ -51,8 +52,11 @@ class ModelSettings:
     """Dropout of embeddings and sub-layer outputs; unset: 0.1 (paper, A.2), or that of --init."""
     attention_dropout: float | None = None
     """Dropout of attention weights; unset: 0.1 (paper, A.2), or that of --init."""
-    activation: Literal["gelu", "gelu_tanh"] | None = None
-    """gelu: exact, by erf; gelu_tanh: the approximation in Google's code since February 2019. Unset: gelu."""
+    activation: Literal["gelu", "gelu_tanh", "relu"] | None = None
+    """gelu: exact, by erf; gelu_tanh: the approximation in Google's code since February 2019; relu: as in
+    the Transformer (Vaswani et al. 2017). Unset: gelu."""
+    sinusoidal_positions: bool | None = None
+    """The Transformer's fixed position encodings instead of learned ones (paper). Unset: False."""
     initializer_range: float | None = None
     """Standard deviation of the initial weights; unset: 0.02 (Google's code), and 0.02·√(768 / hidden size) below a
     hidden size of 768, so that products with a state have the same variance as in BASE."""
@@ -65,6 +69,8 @@ class ModelSettings:
         if self.init is not None and (given := self._collect_given("size", "init_scheme", *NEW_MODEL)):
             values = ", ".join(f"{name} = {value!r}" for name, value in given.items())
             raise ValueError(f"{values}: the model to start from, {self.init}, has its own; omit it")
+        if self.sinusoidal_positions and self.init_scheme == "mimetic":
+            raise ValueError("sinusoidal_positions: init_scheme mimetic sets the positions itself; choose one of them")
 
     def config(self, vocab_size: int, causal: bool) -> BertConfig:
         """Return a new model's configuration; raises ValueError for an impossible shape."""
@@ -81,7 +87,8 @@ class ModelSettings:
         from bertwright.models.mimetic_init import mimetic_init_
 
         model = BertForPretraining(config, seed)
-        default = "mimetic" if config.hidden_size < PAPER_HIDDEN_SIZE and not config.is_causal else "normal"
+        mimetic = config.hidden_size < PAPER_HIDDEN_SIZE and not config.is_causal and not config.sinusoidal_positions
+        default = "mimetic" if mimetic else "normal"
         if (self.init_scheme or default) == "mimetic":
             mimetic_init_(model.encoder)
         return model

@@ -58,7 +58,8 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     check_finite_weights(model, 0)
     _check_lengths(settings, model.config)
     prepare_model(model, context)
-    optimizer = AdamW(dict(model.named_parameters()), settings.optimizer)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    optimizer = AdamW(trained, settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     return PretrainState(tokenizer, model, optimizer, train, data, held_out)
