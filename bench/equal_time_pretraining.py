@@ -8,7 +8,7 @@
 `theirs` is BertForMaskedLM with DataCollatorForLanguageModeling on blocks of tokens, as run_mlm.py makes them: fused
 AdamW, SDPA, torch.compile and glibc's malloc thresholds raised where asked for. Its rate decays over the minutes, so it
 ends exactly at its schedule's end. Both use the same vocabulary, text, size, batch, rate, warm-up and decay, those of
-`one_hour.sh`, and no dropout. `ours` begins with our own first weights, `ours --start peers` as transformers does.
+`one_hour.sh`, and no dropout. `ours` begins with the default initial weights, `ours --start normal` with those of transformers.
 Start `theirs` and `ours` together, one core each (taskset -c 0 / -c 1, --threads 1), and neither gets a better machine.
 """
 
@@ -37,7 +37,7 @@ DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.paren
 TRAIN = (f"file={DATA / 'english_books'}", str(DATA / "english_wikipedia" / "train.txt"))
 EVALUATION = str(DATA / "english_wikipedia" / "heldout.txt")
 VOCABULARY, LENGTH, BATCH, RATE, WARMUP = 8_000, 64, 16, 8e-4, 0.05
-RUNS = {"own": "ours", "peers": "ours-peers"}  # initialisation: folder in WORK
+RUNS = {"default": "ours", "normal": "ours-normal"}  # initialisation: folder in WORK
 
 
 def prepare(work: Path) -> None:
@@ -114,7 +114,7 @@ def ours(work: Path, threads: int, steps: int, start: str) -> None:
         *["--dtype", "float32"],  # like transformers
         *["--eval-every", str(steps), "--save-every", "500", "--bias-correction"],
     ]
-    if start == "peers":
+    if start == "normal":
         command += ["--initializer-range", "0.02", "--init-scheme", "normal"]
     subprocess.run(command, check=True)
 
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=1_000, help="steps of `ours`; choose them so that the time is equal"
     )
-    parser.add_argument("--start", choices=tuple(RUNS), default="own", help="initialisation of `ours`")
+    parser.add_argument("--start", choices=tuple(RUNS), default="default", help="initial weights of `ours`")
     chosen = parser.parse_args()
     if chosen.what == "prepare":
         chosen.work.mkdir(parents=True, exist_ok=True)
