@@ -31,7 +31,7 @@ pretraining.evaluation
 training.schedules training.settings training.distributed training.context training.throughput training.optimizer
 training.loop training.prefetch training.interrupt training.checkpoint training.metrics_log training.trial_log
 training.run_directory training.fit
-interop.crc32c interop.tf_checkpoint interop.model_files interop.weight_names interop.weights interop.head_config
+interop.tf_checkpoint interop.model_files interop.checksums interop.weight_names interop.weights interop.head_config
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
 tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answering tasks.task_types tasks.presentation

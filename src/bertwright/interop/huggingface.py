@@ -1,6 +1,6 @@
-"""Hugging Face model folders, both ways: `config.json`, `model.safetensors` and the tokenizer's files.
+"""Reading and writing Hugging Face model folders: `config.json`, `model.safetensors` and the tokenizer's files.
 
-`transformers` opens what is written here, and both compute the same numbers: BERT with the heads of pre-training, and
+`transformers` reads the folders written here and computes the same numbers, for BERT with the heads of pre-training or
 with the linear layer of a task. Models of other architectures (`architectures.ARCHITECTURES`) have the same files.
 """
 
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from bertwright.files import read_json, write_json
 from bertwright.interop.architectures import ARCHITECTURES, Architecture, architecture_of
+from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.model_files import CONFIG, WEIGHTS, new_folder
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
@@ -27,6 +28,21 @@ from bertwright.models.text_encoder import EncoderConfig
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=EncoderModel)
+
+
+class ModelConfig(NamedTuple):
+    """The content of `config.json`."""
+
+    path: Path
+    values: Mapping[str, Any]
+    """All fields of the file."""
+    architecture: Architecture
+    config: EncoderConfig
+
+    @property
+    def head(self) -> HeadRecord | None:
+        """The description of a task's head; None if the file names no task model. Raises ValueError as `parse_head`."""
+        return parse_head(self.values, self.path, self.architecture.class_prefix)
 
 
 class ModelSource(NamedTuple):
@@ -41,7 +57,7 @@ class ModelSource(NamedTuple):
 
 
 class LoadResult(NamedTuple):
-    """A model read from a folder, and how the folder differs from a whole one."""
+    """A model read from a folder, and what the folder lacks or has beside it."""
 
     model: EncoderModel
     """The model of pre-training; the encoder by itself for architectures without one."""
@@ -60,7 +76,7 @@ class TaskModelInit(NamedTuple):
 
 
 class IncompatibleKeys(NamedTuple):
-    """The differences between a model and its source."""
+    """The parameters that a model or its source lacks."""
 
     newly_initialized: tuple[str, ...]
     """Modules that the source lacks; they have random weights."""
@@ -69,39 +85,56 @@ class IncompatibleKeys(NamedTuple):
 
 
 def load_config(folder: Path) -> EncoderConfig:
-    """Read `config.json`. Raises ValueError for unsupported options, naming field and value."""
-    values = _config_values(folder)
-    return architecture_of(values, folder / CONFIG).parse_config(values, folder / CONFIG)
+    """Read the encoder's configuration from `config.json`. Raises ValueError as `read_config` does."""
+    return read_config(folder).config
 
 
-def _config_values(folder: Path) -> Any:
-    if not (folder / CONFIG).is_file():
+def load_head(folder: Path) -> HeadRecord | None:
+    """Read the description of a task's head from `config.json`; None if it names no task model.
+
+    Raises ValueError as `read_config` and `parse_head` do.
+    """
+    return read_config(folder).head
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Read `config.json`.
+
+    The checksums of all files except the weights are checked, so that a damaged tokenizer or task is noticed before it
+    is read. Raises ValueError, naming the file, for unsupported options and for a checksum that differs.
+    """
+    path = folder / CONFIG
+    check_other_files(folder)
+    if not path.is_file():
         raise ValueError(f"{folder}: no {CONFIG}, so this is not a model folder")
-    return read_json(folder / CONFIG)
+    values = read_json(path)
+    architecture = architecture_of(values, path)
+    return ModelConfig(path, values, architecture, architecture.parse_config(values, path))
 
 
-def read_source(folder: Path) -> ModelSource:
-    """Read a folder's configuration and weights."""
-    config, values = load_config(folder), _config_values(folder)
+def read_source(folder: Path, found: ModelConfig) -> ModelSource:
+    """Read the weights that belong to a configuration. Raises ValueError for damaged files."""
+    check_weights(folder)
     path, tensors = read_weights(folder)
-    architecture = architecture_of(values, folder / CONFIG)
-    return ModelSource(architecture, config, architecture.normalize(tensors, values, path), path)
+    return ModelSource(
+        found.architecture, found.config, found.architecture.normalize(tensors, found.values, path), path
+    )
 
 
 def load_model(folder: Path, heads: Literal["required", "optional"] = "required", **changes: Any) -> LoadResult:
     """Read a folder's model in float32, ready for inference (dropout off).
 
     `heads="optional"` accepts a bare encoder or one with other heads; the result lists the differences. `changes`:
-    fields of the configuration by name, such as `hidden_dropout`. Raises ValueError for missing, unexpected or
-    misshapen parameters, and for a damaged file.
+    fields of the configuration by name, such as `hidden_dropout`. Raises ValueError for missing or unexpected
+    parameters, for those of another shape, and for damaged files.
     """
-    source = read_source(folder)
+    source = read_source(folder, read_config(folder))
     loaded = build_model(source._replace(config=replace(source.config, **changes)))  # type: ignore[type-var]
     if heads == "required" and (loaded.missing_heads or loaded.unexpected_keys):
         lacking = f"lacks {', '.join(loaded.missing_heads)}" if loaded.missing_heads else ""
-        beyond = f"has {summarize(loaded.unexpected_keys)} beyond it" if loaded.unexpected_keys else ""
+        beyond = f"has {summarize(loaded.unexpected_keys)}, of another head" if loaded.unexpected_keys else ""
         reasons = " and ".join(filter(None, (lacking, beyond)))
-        raise ValueError(f"{source.path}: not a whole pre-training model: it {reasons}")
+        raise ValueError(f"{source.path}: expected a model of pre-training with all its heads, but it {reasons}")
     return loaded
 
 
@@ -117,7 +150,7 @@ def start_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | N
 
     `dropout`: None leaves the folder's rates. Raises ValueError as `load_model` does.
     """
-    source = read_source(folder)
+    source = read_source(folder, read_config(folder))
     if dropout is not None:
         source = source._replace(config=source.config.with_dropout(dropout))
     model = meta_model(lambda config: EncoderForTask(source.architecture.build_encoder(config), head), source)
@@ -126,10 +159,13 @@ def start_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | N
 
 
 def random_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | None = None) -> EncoderForTask:
-    """Build a task's model with random weights in the configuration of a model folder, as a baseline."""
-    source = read_source(folder)
-    config = source.config if dropout is None else source.config.with_dropout(dropout)
-    model = EncoderForTask(source.architecture.build_encoder(config), head)
+    """Build a task's model with random weights in the configuration of a model folder, as a baseline.
+
+    `dropout`: None leaves the folder's rates. The folder's weights are not read. Raises ValueError as `read_config`.
+    """
+    found = read_config(folder)
+    config = found.config if dropout is None else found.config.with_dropout(dropout)
+    model = EncoderForTask(found.architecture.build_encoder(config), head)
     initialize(model, config.initializer_range, seed)
     return model
 
@@ -139,29 +175,21 @@ def load_task_model(folder: Path) -> EncoderForTask:
 
     Raises ValueError for a folder without a task's head, and as `load_model` does.
     """
-    record, source = load_head(folder), read_source(folder)
+    found = read_config(folder)
+    record = found.head
     if record is None:
-        names = ", ".join(source.architecture.class_prefix + one.suffix for one in HEAD_CLASSES.values())
-        raise ValueError(f"{folder / CONFIG}: names no task model ({names}); `bertwright finetune` makes one of it")
-    head = record.head
+        names = " or ".join(found.architecture.class_prefix + one.suffix for one in HEAD_CLASSES.values())
+        raise ValueError(
+            f"{found.path}: architectures: expected a task model ({names}), got "
+            f"{found.values.get('architectures')}; fine-tune the model first (bertwright finetune)"
+        )
+    source, head = read_source(folder, found), record.head
     bias = source.tensors.get(f"{HEAD_CLASSES[head.kind].classifier}.bias")
     if bias is not None and len(bias) != head.outputs:
-        raise ValueError(
-            f"{folder / CONFIG}: id2label: expected {len(bias)} labels as in {source.path}, got {head.outputs}"
-        )
+        raise ValueError(f"{found.path}: id2label: expected {len(bias)} labels as in {source.path}, got {head.outputs}")
     model = meta_model(lambda config: EncoderForTask(source.architecture.build_encoder(config), head), source)
     load_weights(model, source)
     return model.eval()
-
-
-def load_head(folder: Path) -> HeadRecord | None:
-    """Read the description of a task's head from `config.json`; None if it names no task model.
-
-    Raises ValueError as `load_config` and `parse_head` do.
-    """
-    load_config(folder)
-    values = _config_values(folder)
-    return parse_head(values, folder / CONFIG, architecture_of(values, folder / CONFIG).class_prefix)
 
 
 def meta_model(build: Callable[[Any], M], source: ModelSource) -> M:
@@ -198,23 +226,23 @@ def load_weights(
     """
     tensors, path = source.tensors, source.path
     parameters, names = dict(model.named_parameters()), file_names(model)
-    lacking = tuple(m for m in optional if not any(t in tensors for n in names if n.startswith(m) for t in names[n]))
-    fresh = tuple(module for module, _ in model.named_children() if module in lacking + random)
-    wanted = {name: found for name, found in names.items() if not name.startswith(fresh)}
+    absent = tuple(m for m in optional if not any(t in tensors for n in names if n.startswith(m) for t in names[n]))
+    new = tuple(module for module, _ in model.named_children() if module in absent + random)
+    loaded = {name: found for name, found in names.items() if not name.startswith(new)}
 
-    unknown = sorted(tensors.keys() - {t for found in wanted.values() for t in found})
-    ignored = tuple(filter(source.architecture.is_of_a_head, unknown))
-    raise_if_any(path, "missing", [t for found in wanted.values() for t in found if t not in tensors])
-    raise_if_any(path, "unexpected", [t for t in unknown if t not in ignored])
-    check_shapes({t: (tensors[t], parameters[n], len(found)) for n, found in wanted.items() for t in found}, path)
+    unknown = sorted(tensors.keys() - {t for found in loaded.values() for t in found})
+    unexpected = tuple(filter(source.architecture.is_of_a_head, unknown))
+    raise_if_any(path, "missing", [t for found in loaded.values() for t in found if t not in tensors])
+    raise_if_any(path, "unexpected", [t for t in unknown if t not in unexpected])
+    check_shapes({t: (tensors[t], parameters[n], len(found)) for n, found in loaded.items() for t in found}, path)
 
-    state = {name: concatenate([tensors[t] for t in found]) for name, found in wanted.items()}
+    state = {name: concatenate([tensors[t] for t in found]) for name, found in loaded.items()}
     model.load_state_dict(state, strict=False, assign=True)
-    for module in [inner for name in fresh for inner in model.get_submodule(name).modules()]:
+    for module in [nested for name in new for nested in model.get_submodule(name).modules()]:
         for name, meta in module.named_parameters(recurse=False):  # Module.to_empty would import sympy, for a second
             setattr(module, name, torch.nn.Parameter(torch.empty(meta.shape)))
-    initialize(model, model.config.initializer_range, seed, only=fresh)
-    return IncompatibleKeys(fresh, ignored)
+    initialize(model, model.config.initializer_range, seed, only=new)
+    return IncompatibleKeys(new, unexpected)
 
 
 def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
@@ -243,16 +271,17 @@ def to_hf_weights(model: EncoderModel) -> dict[str, Tensor]:
 
 
 def write_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer) -> None:
-    """Write a model's files into an existing folder; each file is whole or absent."""
+    """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
     _write(folder, model, tokenizer, {})
+    write_checksums(folder)
 
 
 def write_task_model(
     folder: Path, model: EncoderForTask, tokenizer: Tokenizer, labels: tuple[str, ...], regression: bool
 ) -> None:
-    """Write a task model's files into an existing folder; `labels` and `regression` as in `HeadRecord`.
+    """Write a task model's files into an existing folder, without checksums: the caller adds files and writes them.
 
-    Raises ValueError if the labels are not one name per output.
+    `labels` and `regression`: as in `HeadRecord`. Raises ValueError if the labels are not one name per output.
     """
     prefix = ARCHITECTURES[model.encoder.model_type].class_prefix
     _write(folder, model, tokenizer, format_head(HeadRecord(model.head, labels, regression), folder, prefix))

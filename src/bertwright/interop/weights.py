@@ -1,4 +1,4 @@
-"""Reading and writing weights: safetensors, whole or in shards. Pickles are never opened."""
+"""Reading and writing weights: safetensors, one file or several. Pickles are never read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from bertwright.interop.model_files import SHARDS, WEIGHTS
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """Read all tensors of a folder by their names in the files; also return the file to name in messages."""
+    """Read all tensors of a folder by their names in the files; also return the file to name in messages.
+
+    Raises ValueError for missing or damaged files, and for a folder with pickled weights only.
+    """
     if (folder / WEIGHTS).is_file():
         return folder / WEIGHTS, read_safetensors(folder / WEIGHTS)
     if (folder / SHARDS).is_file():
@@ -27,20 +30,21 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         return folder / SHARDS, tensors
     if (pickle := folder / "pytorch_model.bin").is_file():
         raise ValueError(
-            f"{folder}: only pytorch_model.bin, a pickle, which can run any code and is never opened; if you trust it, "
-            f'convert it once: python -c "import torch, safetensors.torch as s; s.save_file({{n: t.clone() '
+            f"{pickle}: a pickle can run any code when it is read, so bertwright does not read it; if you trust this "
+            f'file, convert it once: python -c "import torch, safetensors.torch as s; s.save_file({{n: t.clone() '
             f"for n, t in torch.load('{pickle}', weights_only=True).items()}}, '{folder / WEIGHTS}')\""
         )
     raise ValueError(f"{folder}: no {WEIGHTS} and no {SHARDS}")
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a file. Raises ValueError for a missing or damaged one."""
     try:
         return load_file(path)
     except FileNotFoundError:
         raise ValueError(f"{path}: missing, but {SHARDS} names it") from None
     except SafetensorError as error:
-        raise ValueError(f"{path}: not a whole safetensors file ({error}); copy or download it again") from None
+        raise ValueError(f"{path}: truncated, or not a safetensors file ({error}); copy or download it again") from None
 
 
 def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -48,8 +52,8 @@ def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
     with atomic_file(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={"format": "pt"})
-        except SafetensorError as error:  # raised for a full disk, too
-            raise OSError(f"{path}: not written ({error})") from None
+        except SafetensorError as error:  # also raised if the disk is full
+            raise OSError(f"{path}: could not be written ({error})") from None
 
 
 def check_shapes(tensors: Mapping[str, tuple[Tensor, Tensor, int]], path: Path) -> None:
@@ -62,9 +66,9 @@ def check_shapes(tensors: Mapping[str, tuple[Tensor, Tensor, int]], path: Path) 
         shape = (parameter.shape[0] // count, *parameter.shape[1:])
         if tuple(tensor.shape) != shape:
             misshapen.append(f"{name} {tuple(tensor.shape)} instead of {shape}")
-    raise_if_any(path, "not of the configuration's shape", misshapen)
+    raise_if_any(path, "of another shape than the configuration's", misshapen)
     quantized = [f"{name} {tensor.dtype}" for name, (tensor, _, _) in tensors.items() if not tensor.is_floating_point()]
-    raise_if_any(path, "not floating-point numbers", quantized)
+    raise_if_any(path, "not of a floating-point type", quantized)
 
 
 def raise_if_any(path: Path, problem: str, names: list[str]) -> None:

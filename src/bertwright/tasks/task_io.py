@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bertwright.files import read_json, write_json
+from bertwright.interop.checksums import write_checksums
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_config, load_head, load_task_model, write_task_model
 from bertwright.interop.model_files import CLASSES, new_folder
@@ -111,6 +112,7 @@ def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> N
         write_task(folder, found.task)
     if found.classes is not None:
         write_json(folder / CLASSES, found.classes)
+    write_checksums(folder)
 
 
 def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
