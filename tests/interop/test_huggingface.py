@@ -1,4 +1,4 @@
-"""Model folders of `transformers`, both ways, and every way in which one can be wrong."""
+"""Model folders written for and read from `transformers`, and folders that are damaged or not supported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tokenizer() -> Tokenizer:
 
 
 def random_model(**changes: object) -> BertForPretraining:
-    """No parameter is a tidy 0 or 1, so that a lost or swapped one shows."""
+    """Return a model without a parameter that is 0 or 1: a lost or swapped one would not show."""
     model = BertForPretraining(BertConfig(**(vars(CONFIG) | changes))).eval()
     numbers = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -46,7 +46,9 @@ def random_model(**changes: object) -> BertForPretraining:
 
 @pytest.fixture
 def folder(tmp_path, tokenizer) -> Path:
+    """Return a folder without checksums, so that tests can change its files."""
     save_model(tmp_path / "model", random_model(), tokenizer)
+    (tmp_path / "model/checksums.json").unlink()
     return tmp_path / "model"
 
 
@@ -64,11 +66,12 @@ def same(model: BertForPretraining, other: BertForPretraining) -> bool:
     return all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-# ---- out and in
+# ---- Write and read
 
 
-def test_what_is_saved_is_loaded_to_the_bit(folder):
-    loaded = load_model(folder)
+def test_saved_model_loads_bit_equal(tmp_path, tokenizer):
+    save_model(tmp_path / "m", random_model(), tokenizer)
+    loaded = load_model(tmp_path / "m")
     assert loaded.missing_heads == loaded.unexpected_keys == ()
     assert same(loaded.model, random_model())
     assert loaded.model.config == CONFIG
@@ -77,7 +80,7 @@ def test_what_is_saved_is_loaded_to_the_bit(folder):
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, tokenizer, activation, causal):
+def test_transformers_loads_our_folder_completely_and_computes_the_same(tmp_path, tokenizer, activation, causal):
     model = random_model(activation=activation, is_causal=causal)
     save_model(tmp_path / "m", model, tokenizer)
     theirs, report = transformers.BertForPreTraining.from_pretrained(tmp_path / "m", output_loading_info=True)
@@ -91,13 +94,13 @@ def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, toke
 
 
 @pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "AutoModel", "AutoModelForMaskedLM"])
-def test_their_other_classes_miss_nothing(folder, name):
+def test_other_classes_of_transformers_miss_no_parameter(folder, name):
     _, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["mismatched_keys"]
 
 
-def test_their_tokenizer_opens_ours(folder, tokenizer):
+def test_tokenizer_of_transformers_loads_our_folder(folder, tokenizer):
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert theirs("The cat aCb").input_ids == tokenizer.encode("The cat aCb").ids.tolist()
 
@@ -114,7 +117,7 @@ ARCHITECTURES = {
 
 
 @pytest.mark.parametrize(("name", "missing"), ARCHITECTURES.items())
-def test_we_open_every_architecture_of_theirs(tmp_path, folder, name, missing):
+def test_every_class_of_transformers_loads(tmp_path, folder, name, missing):
     theirs = getattr(transformers, name).from_pretrained(folder).eval()
     theirs.save_pretrained(tmp_path / "theirs")
     loaded = load_model(tmp_path / "theirs", heads="optional")
@@ -125,16 +128,16 @@ def test_we_open_every_architecture_of_theirs(tmp_path, folder, name, missing):
         torch.testing.assert_close(loaded.model.encoder(BATCH), states, rtol=1e-5, atol=1e-5)
     assert all(torch.isfinite(parameter).all() for parameter in loaded.model.parameters())
     if missing:
-        with pytest.raises(ValueError, match=f"not a whole pre-training model: it lacks {', '.join(missing)}"):
+        with pytest.raises(ValueError, match=f"expected a model of pre-training.* lacks {', '.join(missing)}"):
             load_model(tmp_path / "theirs")
 
 
-def test_heads_of_another_task_are_named(tmp_path, folder):
+def test_heads_of_another_task_are_reported(tmp_path, folder):
     transformers.BertForTokenClassification.from_pretrained(folder).save_pretrained(tmp_path / "tagger")
     assert load_model(tmp_path / "tagger", "optional").unexpected_keys == ("classifier.bias", "classifier.weight")
 
 
-def test_old_names_buffers_and_the_decoders_copies(folder):
+def test_older_names_buffers_and_copies_of_the_decoder_load(folder):
     def age(tensors):
         tensors = {
             name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
@@ -148,22 +151,22 @@ def test_old_names_buffers_and_the_decoders_copies(folder):
     assert same(load_model(folder).model, random_model())
 
 
-def test_shards(folder):
+def test_shards_load(folder):
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     names = list(tensors)
     shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
-    for file, part in shards.items():
-        save_file({name: tensors[name] for name in part}, folder / file)
-    places = {name: file for file, part in shards.items() for name in part}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    for file, names_in_file in shards.items():
+        save_file({name: tensors[name] for name in names_in_file}, folder / file)
+    weight_map = {name: file for file, names_in_file in shards.items() for name in names_in_file}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     assert same(load_model(folder).model, random_model())
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ValueError, match=r"model-00002-of-00002\.safetensors: missing"):
         load_model(folder)
 
 
-def test_half_precision_becomes_float32(folder):
+def test_half_precision_loads_as_float32(folder):
     rewrite(folder, lambda tensors: {name: tensor.half() for name, tensor in tensors.items()})
     model = load_model(folder).model
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
@@ -175,8 +178,7 @@ def test_weight_names_are_reversible():
     assert set(names) == set(to_hf_weights(random_model()))
 
 
-def test_bert_base_itself_would_load():
-    """The names of a real bert-base-uncased folder, from `transformers` on the meta device: ours to the last one."""
+def test_parameter_names_of_bert_base_are_those_of_transformers():
     with torch.device("meta"):
         theirs = transformers.BertForPreTraining(transformers.BertConfig())
         ours = BertForPretraining(BertConfig.from_size("base", vocab_size=30_522))
@@ -185,7 +187,7 @@ def test_bert_base_itself_would_load():
     assert known == {name for name, _ in theirs.named_parameters(remove_duplicate=False)} - tied
 
 
-# ---- what is wrong is said
+# ---- Misuse
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_unsupported_configuration_is_rejected(folder, field, value, message):
         load_config(folder)
 
 
-def test_missing_unexpected_and_misshapen_parameters(folder):
+def test_missing_unexpected_and_misshapen_parameters_are_named(folder):
     original = load_file(folder / "model.safetensors")
     key = "bert.encoder.layer.1.attention.self.key.weight"
     rewrite(folder, lambda tensors: {name: tensor for name, tensor in tensors.items() if name != key})
@@ -240,7 +242,7 @@ def test_missing_unexpected_and_misshapen_parameters(folder):
         ("type_vocab_size", 2),
     ],
 )
-def test_sizes_unlike_those_of_the_weights_are_rejected_before_a_model_is_built(folder, field, size, value):
+def test_sizes_that_differ_from_the_weights_are_rejected_before_a_model_is_built(folder, field, size, value):
     edit_config(folder, **{field: value} | ({"num_attention_heads": 1} if field == "hidden_size" else {}))
     message = rf"model\.safetensors: {field}: expected {value}.*got {size}"
     with pytest.raises(ValueError, match=message):
@@ -262,12 +264,12 @@ def test_incomplete_head_is_rejected(folder):
 
 def test_quantized_weights_are_rejected(folder):
     rewrite(folder, lambda tensors: tensors | {"bert.pooler.dense.bias": torch.zeros(24, dtype=torch.int8)})
-    with pytest.raises(ValueError, match=r"not floating-point numbers: bert\.pooler\.dense\.bias torch\.int8"):
+    with pytest.raises(ValueError, match=r"not of a floating-point type: bert\.pooler\.dense\.bias torch\.int8"):
         load_model(folder)
 
 
 def test_query_key_and_value_shapes_are_checked_one_by_one(folder):
-    """Together they would have the right shape."""
+    """Concatenated they would have the right shape."""
     name = "bert.encoder.layer.0.attention.self.{}.bias"
     rewrite(folder, lambda t: t | {name.format("query"): torch.zeros(23), name.format("key"): torch.zeros(25)})
     with pytest.raises(ValueError, match=r"self\.query\.bias \(23,\) instead of \(24,\)"):
@@ -280,39 +282,38 @@ def test_untied_decoder_is_rejected(folder):
         load_model(folder)
 
 
-def test_decoder_missing_from_an_untied_folder_is_rejected(folder):
+def test_missing_decoder_of_an_untied_folder_is_rejected(folder):
     edit_config(folder, tie_word_embeddings=False)
     with pytest.raises(ValueError, match=r"cls\.predictions\.decoder\.weight is missing.*config\.json"):
         load_model(folder)
     words = load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     rewrite(folder, lambda tensors: tensors | {"cls.predictions.decoder.weight": words.clone()})
-    assert not load_model(folder).missing_heads  # the same numbers, however they are said
+    assert not load_model(folder).missing_heads  # its values are tied, although config.json denies it
     rewrite(folder, lambda tensors: {name: t for name, t in tensors.items() if not name.startswith("cls.")})
     assert load_model(folder, "optional").missing_heads == ("masked_token", "next_sentence")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
-def test_truncated_weights(folder, share):
+def test_truncated_weights_are_rejected(folder, share):
     path = folder / "model.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(ValueError, match=r"model\.safetensors: not a whole safetensors file"):
+    original = path.read_bytes()
+    path.write_bytes(original[: int(len(original) * share)])
+    with pytest.raises(ValueError, match=r"model\.safetensors: truncated, or not a safetensors file"):
         load_model(folder)
 
 
-def test_a_pickle_is_never_opened(folder):
-    """Whoever trusts it is told how to convert it."""
+def test_pickle_is_never_read_and_the_message_has_a_command_that_converts_it(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
     torch.save(tensors, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"pickle.*never opened.*convert it once: python -c") as told:
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin: .*pickle.*convert it once: python -c") as caught:
         load_model(folder)
-    exec(str(told.value).split('python -c "')[1].removesuffix('"'), {})
+    exec(str(caught.value).split('python -c "')[1].removesuffix('"'), {})
     assert same(load_model(folder).model, random_model())
 
 
-def test_folders_that_hold_no_model(tmp_path, folder):
+def test_folder_without_a_model_is_rejected(tmp_path, folder):
     with pytest.raises(ValueError, match=r"no config\.json"):
         load_model(tmp_path)
     (folder / "model.safetensors").unlink()
@@ -326,13 +327,13 @@ def test_folders_that_hold_no_model(tmp_path, folder):
         load_config(folder)
 
 
-def test_save_model_never_overwrites_or_leaves_half_a_folder(folder, tokenizer, monkeypatch):
+def test_save_model_never_overwrites_and_leaves_no_incomplete_folder(folder, tokenizer, monkeypatch):
     with pytest.raises(ValueError, match="already exists"):
         save_model(folder, random_model(), tokenizer)
     with pytest.raises(ValueError, match=r"other.*: .*42 tokens.*43"):
         save_model(folder.with_name("other"), random_model(vocab_size=42), tokenizer)
     monkeypatch.setattr("bertwright.interop.weights.save_file", full_disk)
-    with pytest.raises(OSError, match=r"model\.safetensors: not written \(No space left on device"):
+    with pytest.raises(OSError, match=r"model\.safetensors: could not be written \(No space left on device"):
         save_model(folder.with_name("other"), random_model(), tokenizer)
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
     assert same(load_model(folder).model, random_model())

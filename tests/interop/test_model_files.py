@@ -1,4 +1,4 @@
-"""What a name may stand for: a folder, a run, a model on the hub."""
+"""Names of models: a folder, a run, a name on the hub."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from bertwright.interop.model_files import is_run, model_folder
 from bertwright.training import checkpoint
 
 
-def test_a_run_stands_for_its_best_checkpoint_and_then_for_its_model(tmp_path):
+def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     assert not is_run(run)
     assert model_folder(run) == run
     write_text(run / "settings.toml", "")
     assert is_run(run)
-    with pytest.raises(ValueError, match="run: a run without a checkpoint yet"):
+    with pytest.raises(ValueError, match="run: this run has no checkpoint yet"):
         model_folder(run)
     write = partial(write_text, text="")
     for step in (9, 10):
         checkpoint.save(
             run / "checkpoints", step, lambda folder: write(folder / "config.json"), {"m": torch.zeros(1)}, keep_last=2
         )
-    with pytest.warns(UserWarning, match=r"run: .* not finished; its newest checkpoint .*step-00000010"):
+    with pytest.warns(UserWarning, match=r"run: this run is unfinished; using its newest checkpoint .*step-00000010"):
         assert model_folder(str(run)) == run / "checkpoints/step-00000010"
     checkpoint.save(run / "best", 9, lambda folder: write(folder / "config.json"), {}, keep_last=1)
-    with pytest.warns(UserWarning, match=r"run: .* not finished; its best checkpoint .*step-00000009"):
+    with pytest.warns(UserWarning, match=r"run: this run is unfinished; using its best checkpoint .*step-00000009"):
         assert model_folder(run) == run / "best/step-00000009"
     (run / "model").mkdir()
     assert model_folder(run) == run / "model"
 
 
-def test_names_that_are_no_folder(tmp_path, monkeypatch):
+def test_unknown_name_is_rejected(tmp_path, monkeypatch):
     assert model_folder(tmp_path) == tmp_path
     with pytest.raises(ValueError, match="no such folder; give a model folder, or a hub name"):
         model_folder(tmp_path / "nothing")
@@ -45,19 +45,21 @@ def test_names_that_are_no_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
     for name in ("google-bert/bert-base-uncased", "hf://google-bert/bert-base-uncased"):
-        with pytest.raises(ValueError, match=r"hub did not give google-bert/bert-base-uncased \(no route to host\)"):
+        with pytest.raises(
+            ValueError, match=r"google-bert/bert-base-uncased could not be downloaded .*\(no route to host\)"
+        ):
             model_folder(name)
 
 
-def test_a_hub_name_is_downloaded_without_pickles(tmp_path, monkeypatch):
-    asked = {}
+def test_hub_name_is_downloaded_without_pickles(tmp_path, monkeypatch):
+    requests = {}
 
     def download(name, revision, allow_patterns):
-        asked[name, revision] = allow_patterns
+        requests[name, revision] = allow_patterns
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert model_folder("hf://org/name") == tmp_path
     assert model_folder("org/name@v1.0") == model_folder("hf://org/other@refs/pr/3") == tmp_path
-    assert [*asked] == [("org/name", None), ("org/name", "v1.0"), ("org/other", "refs/pr/3")]
-    assert not any(pattern.endswith(".bin") or pattern == "*" for pattern in asked["org/name", None])
+    assert [*requests] == [("org/name", None), ("org/name", "v1.0"), ("org/other", "refs/pr/3")]
+    assert not any(pattern.endswith(".bin") or pattern == "*" for pattern in requests["org/name", None])

