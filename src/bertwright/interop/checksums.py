@@ -68,8 +68,8 @@ def check_file(path: Path, expected: str) -> None:
     if (found := compute_checksum(path)) != expected:
         raise ValueError(
             f"{path}: expected {ALGORITHM} {expected} as in {CHECKSUMS}, got {found}: the file was damaged, or changed "
-            f"after bertwright wrote it. If you or another program (such as transformers) changed it on purpose, delete "
-            f"{listing}; otherwise copy or download the folder again"
+            f"after bertwright wrote it. If you or another program (such as transformers) changed it on purpose, "
+            f"delete {listing}; otherwise copy or download the folder again"
         )
 
 
