@@ -71,8 +71,8 @@ def test_flipped_bit_in_any_file_is_noticed(request, kind):
     for path in sorted(folder.iterdir()):
         for bit in rng.integers(0, 8 * path.stat().st_size, 12).tolist():
             flip(path, bit)
-            name = r"[\w.]+" if path.name == CHECKSUMS else path.name
-            with pytest.raises(ValueError, match=f"{folder}/{name}[:,]") as caught:
+            name = "" if path.name == CHECKSUMS else f"{path.name}:"
+            with pytest.raises(ValueError, match=f"{folder}/{name}.*") as caught:
                 load(folder, "cpu")
             assert CHECKSUMS in str(caught.value)
             flip(path, bit)

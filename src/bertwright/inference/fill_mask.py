@@ -1,104 +1,150 @@
-"""Filling [MASK]s: which windows the model reads, and what a text looks like with the answers in it."""
+"""Filling [MASK]s: the windows that the model reads, the candidates for each [MASK], and the filled text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from bertwright.batching.batch import Batch, offsets_from_lengths, pack
-from bertwright.vocabulary.tokenizer import Encoding, Ids
+from bertwright.models.heads import BertForPretraining
+from bertwright.training.loop import check_finite_outputs
+from bertwright.vocabulary.tokenizer import Encoding, Ids, Tokenizer
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
 
-MAX_BATCH_TOKENS = 8_192  # tokens: bounds memory, and changes no answer
+MAX_BATCH_TOKENS = 8_192  # bounds memory and changes no result
 
 
 class TokenCandidate(NamedTuple):
-    """One answer to one [MASK]."""
+    """A token that may replace a [MASK]."""
 
     token: str
     probability: float
 
 
 class MaskPrediction(NamedTuple):
-    """A text's [MASK]s, answered."""
+    """The prediction for a text with [MASK]s."""
 
     text: str
-    """The text with the likeliest token in each place."""
+    """The text with the most probable token in place of each [MASK]."""
     masks: tuple[tuple[TokenCandidate, ...], ...]
-    """For each [MASK], in the text's order, its candidates, likeliest first."""
+    """For each [MASK], in the order of the text, its candidates, the most probable first."""
 
 
 class Window(NamedTuple):
-    """What the model reads at once, and which of it is asked for."""
+    """A sequence for the model, with the [MASK]s to predict in it."""
 
     ids: Ids
-    masks: list[int]  # places of the [MASK]s to answer
+    masks: list[int]
+    """Positions of these [MASK]s in `ids`."""
 
 
 class MaskBatch(NamedTuple):
-    """What the model is asked: a batch, and where its [MASK]s are."""
+    """A batch of windows."""
 
     batch: Batch
-    positions: list[int]  # one for each [MASK] to answer, in order, into the batch's tokens
+    positions: list[int]
+    """Position of each [MASK] to predict, in order, in the batch's tokens."""
 
 
-def windows(encoding: Encoding, masks: Sequence[int], max_positions: int) -> Iterator[Window]:
-    """The whole text where it fits; else, for each [MASK] of its own, the window with that [MASK] in the middle.
+def predict_masks(
+    model: BertForPretraining, tokenizer: Tokenizer, texts: Sequence[str], top_k: int
+) -> list[MaskPrediction]:
+    """Predict the `top_k` most probable tokens of each [MASK]. Raises ValueError for a text without [MASK]."""
+    encodings = tokenizer.encode_batch(texts)
+    masks = [np.flatnonzero(encoding.ids == tokenizer.mask_id).tolist() for encoding in encodings]
+    for text, found in zip(texts, masks, strict=True):
+        if not found:
+            raise ValueError(f"no [MASK] in {text[:60]!r}; write [MASK] in place of the word to predict")
+    max_positions = model.config.max_positions
+    windows = (
+        window
+        for encoding, found in zip(encodings, masks, strict=True)
+        for window in windows_around_masks(encoding, found, max_positions)
+    )
+    candidates = predict_candidates(model, tokenizer, windows, top_k)
+    predictions = []
+    for text, encoding, found in zip(texts, encodings, masks, strict=True):
+        of_text = tuple(islice(candidates, len(found)))
+        spans = [trim_span(text, *offsets) for offsets in encoding.offsets[found].tolist()]
+        filled = replace_spans(text, spans, [best.token for best, *_ in of_text])
+        predictions.append(MaskPrediction(filled, of_text))
+    return predictions
 
-    `masks` are the [MASK]s' places in the encoding. Other [MASK]s in a window stay masked, as in training.
+
+def predict_candidates(
+    model: BertForPretraining, tokenizer: Tokenizer, windows: Iterable[Window], top_k: int
+) -> Iterator[tuple[TokenCandidate, ...]]:
+    """Yield the `top_k` most probable tokens of each [MASK] of the windows, in order."""
+    device = next(model.parameters()).device
+    for batch, positions in batch_windows(windows):
+        logits = model(batch.to(device), torch.tensor(positions, device=device)).tokens
+        check_finite_outputs(bool(logits.isfinite().all()))
+        # A model may have more vectors than tokens (a rounded number, for speed); the additional ones mean nothing.
+        best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(top_k)
+        for ids, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            yield tuple(map(TokenCandidate, map(tokenizer.token, ids), probabilities))
+
+
+def windows_around_masks(encoding: Encoding, masks: Sequence[int], max_positions: int) -> Iterator[Window]:
+    """Yield the whole text if it fits the model's positions, else one window per [MASK] with the [MASK] in its middle.
+
+    `masks`: the positions of the [MASK]s in the encoding. Other [MASK]s in a window stay masked, as in training.
     """
     if len(encoding) <= max_positions:
         yield Window(encoding.ids, list(masks))
         return
-    room = max_positions - 2
-    for place in masks:
-        first = min(max(place - room // 2, 1), len(encoding) - 1 - room)
-        ids = np.concatenate([encoding.ids[:1], encoding.ids[first : first + room], encoding.ids[-1:]])
-        yield Window(ids, [place - first + 1])
+    size = max_positions - 2  # without [CLS] and [SEP]
+    for position in masks:
+        start = min(max(position - size // 2, 1), len(encoding) - 1 - size)
+        ids = np.concatenate([encoding.ids[:1], encoding.ids[start : start + size], encoding.ids[-1:]])
+        yield Window(ids, [position - start + 1])
 
 
-def batch_windows(read: Iterable[Window]) -> Iterator[MaskBatch]:
-    """Windows in batches, in order, of at most AT_ONCE tokens or of one window."""
-    held: list[Window] = []
+def batch_windows(windows: Iterable[Window]) -> Iterator[MaskBatch]:
+    """Group windows, in order, into batches of at most MAX_BATCH_TOKENS tokens, or of one window."""
+    group: list[Window] = []
     size = 0
-    for window in read:
-        if held and size + len(window.ids) > MAX_BATCH_TOKENS:
-            yield _asked(held)
-            held, size = [], 0
-        held.append(window)
+    for window in windows:
+        if group and size + len(window.ids) > MAX_BATCH_TOKENS:
+            yield pack_windows(group)
+            group, size = [], 0
+        group.append(window)
         size += len(window.ids)
-    if held:
-        yield _asked(held)
+    if group:
+        yield pack_windows(group)
 
 
-def _asked(held: Sequence[Window]) -> MaskBatch:
-    begins = offsets_from_lengths(np.array([len(window.ids) for window in held]))
-    positions = [int(begin) + place for begin, window in zip(begins, held, strict=False) for place in window.masks]
-    return MaskBatch(pack([window.ids for window in held]), positions)
+def pack_windows(windows: Sequence[Window]) -> MaskBatch:
+    """Pack windows into one batch."""
+    starts = offsets_from_lengths(np.array([len(window.ids) for window in windows]))
+    positions = [int(start) + mask for start, window in zip(starts, windows, strict=False) for mask in window.masks]
+    return MaskBatch(pack([window.ids for window in windows]), positions)
 
 
-def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
-    """A [MASK]'s span without the spaces around, which belong to it where a folder's tokenizer says lstrip or rstrip.
+def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Trim spaces from the span of a [MASK]: a tokenizer with lstrip or rstrip includes them.
 
     >>> trim_span("a [MASK] b", 1, 9)
     (2, 8)
     """
-    span = text[first:last]
-    return last - len(span.lstrip()), first + len(span.rstrip())
+    span = text[start:end]
+    return end - len(span.lstrip()), start + len(span.rstrip())
 
 
 def replace_spans(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> str:
-    """Put tokens in place of character spans; a continuation joins the word before it.
+    """Replace character spans by tokens; a continuation (`##s`) joins the word before it.
 
     >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], ["saw", "##ers"])
     'He saw the players.'
     """
-    done, parts = 0, []
-    for (first, last), token in zip(spans, tokens, strict=True):
-        before = text[done:first]
-        goes_on = token.startswith(CONTINUATION)
-        parts += [before.rstrip() if goes_on else before, token.removeprefix(CONTINUATION)]
-        done = last
-    return "".join([*parts, text[done:]])
+    position, filled = 0, []
+    for (start, end), token in zip(spans, tokens, strict=True):
+        before = text[position:start]
+        is_continuation = token.startswith(CONTINUATION)
+        filled += [before.rstrip() if is_continuation else before, token.removeprefix(CONTINUATION)]
+        position = end
+    return "".join([*filled, text[position:]])

@@ -1,7 +1,7 @@
-"""One vector a text: texts of any length and in any order, in packed batches under a token budget.
+"""Text vectors: texts of any length, in any order, in packed batches under a token budget.
 
-A text longer than the model's positions is cut into equal windows, all of them are read, and pooling goes over the
-tokens of all: no part of a text is dropped, and no order or neighbour changes a vector.
+A text longer than the model's positions is split into windows of equal length. All of them are read and pooled
+together: no token is dropped, and a vector does not depend on the other texts or their order.
 """
 
 from __future__ import annotations
@@ -17,43 +17,60 @@ from torch import Tensor
 from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths, positions_from_lengths
 from bertwright.batching.permutation import token_budget_batches
 from bertwright.models.text_encoder import TextEncoder
+from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Ragged
+
+# N texts, P windows, B sequences of a batch, H hidden size
 
 Pooling = Literal["mean", "cls", "max"]
 Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
-SPECIALS = 2  # [CLS] and [SEP] around every window
+NUM_SPECIAL = 2  # [CLS] and [SEP] around every window
 
 
 class Windows(NamedTuple):
-    """P windows of N texts, the windows of one text side by side."""
+    """The windows of all texts, those of one text side by side."""
 
-    first: Ints  # P  where the window's content starts in the flat ids
-    content: Ints  # P  how many tokens that is, [CLS] and [SEP] not counted
-    of_text: Ints  # N  each text's first window
-
-
-def windows(rows: Ragged, max_length: int) -> Windows:
-    """Cut rows `[CLS] content [SEP]` into windows of at most `max_length` tokens, [CLS] and [SEP] included."""
-    content = np.diff(rows.offsets) - SPECIALS
-    number = np.maximum(-(-content // (max_length - SPECIALS)), 1)  # an empty text is one window of no content
-    within = positions_from_lengths(number)
-    share, left_over = np.repeat(content // number, number), np.repeat(content % number, number)
-    first = np.repeat(rows.offsets[:-1] + 1, number) + within * share + np.minimum(within, left_over)
-    return Windows(first, share + (within < left_over), offsets_from_lengths(number)[:-1])
+    starts: Ints  # P  offset of the window's content in the flat ids
+    sizes: Ints  # P  tokens of its content, without [CLS] and [SEP]
+    first_of_text: Ints  # N  index of each text's first window
 
 
-def batches(ids: npt.NDArray[np.uint32], cut: Windows, batch_tokens: int) -> Iterator[tuple[Ints, Batch]]:
-    """The windows in packed batches of at most `batch_tokens` tokens, or of one window; which, and the batch."""
-    lengths = cut.content + SPECIALS
-    for chosen in token_budget_batches(lengths, batch_tokens):
-        yield chosen, window_batch(ids, cut.first[chosen], lengths[chosen])
+def compute_vectors(
+    encoder: TextEncoder, encoded: Ragged, pooling: Pooling, max_length: int, batch_tokens: int
+) -> Vectors:
+    """Compute one vector per text, N × H; parameters as in `Bert.embed`."""
+    windows = split_into_windows(encoded, max_length)
+    pooled = np.empty((len(windows.starts), encoder.config.hidden_size), dtype=np.float32)  # P H
+    device = next(encoder.parameters()).device
+    for indices, batch in batch_windows(encoded.ids, windows, batch_tokens):
+        vectors = pool(encoder, batch.to(device), pooling)
+        check_finite_outputs(bool(vectors.isfinite().all()))
+        pooled[indices] = vectors.cpu().numpy()
+    return merge_windows(pooled, windows, pooling)
 
 
-def window_batch(ids: npt.NDArray[np.uint32], first: Ints, lengths: Ints) -> Batch:
-    """Windows as a batch, each with its own [CLS] and [SEP]: those with which the flat ids begin and end."""
-    flat = ids[np.repeat(first - 1, lengths) + positions_from_lengths(lengths)].astype(np.int64)
+def split_into_windows(encoded: Ragged, max_length: int) -> Windows:
+    """Split sequences `[CLS] content [SEP]` into windows of at most `max_length` tokens, [CLS] and [SEP] included."""
+    sizes = np.diff(encoded.offsets) - NUM_SPECIAL
+    counts = np.maximum(-(-sizes // (max_length - NUM_SPECIAL)), 1)  # an empty text is one window without content
+    index = positions_from_lengths(counts)  # of a window in its text
+    size, remainder = np.repeat(sizes // counts, counts), np.repeat(sizes % counts, counts)
+    starts = np.repeat(encoded.offsets[:-1] + 1, counts) + index * size + np.minimum(index, remainder)
+    return Windows(starts, size + (index < remainder), offsets_from_lengths(counts)[:-1])
+
+
+def batch_windows(ids: npt.NDArray[np.uint32], windows: Windows, batch_tokens: int) -> Iterator[tuple[Ints, Batch]]:
+    """Yield packed batches of at most `batch_tokens` tokens, or of one window, with the indices of their windows."""
+    lengths = windows.sizes + NUM_SPECIAL
+    for indices in token_budget_batches(lengths, batch_tokens):
+        yield indices, pack_windows(ids, windows.starts[indices], lengths[indices])
+
+
+def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> Batch:
+    """Pack windows into a batch, each with its own [CLS] and [SEP]: the first and the last of the flat ids."""
+    flat = ids[np.repeat(starts - 1, lengths) + positions_from_lengths(lengths)].astype(np.int64)
     bounds = offsets_from_lengths(lengths)
     flat[bounds[:-1]], flat[bounds[1:] - 1] = ids[0], ids[-1]
     return from_flat(flat, np.zeros_like(flat), lengths)
@@ -71,19 +88,19 @@ def pool(encoder: TextEncoder, batch: Batch, pooling: Pooling) -> Tensor:
     return torch.segment_reduce(hidden.float(), pooling, offsets=batch.cu_seqlens.long(), axis=0)
 
 
-def join(pooled: Vectors, cut: Windows, pooling: Pooling) -> Vectors:
-    """Windows' vectors P × H → texts' vectors N × H; the mean over windows weighs each by its number of tokens."""
+def merge_windows(pooled: Vectors, windows: Windows, pooling: Pooling) -> Vectors:
+    """Merge the windows' vectors P × H into the texts' N × H; a mean weighs each window by its number of tokens."""
     if pooling == "max":
-        return np.maximum.reduceat(pooled, cut.of_text)
-    tokens = cut.content + SPECIALS if pooling == "mean" else np.ones_like(cut.content)
+        return np.maximum.reduceat(pooled, windows.first_of_text)
+    tokens = windows.sizes + NUM_SPECIAL if pooling == "mean" else np.ones_like(windows.sizes)
     weights = tokens.astype(np.float32)[:, None]
-    joined: Vectors = np.add.reduceat(pooled * weights, cut.of_text)
-    joined /= np.add.reduceat(weights, cut.of_text)
-    return joined
+    merged: Vectors = np.add.reduceat(pooled * weights, windows.first_of_text)
+    merged /= np.add.reduceat(weights, windows.first_of_text)
+    return merged
 
 
-def normalized(vectors: Vectors) -> Vectors:
-    """Each vector divided by its Euclidean length; a zero vector stays zero."""
+def normalize_vectors(vectors: Vectors) -> Vectors:
+    """Divide each vector by its Euclidean length; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = np.divide(vectors, np.maximum(lengths, np.finfo(np.float32).tiny), dtype=np.float32)
-    return scaled
+    normalized: Vectors = np.divide(vectors, np.maximum(lengths, np.finfo(np.float32).tiny), dtype=np.float32)
+    return normalized
