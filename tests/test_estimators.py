@@ -1,5 +1,5 @@
-"""The estimators learn, keep to scikit-learn's conventions, travel as folders, and refuse what does not fit."""
-# ruff: noqa: N803 - X is what scikit-learn calls it
+"""Estimators: learning, scikit-learn's conventions, folders and pickles, invalid input."""
+# ruff: noqa: N803 - X is scikit-learn's name
 
 from __future__ import annotations
 
@@ -65,33 +65,33 @@ QUICK: dict[str, Any] = {
 
 
 class Reviews(NamedTuple):
-    """Sentences with one telling word each, and what it tells."""
+    """Sentences with one word of mood each, and whether it is a good one."""
 
     texts: list[str]
     good: list[bool]
 
 
-def reviews(number: int, seed: int) -> Reviews:
+def make_reviews(number: int, seed: int) -> Reviews:
     rng = np.random.default_rng(seed)
     good = [bool(flag) for flag in rng.permutation(np.arange(number) % 2)]
     texts = [" ".join(rng.permutation([*rng.choice(FILLERS, 4), rng.choice(GOOD if flag else BAD)])) for flag in good]
     return Reviews(texts, good)
 
 
-TRAIN, TEST = reviews(64, 0), reviews(24, 1)
+TRAIN, TEST = make_reviews(64, 0), make_reviews(24, 1)
 
 
-def words_of(given: Reviews) -> list[list[str]]:
-    return [text.split() for text in given.texts]
+def words_of(reviews: Reviews) -> list[list[str]]:
+    return [text.split() for text in reviews.texts]
 
 
-def tags_of(given: Reviews, telling: str) -> list[list[str]]:
-    return [[telling if word in BAD + GOOD else "O" for word in words] for words in words_of(given)]
+def tags_of(reviews: Reviews, tag: str) -> list[list[str]]:
+    return [[tag if word in BAD + GOOD else "O" for word in words] for words in words_of(reviews)]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_plots() -> Any:
-    """Drawing a run's figures is tested with runs; of the second that a fit takes here it would be the most."""
+    """Skip the figures of a run: they would take longer than a fit takes here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finetuning, "plot_metrics", lambda *_: None)
         yield
@@ -99,7 +99,7 @@ def no_plots() -> Any:
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model folder with random weights."""
+    """Write a model folder with random weights."""
     tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *FILLERS, *BAD, *GOOD], lowercase=True)
     sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
     config = BertConfig.from_size(
@@ -112,7 +112,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def classifier(bert: str) -> BertClassifier:
-    """Fitted on labels 1 and 0."""
+    """Fit on labels 1 and 0."""
     return BertClassifier(bert, **QUICK).fit(TRAIN.texts, [int(flag) for flag in TRAIN.good])
 
 
@@ -126,8 +126,8 @@ def tagger(bert: str) -> BertTagger:
     return BertTagger(bert, **QUICK).fit(words_of(TRAIN), tags_of(TRAIN, "B-MOOD"))
 
 
-@pytest.fixture
-def fitted(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture(name="fitted")
+def fitted_estimator(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
@@ -135,44 +135,44 @@ every_fitted = pytest.mark.parametrize("fitted", ["classifier", "regressor", "ta
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-# --- they learn
+# --- Learning
 
 
-def test_a_classifier_learns_labels(classifier: BertClassifier) -> None:
+def test_classifier_learns_labels(classifier: BertClassifier) -> None:
     truth = [int(flag) for flag in TEST.good]
     found = classifier.predict(TEST.texts)
     assert classifier.classes_.tolist() == [0, 1]
     assert found.dtype == classifier.classes_.dtype == np.dtype(int)
     assert classifier.score(TEST.texts, truth) == accuracy_score(truth, found) > 0.9
-    shares = classifier.predict_proba(TEST.texts)
-    assert shares.shape == (24, 2)
-    assert shares.sum(1) == pytest.approx(1, abs=1e-12)
-    assert (classifier.classes_[shares.argmax(1)] == found).all()
+    probabilities = classifier.predict_proba(TEST.texts)
+    assert probabilities.shape == (24, 2)
+    assert probabilities.sum(1) == pytest.approx(1, abs=1e-12)
+    assert (classifier.classes_[probabilities.argmax(1)] == found).all()
     answers = classifier.model_.classify(TEST.texts)
-    assert shares[:, 1].tolist() == [answer.probabilities["1"] for answer in answers]
+    assert probabilities[:, 1].tolist() == [answer.probabilities["1"] for answer in answers]
 
 
-def test_a_regressor_learns_numbers(regressor: BertRegressor) -> None:
+def test_regressor_learns_numbers(regressor: BertRegressor) -> None:
     truth = np.where(TEST.good, 1.0, -1.0)
     found = regressor.predict(TEST.texts)
     assert found.dtype == np.float64
     assert regressor.score(TEST.texts, truth) == r2_score(truth, found) > 0.8
 
 
-def test_a_tagger_learns_spans(tagger: BertTagger) -> None:
+def test_tagger_learns_spans(tagger: BertTagger) -> None:
     assert tagger.predict(words_of(TEST)) == tags_of(TEST, "B-MOOD")
     assert tagger.predict([["bright"] * 50, [], ["film"]]) == [["B-MOOD"] * 50, [], ["O"]]
     halves = [[tag if number % 2 else "O" for tag in tags] for number, tags in enumerate(tags_of(TEST, "B-MOOD"))]
     assert tagger.score(words_of(TEST), halves) == pytest.approx(2 / 3)  # 12 of 24 spans right, all 12 found
 
 
-def test_a_tagger_of_plain_classes_is_scored_by_words(bert: str) -> None:
+def test_tagger_of_plain_classes_has_the_accuracy_over_words(bert: str) -> None:
     tags = [["ADJ" if tag != "O" else "NOUN" for tag in row] for row in tags_of(TRAIN, "B-MOOD")]
     tagger = BertTagger(bert, **QUICK).fit(words_of(TRAIN), tags)
     assert tagger.score(words_of(TRAIN)[:1], [["ADJ"] * 5]) == 0.2  # one of the five
 
 
-# --- what X and y may be
+# --- Types of X and y
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_tagger_of_plain_classes_is_scored_by_words(bert: str) -> None:
     ],
     ids=str,
 )
-def test_labels_come_back_as_they_were_also_from_a_folder(bert: str, tmp_path: Path, labels: Any) -> None:
+def test_predicted_labels_have_the_type_of_y_also_from_a_folder(bert: str, tmp_path: Path, labels: Any) -> None:
     classifier = BertClassifier(bert, **QUICK).fit(TRAIN.texts, labels[np.array(TRAIN.good, dtype=int)])
     assert classifier.classes_.tolist() == sorted(labels)
     assert classifier.classes_.dtype == labels.dtype
@@ -221,15 +221,15 @@ def test_labels_may_be_lists_and_columns(bert: str, labels: Any, kinds: str) -> 
 
 def test_texts_may_be_lists_arrays_and_columns(classifier: BertClassifier) -> None:
     expected = classifier.predict_proba(TEST.texts)
-    forms = (
+    containers = (
         tuple(TEST.texts),
         np.array(TEST.texts),
         np.array(TEST.texts, dtype=object),
         polars.Series(TEST.texts),
         iter(TEST.texts),
     )
-    for form in forms:
-        assert (classifier.predict_proba(form) == expected).all()
+    for container in containers:
+        assert (classifier.predict_proba(container) == expected).all()
 
 
 def test_pairs_may_be_tuples_arrays_and_frames(bert: str) -> None:
@@ -239,8 +239,8 @@ def test_pairs_may_be_tuples_arrays_and_frames(bert: str) -> None:
     assert classifier.score(frame, TEST.good) > 0.9
     expected = classifier.predict_proba(frame)
     as_lists = [["the film is", text] for text in TEST.texts]
-    for form in (as_lists, np.array(as_lists), [np.array(pair) for pair in as_lists]):
-        assert (classifier.predict_proba(form) == expected).all()
+    for container in (as_lists, np.array(as_lists), [np.array(pair) for pair in as_lists]):
+        assert (classifier.predict_proba(container) == expected).all()
     with pytest.raises(ValueError, match="expected a pair of texts, got one text"):
         classifier.predict(TEST.texts)
 
@@ -248,7 +248,7 @@ def test_pairs_may_be_tuples_arrays_and_frames(bert: str) -> None:
 # --- scikit-learn's conventions
 
 
-def test_defaults_are_those_of_a_run() -> None:
+def test_defaults_equal_those_of_finetune() -> None:
     settings = FinetuneSettings(Path("run"), TaskSettings("classification"))
     expected = {name: value for name, value in vars(settings).items() if not hasattr(value, "__dataclass_fields__")}
     expected |= (
@@ -275,14 +275,12 @@ def test_defaults_are_those_of_a_run() -> None:
         estimator_checks.check_set_params,
     ],
 )
-def test_scikit_learn_finds_its_conventions_kept(
-    check: Callable[[str, BaseEstimator], None], kind: type[BertEstimator]
-) -> None:
+def test_checks_of_scikit_learn_pass(check: Callable[[str, BaseEstimator], None], kind: type[BertEstimator]) -> None:
     check(kind.__name__, kind("a folder"))
 
 
 @every_kind
-def test_the_tags_speak_of_text(kind: type[BertEstimator]) -> None:
+def test_estimator_tags_describe_text(kind: type[BertEstimator]) -> None:
     tags = get_tags(kind("a folder"))
     assert tags.input_tags.string
     assert not tags.input_tags.two_d_array
@@ -291,35 +289,35 @@ def test_the_tags_speak_of_text(kind: type[BertEstimator]) -> None:
 
 
 @every_fitted
-def test_fit_leaves_the_parameters_alone_and_clone_forgets_the_rest(fitted: Any, bert: str) -> None:
+def test_fit_changes_no_parameter_and_clone_copies_only_parameters(fitted: Any, bert: str) -> None:
     assert fitted.get_params() == type(fitted)(bert, **QUICK).get_params()
-    twin = clone(fitted)
-    assert twin.get_params() == fitted.get_params()
-    assert set(vars(twin)) == set(twin.get_params())
+    copy = clone(fitted)
+    assert copy.get_params() == fitted.get_params()
+    assert set(vars(copy)) == set(copy.get_params())
 
 
 @every_kind
-def test_what_is_not_fitted_says_so(kind: type[Any], tmp_path: Path) -> None:
+def test_unfitted_estimator_raises(kind: type[Any], tmp_path: Path) -> None:
     for call in (lambda: kind("folder").predict(["a"]), lambda: kind("folder").save(tmp_path / "folder")):
         with pytest.raises(NotFittedError, match="is not fitted yet"):
             call()
 
 
-def test_the_random_state_decides(bert: str, classifier: BertClassifier) -> None:
-    def shares(random_state: Any) -> Any:
-        twin = clone(classifier).set_params(random_state=random_state, epochs=1.0)
-        return twin.fit(TRAIN.texts, TRAIN.good).predict_proba(TEST.texts).tolist()
+def test_random_state_determines_the_result(bert: str, classifier: BertClassifier) -> None:
+    def predict(random_state: Any) -> Any:
+        copy = clone(classifier).set_params(random_state=random_state, epochs=1.0)
+        return copy.fit(TRAIN.texts, TRAIN.good).predict_proba(TEST.texts).tolist()
 
-    same, other = shares(np.random.RandomState(3)), shares(np.random.RandomState(4))
-    assert same == shares(np.random.RandomState(3)) != other
+    same, other = predict(np.random.RandomState(3)), predict(np.random.RandomState(4))
+    assert same == predict(np.random.RandomState(3)) != other
 
 
-def test_cross_validation(classifier: BertClassifier, tagger: BertTagger) -> None:
+def test_cross_validation_scores_above_chance(classifier: BertClassifier, tagger: BertTagger) -> None:
     assert cross_val_score(classifier, TRAIN.texts, TRAIN.good, cv=2).mean() > 0.7
     assert cross_val_score(tagger, words_of(TRAIN), tags_of(TRAIN, "B-MOOD"), cv=2).mean() > 0.7
 
 
-def test_a_grid_over_a_pipeline(bert: str) -> None:
+def test_grid_search_over_a_pipeline_finds_the_better_setting(bert: str) -> None:
     pipeline = make_pipeline(FunctionTransformer(lambda texts: [text.lower() for text in texts]))
     pipeline.steps.append(("bert", BertClassifier(bert, **QUICK)))
     grid = {"bert__epochs": np.array([0.1, 6.0]), "bert__batch_size": np.array([8])}
@@ -336,7 +334,7 @@ def test_labels_of_any_magnitude_are_learned(bert: str) -> None:
     )
 
 
-# --- travelling
+# --- Folders and pickles
 
 
 def answers(fitted: Any) -> Any:
@@ -355,17 +353,17 @@ def joblib_round_trip(fitted: Any) -> Any:
 
 
 @every_fitted
-@pytest.mark.parametrize("travelled", [lambda one: pickle.loads(pickle.dumps(one)), joblib_round_trip])
-def test_a_pickled_estimator_gives_the_same_to_the_bit(fitted: Any, travelled: Callable[[Any], Any]) -> None:
-    other = travelled(fitted)
+@pytest.mark.parametrize("round_trip", [lambda one: pickle.loads(pickle.dumps(one)), joblib_round_trip])
+def test_pickled_estimator_predicts_bit_equal(fitted: Any, round_trip: Callable[[Any], Any]) -> None:
+    other = round_trip(fitted)
     assert answers(other) == answers(fitted)
     assert other.get_params() == fitted.get_params()
-    assert isinstance(fitted.model_, type(other.model_))  # the one that was pickled is as it was
+    assert isinstance(fitted.model_, type(other.model_))  # pickling has not changed it
 
 
 @every_fitted
-def test_a_pickle_holds_the_files_of_a_folder_and_no_torch(fitted: Any, tmp_path: Path) -> None:
-    pickled = pickle.dumps(fitted, protocol=2)  # in which every class is named by one opcode, its module included
+def test_pickle_has_the_files_of_a_folder_and_no_object_of_torch(fitted: Any, tmp_path: Path) -> None:
+    pickled = pickle.dumps(fitted, protocol=2)  # protocol 2 names every class by one opcode
     named = {str(value).split()[0] for code, value, _ in pickletools.genops(pickled) if code.name == "GLOBAL"}
     assert "bertwright.estimators" in named
     assert not [name for name in named if name.startswith(("torch", "bertwright.models", "bertwright.inference"))]
@@ -387,12 +385,13 @@ def test_a_saved_folder_opens_again_and_another_fit_starts_from_it(fitted: Any, 
         fitted.save(tmp_path / "folder")
 
 
-def test_without_the_file_of_classes_labels_are_strings(classifier: BertClassifier, tmp_path: Path) -> None:
+def test_labels_are_strings_without_the_file_of_classes(classifier: BertClassifier, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     classifier.save(folder)
+    (folder / "checksums.json").unlink()
     for content in ({"classes": [0, 2], "dtype": "l"}, {"classes": [0, 1]}, [0, 1], {"classes": ["a"], "dtype": "l"}):
         (folder / "classes.json").write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=r"classes\.json: not the labels of the model beside it"):
+        with pytest.raises(ValueError, match=r"classes\.json: expected the labels of the model"):
             BertClassifier.from_folder(folder)
     classifier.save(tmp_path / "whole")
     bertwright.load(tmp_path / "whole").save(tmp_path / "again")
@@ -403,18 +402,18 @@ def test_without_the_file_of_classes_labels_are_strings(classifier: BertClassifi
     assert opened.predict(TEST.texts).tolist() == classifier.predict(TEST.texts).astype(str).tolist()
 
 
-def test_a_folder_of_another_kind_is_refused(tagger: BertTagger, bert: str, tmp_path: Path) -> None:
+def test_folder_of_another_task_is_rejected(tagger: BertTagger, bert: str, tmp_path: Path) -> None:
     tagger.save(tmp_path / "folder")
-    with pytest.raises(ValueError, match="a model for tagging; BertClassifier needs one for classification"):
+    with pytest.raises(ValueError, match="BertClassifier needs a model for classification, got one for tagging"):
         BertClassifier.from_folder(tmp_path / "folder")
-    with pytest.raises(ValueError, match="a model for no task; BertTagger needs one for tagging"):
+    with pytest.raises(ValueError, match="BertTagger needs a model for tagging, got one for no task"):
         BertTagger.from_folder(bert)
 
 
-# --- good manners
+# --- Side effects
 
 
-def test_fit_is_quiet_unless_told_and_leaves_nothing_behind(
+def test_fit_prints_only_if_verbose_and_leaves_no_files(
     bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -430,13 +429,13 @@ def test_fit_is_quiet_unless_told_and_leaves_nothing_behind(
     assert not printed.out
     assert not printed.err
     classifier.set_params(verbose=True, validation_fraction=0.25).fit(TRAIN.texts, TRAIN.good)
-    told = capsys.readouterr().out
-    assert "dev after step" in told
-    assert str(tmp_path) not in told  # a folder that is gone
+    output = capsys.readouterr().out
+    assert "dev after step" in output
+    assert str(tmp_path) not in output  # the temporary folder
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupted_fit_leaves_nothing_behind(
+def test_interrupted_fit_leaves_no_files(
     bert: str, classifier: BertClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -447,56 +446,56 @@ def test_an_interrupted_fit_leaves_nothing_behind(
         return summarize(window)
 
     monkeypatch.setattr(finetuning, "summarize", interrupting)
-    twin = clone(classifier).set_params(epochs=60.0)
-    with pytest.raises(KeyboardInterrupt, match="fit was interrupted, nothing is kept"):
-        twin.fit(TRAIN.texts, TRAIN.good)
-    assert not hasattr(twin, "model_")
+    copy = clone(classifier).set_params(epochs=60.0)
+    with pytest.raises(KeyboardInterrupt, match="fit was interrupted; nothing was saved"):
+        copy.fit(TRAIN.texts, TRAIN.good)
+    assert not hasattr(copy, "model_")
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_written_that_nobody_could_resume_or_look_at(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[str] = []
+def test_fit_writes_no_checkpoints_and_no_figures(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[str] = []
 
-    def watched(settings: FinetuneSettings, *rest: Any, **flags: Any) -> Path:
+    def watch(settings: FinetuneSettings, *rest: Any, **flags: Any) -> Path:
         model = finetuning.finetune(settings, *rest, **flags)
-        left.extend(path.name for path in (settings.run / "checkpoints").iterdir())
-        left.extend(path.name for path in settings.run.glob("*.png"))
+        files.extend(path.name for path in (settings.run / "checkpoints").iterdir())
+        files.extend(path.name for path in settings.run.glob("*.png"))
         assert read_json(settings.run / "report.json")["steps"] == 16
         return model
 
-    monkeypatch.setattr(estimators, "finetune", watched)
+    monkeypatch.setattr(estimators, "finetune", watch)
     BertClassifier(bert, **QUICK | {"epochs": 2.0}).fit(TRAIN.texts, TRAIN.good)
-    assert not left
+    assert not files
 
 
-def test_of_the_best_weights_one_copy_is_kept(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[int] = []
+def test_fit_saves_one_best_checkpoint(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
     evaluate = engine._Fit.evaluate
 
-    def watched(run: Any) -> None:
+    def watch(run: Any) -> None:
         evaluate(run)
-        kept.append(len(list((run.settings.run / "best").glob("step-*"))))
+        counts.append(len(list((run.settings.run / "best").glob("step-*"))))
 
-    monkeypatch.setattr(engine._Fit, "evaluate", watched)
+    monkeypatch.setattr(engine._Fit, "evaluate", watch)
     monkeypatch.setattr(finetuning, "evaluate_examples", improving(finetuning.evaluate_examples))
     BertClassifier(bert, **QUICK | {"epochs": 3.0, "validation_fraction": 0.25}).fit(TRAIN.texts, TRAIN.good)
-    assert kept == [1, 1, 1]
+    assert counts == [1, 1, 1]
 
 
-def improving(scored: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with an accuracy that is higher at each call."""
+def improving(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function with an accuracy that rises with each call."""
     calls: list[int] = []
 
     def better(*given: Any, **named: Any) -> Any:
         calls.append(1)
-        found = scored(*given, **named)
+        found = evaluate(*given, **named)
         return found._replace(scores=found.scores | {"accuracy": len(calls) / 100})
 
     return better
 
 
-def test_one_process_among_others_fits_and_predicts_by_itself(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As within somebody's torchrun, on one of its ranks: it must not wait for the others."""
+def test_process_of_torchrun_fits_and_predicts_by_itself(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one rank of torchrun, an estimator does not wait for the other ranks."""
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     classifier = BertClassifier(bert, **QUICK | {"epochs": 1.0}).fit(TRAIN.texts, TRAIN.good)
@@ -504,7 +503,7 @@ def test_one_process_among_others_fits_and_predicts_by_itself(bert: str, monkeyp
     assert not torch.distributed.is_initialized()
 
 
-def test_texts_that_are_not_read_whole_are_warned_of(bert: str) -> None:
+def test_truncated_texts_are_warned_of(bert: str) -> None:
     texts = ["a fine film " * 20, "dull", "fine", "a dull film"]
     with pytest.warns(UserWarning, match="train: 1 of 4 examples .* lose tokens: max_length is 8; raise max_length"):
         classifier = BertClassifier(bert, **QUICK | {"epochs": 1.0, "max_length": 8}).fit(texts, [1, 0, 1, 0])
@@ -515,13 +514,13 @@ def test_texts_that_are_not_read_whole_are_warned_of(bert: str) -> None:
         classifier.predict(texts[1:])
 
 
-def test_bertwright_alone_imports_neither_torch_nor_scikit_learn() -> None:
+def test_import_of_bertwright_imports_neither_torch_nor_scikit_learn() -> None:
     loaded = "import bertwright, sys; print([name for name in ('sklearn', 'torch') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-# --- misuse
+# --- Misuse
 
 NAN = float("nan")
 
@@ -529,41 +528,45 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
-        ("one text", ["a"], "X is one str: a list, an array or a column is expected"),
-        ({"text": ["bright"]}, ["a"], "X is one dict"),
-        (5, ["a"], "X is one int"),
-        ([], [], "X is empty: one example is the least"),
-        (["bright", None], ["a", "b"], r"X\[1\] is None \(NoneType\): a text \(str\), or a pair of texts, is expected"),
-        (["bright", NAN], ["a", "b"], r"X\[1\] is nan \(float\)"),
-        ([b"bright"], ["a"], r"X\[0\] is b'bright' \(bytes\)"),
-        (np.eye(2), ["a", "b"], r"X\[0\] is \[1\.0, 0\.0\] \(list\)"),
-        ([("a", "b", "c")], ["a"], r"X\[0\] is \('a', 'b', 'c'\) \(tuple\)"),
-        (["bright", ("a", "b")], ["a", "b"], r"X\[1\] is \('a', 'b'\) \(tuple\), but X\[0\] 'bright' \(str\): give"),
-        (["bright", "a \ud800"], ["a", "b"], r"^X\[1\]: \\ud800 is half a surrogate pair"),
-        (["bright", "dull"], ["a", "\ud800"], r"^y\[1\]: \\ud800 is half a surrogate pair"),
+        ("one text", ["a"], r"X: expected a list, an array or a column, got .one text. \(str\)"),
+        ({"text": ["bright"]}, ["a"], "X: .*got a dict"),
+        (5, ["a"], r"X: .*got 5 \(int\)"),
+        ([], [], "X: expected at least one example"),
+        (["bright", None], ["a", "b"], r"X\[1\]: expected a text or a pair of texts \(a, b\), got None \(NoneType\)"),
+        (["bright", NAN], ["a", "b"], r"X\[1\]: .*got nan \(float\)"),
+        ([b"bright"], ["a"], r"X\[0\]: .*got b'bright' \(bytes\)"),
+        (np.eye(2), ["a", "b"], r"X\[0\]: .*got \[1\.0, 0\.0\] \(list\)"),
+        ([("a", "b", "c")], ["a"], r"X\[0\]: .*got \('a', 'b', 'c'\) \(tuple\)"),
+        (["bright", ("a", "b")], ["a", "b"], r"X\[1\]: expected a text as in X\[0\], got a pair of texts"),
+        (["bright", "a \ud800"], ["a", "b"], r"^X\[1\]: lone surrogate U\+D800 at character 2"),
+        (["bright", "dull"], ["a", "\ud800"], r"^y\[1\]: lone surrogate U\+D800"),
         (["bright", "dull"], None, "y cannot be None"),
         (["bright", "dull"], ["a"], r"inconsistent numbers of samples: \[2, 1\]"),
-        (["bright", "dull"], ["a", "a"], r"y holds one class only, 'a' \(str\): two are the least"),
-        ({"bright", "dull"}, ["a", "b"], "X is one set: a list"),
-        (["bright", "dull"], {"a", "b"}, "y is one set: a list"),
-        (np.array("bright"), ["a"], "X is one ndarray: a list"),
-        (["bright", "dull"], [True, 2], r"y\[1\] is 2 \(int\), but y\[0\] True \(bool\): labels are of one type"),
-        (["bright", "dull"], ["a", 1], r"y\[1\] is 1 \(int\), but y\[0\] 'a' \(str\): labels are of one type"),
-        (["bright", "dull"], ["a", NAN], r"y\[1\] is nan \(float\), but y\[0\] 'a' \(str\)"),
+        (["bright", "dull"], ["a", "a"], r"y: expected at least two classes, got one, 'a' \(str\)"),
+        ({"bright", "dull"}, ["a", "b"], "X: expected a list.* got a set"),
+        (["bright", "dull"], {"a", "b"}, "y: expected a list.* got a set"),
+        (np.array("bright"), ["a"], "X: expected a list"),
+        (
+            ["bright", "dull"],
+            [True, 2],
+            r"y\[1\]: expected a label of the same type as y\[0\], True \(bool\), got 2 \(int\)",
+        ),
+        (["bright", "dull"], ["a", 1], r"y\[1\]: expected .* y\[0\], 'a' \(str\), got 1 \(int\)"),
+        (["bright", "dull"], ["a", NAN], r"y\[1\]: expected .* y\[0\], 'a' \(str\), got nan \(float\)"),
         (["bright", "dull"], [1, NAN], "Input y contains NaN"),
-        (["bright", "dull"], [1, None], r"y\[1\] is None: a label is expected"),
+        (["bright", "dull"], [1, None], r"y\[1\]: expected a label, got None"),
         (["bright", "dull"], [0.5, 1.25], "Unknown label type: continuous"),
         (["bright", "dull"], [["a", "b"], ["b", "a"]], "y should be a 1d array"),
         (["bright", "dull"], ["a", ""], "class '': no value in 'y'"),
     ],
 )
-def test_a_classifier_refuses(bert: str, X: Any, y: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as refused:
+def test_classifier_rejects_invalid_data(bert: str, X: Any, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         BertClassifier(bert, **QUICK).fit(X, y)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_numbers_and_truth_values_of_any_make_are_taken(bert: str) -> None:
+def test_numbers_and_booleans_of_any_type_are_accepted(bert: str) -> None:
     texts = ["bright", "dull"]
     for y in ([Decimal("0.5"), Fraction(1, 3)], np.array([np.True_, 2], dtype=object), {"a": 1.0, "b": 2.0}.values()):
         assert np.isfinite(BertRegressor(bert, **QUICK).fit(texts, y).predict(texts)).all()
@@ -575,19 +578,22 @@ def test_numbers_and_truth_values_of_any_make_are_taken(bert: str) -> None:
     ("y", "message"),
     [
         ([1.0, NAN], "Input y contains NaN"),
-        ([1.0, None], r"y\[1\] is None \(NoneType\): a number is expected"),
+        ([1.0, None], r"y\[1\]: expected a number, got None"),
         ([1.0, float("inf")], "Input y contains infinity"),
-        (["a", "b"], r"y\[0\] is .*'a'.* a number is expected"),
-        (np.array(["2026-11-22", "2026-11-23"], dtype="datetime64[D]"), r"y\[0\] is .*2026-11-22.* a number is"),
-        (np.array(["2026-11-22", "2026-11-23"], dtype="datetime64[ns]"), r"y\[0\] is .*2026-11-22.* a number is"),
-        ([1 + 2j, 3.0], r"y\[0\] is .*1\+2j.* a number is expected"),
-        ([np.complex64(1), 2**70], r"y\[0\] is .* \(complex64\): a number is expected"),
-        ([2.0, 2.0], "y is 2 throughout: two different numbers are the least"),
+        (["a", "b"], r"y\[0\]: expected a number, got .*'a'"),
+        (np.array(["2026-11-22", "2026-11-23"], dtype="datetime64[D]"), r"y\[0\]: expected a number, got .*2026-11-22"),
+        (
+            np.array(["2026-11-22", "2026-11-23"], dtype="datetime64[ns]"),
+            r"y\[0\]: expected a number, got .*2026-11-22",
+        ),
+        ([1 + 2j, 3.0], r"y\[0\]: expected a number, got .*1\+2j"),
+        ([np.complex64(1), 2**70], r"y\[0\]: expected a number, got .* \(complex64\)"),
+        ([2.0, 2.0], "y: expected at least two different numbers, got 2 only"),
         ([1.0, 1e300], r"^X\[1\]: expected a finite number"),
         ([1.0], "inconsistent numbers of samples"),
     ],
 )
-def test_a_regressor_refuses(bert: str, y: Any, message: str) -> None:
+def test_regressor_rejects_invalid_y(bert: str, y: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BertRegressor(bert, **QUICK).fit(["bright", "dull"], y)
 
@@ -595,18 +601,18 @@ def test_a_regressor_refuses(bert: str, y: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
-        (["a text"], [["O", "O"]], r"X\[0\] is 'a text' \(str\): a list of words \(str, not empty\) is expected"),
+        (["a text"], [["O", "O"]], r"X\[0\]: expected a list of words \(str, not empty\), got 'a text' \(str\)"),
         ([[], []], [[], []], r"X\[0\]: neither this nor any other sentence has a word to learn from"),
-        ([["film", ""]], [["O", "O"]], r"X\[0\] is \['film', ''\] \(list\)"),
-        ([["film"], ["is"]], [["O"], [3]], r"y\[1\] is \[3\] \(list\): a list of tags"),
-        ([["film", "a\udfff"]], [["O", "O"]], r"^X\[0\]: \\udfff is half a surrogate pair"),
+        ([["film", ""]], [["O", "O"]], r"X\[0\]: .*got \['film', ''\] \(list\)"),
+        ([["film"], ["is"]], [["O"], [3]], r"y\[1\]: expected a list of tags .*got \[3\] \(list\)"),
+        ([["film", "a\udfff"]], [["O", "O"]], r"^X\[0\]: lone surrogate U\+DFFF"),
         ([["film"], ["is", "dull"]], [["O"], ["O"]], r"^X\[1\]: 2 words, but 1 tags"),
         ([["film"], ["is"]], [["O"]], "inconsistent numbers of samples"),
         ([["film"], ["is"]], [["O"], ["O"]], "all words have the tag 'O'"),
         ([["film"], ["is", "dull"]], [["B-X"], ["O", "Y"]], r"^X\[1\]: tag 'Y' of 'dull': expected a tag of iob2: O"),
     ],
 )
-def test_a_tagger_refuses(bert: str, X: Any, y: Any, message: str) -> None:
+def test_tagger_rejects_invalid_data(bert: str, X: Any, y: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BertTagger(bert, **QUICK).fit(X, y)
 
@@ -633,14 +639,14 @@ def test_parameters_are_checked_in_fit(bert: str, parameters: dict[str, Any], me
         BertClassifier(bert, **QUICK).set_params(**parameters).fit(TRAIN.texts, TRAIN.good)
 
 
-def test_prediction_refuses_what_fit_would(classifier: BertClassifier, tagger: BertTagger) -> None:
-    with pytest.raises(ValueError, match="X is one str"):
+def test_predict_checks_its_input_as_fit_does(classifier: BertClassifier, tagger: BertTagger) -> None:
+    with pytest.raises(ValueError, match="X: expected a list"):
         classifier.predict("bright")
-    with pytest.raises(ValueError, match="X is empty"):
+    with pytest.raises(ValueError, match="X: expected at least one"):
         classifier.predict([])
     with pytest.raises(ValueError, match="expected one text, got a pair"):
         classifier.predict([("a", "b")])
-    with pytest.raises(ValueError, match=r"X\[0\] is 'the film' \(str\): a list of words"):
+    with pytest.raises(ValueError, match=r"X\[0\]: expected a list of words"):
         tagger.predict(["the film"])
     with pytest.raises(ValueError, match=r"X\[0\]: 1 words, but 2 tags"):
         tagger.score([["film"]], [["O", "O"]])
@@ -651,11 +657,11 @@ def test_prediction_refuses_what_fit_would(classifier: BertClassifier, tagger: B
 def test_settings_reach_the_run(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[FinetuneSettings] = []
 
-    def watched(settings: FinetuneSettings, *_: Any, **__: Any) -> Path:
+    def watch(settings: FinetuneSettings, *_: Any, **__: Any) -> Path:
         seen.append(settings)
         raise ValueError("seen")
 
-    monkeypatch.setattr(estimators, "finetune", watched)
+    monkeypatch.setattr(estimators, "finetune", watch)
     given: dict[str, Any] = {
         "epochs": 2.5,
         "batch_size": 4,
@@ -669,15 +675,15 @@ def test_settings_reach_the_run(bert: str, monkeypatch: pytest.MonkeyPatch) -> N
         "validation_fraction": 0.5,
         "random_state": np.int64(11),
     }
-    placed: dict[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 3}
+    device: dict[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 3}
     with pytest.raises(ValueError, match="seen"):
-        BertRegressor(bert, **given, **rest, **placed).fit([("a", "b"), ("c", "d")], [1, 2])
+        BertRegressor(bert, **given, **rest, **device).fit([("a", "b"), ("c", "d")], [1, 2])
     (settings,) = seen
     reached = vars(settings) | vars(settings.tuning)
     assert {name: reached[name] for name in given} == given
     assert (settings.seed, settings.tuning.validation_fraction, settings.optimizer.learning_rate) == (11, 0.5, 7e-5)
-    assert settings.optimizer.bias_correction  # the rest of the paper's optimizer stays
-    assert settings.device == DeviceSettings(**placed)
+    assert settings.optimizer.bias_correction  # the other settings are the paper's
+    assert settings.device == DeviceSettings(**device)
     assert (settings.task.task, settings.task.overrides.max_length, settings.task.overrides.text_pair) == (
         "regression",
         20,

@@ -5,10 +5,10 @@ A trained model is two calls:
     model = bertwright.load("run/model")
     model.fill_mask("Paris is the [MASK] of France.")
 
-A fine-tuned one answers with `classify`, `choose`, `tag` or `answer`; every one makes vectors with `embed`.
+A fine-tuned model has `classify`, `choose`, `tag` or `answer`; every model has `embed`, for text vectors.
 
-The stages that lead to one are functions of a settings record, the same as the commands of the command line; they
-print what the commands print, or warnings alone with `Console(quiet=True)` of `rich` as their second argument:
+The functions that train one take a settings object each. They do the same as the commands of the command line and print
+the same; with `rich.console.Console(quiet=True)` as second argument they only emit Python warnings:
 
     from pathlib import Path
 
@@ -25,7 +25,7 @@ print what the commands print, or warnings alone with `Console(quiet=True)` of `
     task = TaskSettings("classification", train=("train.tsv",), dev=("dev.tsv",))
     bertwright.finetune(FinetuneSettings(run=Path("tuned"), task=task, model="run"))
 
-Every setting is explained under its field, and by `bertwright COMMAND --help`.
+`bertwright COMMAND --help` and the docstrings of the fields explain every setting.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ __all__ = [
     "survey",
 ]
 
-# Imported on first use: torch takes seconds, which `bertwright --help` and the corpus stages need not wait for.
+# Modules are imported on first use: torch takes seconds to import, and `bertwright --help` does not need it.
 HOMES = {
     "corpus.documents": ("CorpusSettings",),
     "estimators": (
@@ -138,10 +138,10 @@ HOMES = {
     "vocabulary.trainer": ("VocabularySettings",),
 }
 
-SPIN_COUNT = 2_000  # turns of a loop after which an OpenMP thread that waits for others sleeps
+SPIN_COUNT = 2_000  # iterations of a loop after which an OpenMP thread that waits for others sleeps
 
-# By default OpenMP's threads spin for milliseconds. As soon as another process is busy, that takes the CPU from the
-# very thread that they wait for (bench/busy_machine.py). The setting counts if it is made before torch loads OpenMP.
+# By default, waiting OpenMP threads spin for milliseconds. If another process is busy, they take the CPU from the
+# thread that they wait for (bench/busy_machine.py). This must be set before torch loads OpenMP.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(os.environ) and "torch" not in sys.modules:
     os.environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)  # libgomp: torch on Linux
     os.environ["KMP_BLOCKTIME"] = "1"  # libomp: torch on macOS; milliseconds

@@ -75,8 +75,8 @@ def encoder() -> BertEncoder:
     return make_encoder()
 
 
-@pytest.fixture
-def encoded() -> Encoded:
+@pytest.fixture(name="encoded")
+def random_input() -> Encoded:
     return make_encoded()
 
 
@@ -85,8 +85,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature_cache, "BLOCK_ROWS", 4)
 
 
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+@pytest.fixture(name="computed")
+def count_computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Record the number of sequences that the encoder reads, block by block."""
     counts: list[int] = []
     original = feature_cache.predict_logits

@@ -120,7 +120,7 @@ def test_misuse_is_rejected(call, message):
         call()
 
 
-def test_candidates_are_the_most_probable_tokens():
+def test_candidates_are_sorted_by_probability():
     found = BERT.fill_mask("The [MASK] sat [MASK].", top_k=3)
     encoding = BERT.tokenizer.encode("The [MASK] sat [MASK].")
     with torch.no_grad():

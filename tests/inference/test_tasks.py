@@ -81,7 +81,7 @@ def logits(bert: Bert, text: str, pair: str | None = None) -> torch.Tensor:
 # ---- Predictions
 
 
-def test_label_is_the_most_probable_by_the_softmax_of_the_logits():
+def test_label_is_the_argmax_of_the_softmax_of_the_logits():
     for text in ("the cat sat.", "", "a b c d e f g h i j k l m n o p q r s t u v w x y z"):
         found = CLASSIFIER.classify(text)
         expected = logits(CLASSIFIER, text).softmax(0).tolist()

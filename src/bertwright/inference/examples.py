@@ -68,10 +68,10 @@ def tag_example(value: Any, location: str) -> TagExample:
     """Build an example from a text or from its words. Raises ValueError for anything else."""
     if isinstance(value, str):
         return TagExample.from_text(check_text(value, location), source=location)
-    return TagExample(words_of(value, location, "a text or a list of its words"), source=location)
+    return TagExample(check_words(value, location, "a text or a list of its words"), source=location)
 
 
-def words_of(value: Any, location: str, expected: str) -> tuple[str, ...]:
+def check_words(value: Any, location: str, expected: str) -> tuple[str, ...]:
     """Return a list of words, or of tags, as a tuple. Raises ValueError for anything else and for empty words."""
     words = to_tuple(value)
     if not is_ordered(value) or not all(isinstance(word, str) and word for word in words):
