@@ -339,7 +339,7 @@ MISUSE = {
         "num_layers = 3: the model to start from, run, has its own"),
     "checkpoint of another size": ("fill-mask other-size 'a [MASK]'",
         "other-size/model.safetensors: intermediate_size"),
-    "truncated weights": ("fill-mask truncated 'a [MASK]'", "truncated/model.safetensors: not a whole safetensors"),
+    "truncated weights": ("fill-mask truncated 'a [MASK]'", "truncated/model.safetensors: expected crc32c"),
     "no such model": ("fill-mask nowhere 'a [MASK]'", "nowhere: no such folder"),
     "no mask": ("fill-mask run 'a [MASK]' 'nothing'", "no [MASK] in 'nothing'"),
     "no text": ("fill-mask run", "no text given; for example"),
@@ -383,6 +383,7 @@ def bad(at: Path) -> Path:
     (at / "c.toml").write_text('steps = "many"\n')
     for name in ("truncated", "other-size"):
         shutil.copytree(at / "run/model", at / name)
+    (at / "other-size/checksums.json").unlink()
     weights = at / "truncated/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     config = at / "other-size/config.json"
@@ -438,7 +439,7 @@ def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     done = ran("convert google-bert/nothing new")
     assert done.code == 2
-    assert done.err.endswith("the Hugging Face hub did not give google-bert/nothing (Name or service not known)\n")
+    assert done.err.endswith("from the Hugging Face hub (Name or service not known)\n")
     assert not (at / "new").exists()
 
 

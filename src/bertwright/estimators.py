@@ -55,7 +55,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
     """
 
     kind: ClassVar[str]
-    """The kind of task."""
+    """The task type."""
     model_: Bert
 
     def __init__(
@@ -97,7 +97,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         """Load a fitted estimator from a folder of `save` or `bertwright finetune`, or from a hub name.
 
         `parameters`: those of the constructor except `model`, which is the folder; another `fit` starts from it. Raises
-        ValueError for a model of another kind of task, and as `load` does.
+        ValueError for a model of another task type, and as `load` does.
         """
         estimator = cls(folder, **parameters)
         estimator.model_ = load(folder, "cpu")

@@ -259,6 +259,7 @@ def test_damaged_initial_weights_are_rejected_before_writing(
 ) -> None:
     """Even if nothing computes with them: no text is long enough to use the damaged position."""
     shutil.copytree(tiny_bert, tmp_path / "damaged")
+    (tmp_path / "damaged/checksums.json").unlink()
     weights = load_file(tmp_path / "damaged/model.safetensors")
     name = next(name for name in weights if name.endswith("position_embeddings.weight"))
     weights[name][-1, 0] = float("nan")
@@ -457,6 +458,7 @@ def test_dev_split_that_cannot_select_is_rejected_or_reported(tmp_path: Path, ma
 
 def test_token_without_a_vector_is_rejected_before_training(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
     shutil.copytree(tiny_bert, tmp_path / "bert")
+    (tmp_path / "bert/checksums.json").unlink()
     config = tmp_path / "bert" / "tokenizer_config.json"
     config.write_text(json.dumps(read_json(config) | {"additional_special_tokens": ["[E1]"]}))
     settings = make_tuning(tmp_path / "run", model=str(tmp_path / "bert"))
@@ -678,6 +680,7 @@ def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> 
 
 def test_dropout_defaults_to_the_models_own_and_is_printed(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
     model = shutil.copytree(tiny_bert, tmp_path / "model")
+    (model / "checksums.json").unlink()
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.0}))
     for dropout, expected in ((None, 0.0), (0.25, 0.25)):

@@ -239,6 +239,7 @@ def test_grid_with_changed_initial_weights_is_rejected(tmp_path: Path, tiny_bert
     run_grid(settings)
     first, _ = (settings.run / "results.jsonl").read_text().splitlines()
     (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were not finished
+    (tmp_path / "bert/checksums.json").unlink()
     content = (tmp_path / "bert/model.safetensors").read_bytes()
     (tmp_path / "bert/model.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
     with pytest.raises(ValueError, match="the initial weights: changed since the run started"):

@@ -209,6 +209,7 @@ def test_init_has_its_own_dropouts_unless_they_are_set(
     tmp_path: Path, make_settings: Make, tiny_bert: Path, given: dict[str, float], rates: tuple[float, float]
 ) -> None:
     init = shutil.copytree(tiny_bert, tmp_path / "init")
+    (init / "checksums.json").unlink()
     config = json.loads((init / "config.json").read_text())
     theirs = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}
     (init / "config.json").write_text(json.dumps(config | theirs))
@@ -231,6 +232,7 @@ def test_model_larger_than_memory_is_rejected(tmp_path: Path, make_settings: Mak
 
 def test_missing_heads_of_init_are_reported(tmp_path: Path, make_settings: Make, tiny_bert: Path) -> None:
     init = shutil.copytree(tiny_bert, tmp_path / "init")
+    (init / "checksums.json").unlink()
     bare = {name: tensor for name, tensor in load_file(init / "model.safetensors").items() if "cls." not in name}
     save_file(bare, init / "model.safetensors")
     printed = run_pretrain(make_settings(tmp_path / "run", steps=1, model=ModelSettings(init=str(init))))

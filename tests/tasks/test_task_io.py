@@ -39,7 +39,9 @@ TASKS = {
 
 
 def save(folder: Path, task: AnyTask) -> Path:
+    """Save a model without checksums, so that tests can change its files."""
     save_task_folder(folder, TaskModel(EncoderForTask(BertEncoder(CONFIG), task.head), task), TOKENIZER)
+    (folder / "checksums.json").unlink()
     return folder
 
 
@@ -119,6 +121,7 @@ def test_labels_in_another_order_than_the_weights_are_refused(tmp_path):
     save_task_folder(
         tmp_path / "m", TaskModel(EncoderForTask(BertEncoder(CONFIG, seed=1), task.head, 1), task), TOKENIZER
     )
+    (tmp_path / "m/checksums.json").unlink()
     values = json.loads((tmp_path / "m/task.json").read_text())
     (tmp_path / "m/task.json").write_text(json.dumps(values | {"labels": ["good", "bad"]}))
     with pytest.raises(ValueError, match=r"task\.json: its labels \(good, bad …\) are not those of config\.json"):

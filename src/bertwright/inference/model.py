@@ -41,7 +41,7 @@ P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
 FEATURE_WINDOW = 512  # tokens: the sequence length of pre-training; longer windows add little
-# The call for a model of each kind of task.
+# The call for a model of each task type.
 CALLS = {
     "classification": "classify(texts)",
     "regression": "classify(texts)",
@@ -173,7 +173,7 @@ class Bert:
         A text of more tokens than the task's `max_length` is truncated at its end; of a pair, the longer text first.
         Section 4.1.
 
-        Raises ValueError for a model of another kind of task, for pairs if the task has single texts, and vice versa.
+        Raises ValueError for a model of another task type, for pairs if the task has single texts, and vice versa.
         """
         if isinstance(texts, str | tuple):
             (prediction,) = self.iter_classify([texts])
@@ -222,7 +222,7 @@ class Bert:
         A long text is read in windows; every word is tagged. `document`: the list is the sentences of one document, in
         order, and each is read with those around it; this requires a model that was trained so (section 5.3).
 
-        Raises ValueError for a model of another kind of task, and for `document` if it was trained without context.
+        Raises ValueError for a model of another task type, and for `document` if it was trained without context.
         """
         task = self._check_task("tag", Tagging)
         is_single = isinstance(texts, str | tuple)
@@ -245,7 +245,7 @@ class Bert:
         A list of questions has one context for all, or a list with one context per question. A long context is read in
         windows. Sections 4.2 and 4.3.
 
-        Raises ValueError for lists of different length, and for a model of another kind of task.
+        Raises ValueError for lists of different length, and for a model of another task type.
         """
         task = self._check_task("answer", QuestionAnswering)
         is_single = isinstance(question, str)
