@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,3 +60,10 @@ def test_a_model_for_a_task_keeps_head_and_task(tmp_path: Path, make_task_model:
         assert (tmp_path / "new" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()
     pair = ("The bear .", "The deer sees the bear .")
     assert bertwright.load(tmp_path / "new", "cpu").classify(pair) == bert.classify(pair)
+
+
+def test_warning_is_one_line_on_stderr(tmp_path: Path, unfinished_run: Path) -> None:
+    command = [sys.executable, "-m", "bertwright", "convert", str(unfinished_run), str(tmp_path / "new")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = f"{unfinished_run}: this run is unfinished; using its newest checkpoint, step-00000007"
+    assert done.stderr == f"bertwright: warning: {expected}\n"

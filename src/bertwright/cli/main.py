@@ -10,8 +10,10 @@ import re
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.cli.options import read_settings
@@ -136,6 +138,9 @@ recipe; options override them. Vocabularies, stores and runs save the settings
 in force as settings.toml, which --config can read again.
 """
 
+PACKAGE = Path(__file__).parents[1]
+show_python_warning = warnings.showwarning
+
 EXIT_SIGPIPE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
 OUT_OF_MEMORY = (
     "out of memory; process less at a time (--micro-batch-size in pre-training, --batch-size and --max-length "
@@ -158,6 +163,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # print "?" for characters that a terminal lacks
             stream.reconfigure(errors="replace")
+    warnings.showwarning = print_warning
     sys.exit(run(sys.argv[1:]))
 
 
@@ -193,14 +199,27 @@ def run(arguments: list[str]) -> int:
 
 
 def fail(message: str, code: int) -> int:
-    """Print a message as one line on stderr, without control characters; return the code."""
+    """Print a message as one line on stderr; return the code."""
+    print_line(message)
+    return code
+
+
+def print_line(message: str) -> None:
+    """Print a message as one line on stderr, without control characters."""
     rank = os.environ.get("RANK", "0")  # torchrun's processes except the first print their number
     speaker = "bertwright" if rank == "0" else f"bertwright, rank {rank}"
     line = " ".join(map(str.strip, message.splitlines()))
     if sys.stderr is not None:
         # One write for text and line end: torchrun's processes write unbuffered, and another may come in between.
         print(f"{speaker}: {escape_control(line)}\n", end="", file=sys.stderr)
-    return code
+
+
+def print_warning(message: Warning | str, category: type[Warning], filename: str, *location: Any, **named: Any) -> None:
+    """Print a warning of this package as one line on stderr; show others with file and line, as Python does."""
+    if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
+        print_line(f"warning: {message}")
+    else:
+        show_python_warning(message, category, filename, *location, **named)
 
 
 def format_os_error(error: OSError) -> str:

@@ -10,7 +10,7 @@ import torch
 from bertwright.files import read_json, write_json
 from bertwright.interop.checksums import write_checksums
 from bertwright.interop.head_config import HeadRecord
-from bertwright.interop.huggingface import load_config, load_head, load_task_model, write_task_model
+from bertwright.interop.huggingface import load_head, load_task_model, read_config, write_task_model
 from bertwright.interop.model_files import CLASSES, new_folder
 from bertwright.metrics.tag_schemes import detect_scheme, to_canonical_scheme
 from bertwright.models.heads import EncoderForTask
@@ -32,8 +32,8 @@ def read_task(folder: Path) -> AnyTask | None:
     """
     path = folder / TASK_FILE
     if not path.is_file():
-        described = load_head(folder)
-        return None if described is None else infer_task(described, load_config(folder).max_positions)
+        config = read_config(folder)
+        return None if config.head is None else infer_task(config.head, config.config.max_positions)
     values = read_json(path)
     if not isinstance(values, dict) or not isinstance(kind := values.pop("kind", None), str):
         raise ValueError(f'{path}: expected an object with the "kind" of a task')
