@@ -67,7 +67,7 @@ class Architecture:
         return not file_name.startswith("encoder.")
 
     def normalize(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
-        """Return a file's tensors under the names of `file_names`, whichever program or year wrote them.
+        """Return a file's tensors under the names of `file_names`, whichever program wrote them.
 
         `values`: the fields of `config.json`. Raises ValueError for tensors that cannot be used, naming `path`.
         """

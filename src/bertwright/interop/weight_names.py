@@ -58,14 +58,14 @@ def is_of_a_head(foreign: str) -> bool:
 
 
 def normalize_names(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors under the names of the `BertFor…` classes, whichever class or year wrote them."""
+    """Return tensors under the names of the `BertFor…` classes, whichever class or version wrote them."""
     prefixed = any(name.startswith("bert.") for name in foreign)
     given: dict[str, Tensor] = {}
     for name, tensor in foreign.items():
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         if not prefixed and name.startswith(("embeddings.", "encoder.", "pooler.")):
             name = f"bert.{name}"
-        if not name.endswith(".position_ids"):  # earlier versions' buffer 0, 1, 2 …
+        if not name.endswith(".position_ids"):  # a buffer of earlier versions: 0, 1, 2 …
             given[name] = tensor
     if "cls.predictions.decoder.bias" in given:
         bias = given.pop("cls.predictions.decoder.bias")
