@@ -210,7 +210,8 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Predict the most probable label of each text: N labels. Raises ValueError for an invalid X."""
-        labels: npt.NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        indices = self.predict_proba(X).argmax(1)
+        labels: npt.NDArray[Any] = self.classes_[indices]
         return labels
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
