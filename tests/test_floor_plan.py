@@ -27,7 +27,7 @@ tokenstore.store tokenstore.worker tokenstore.executor tokenstore.build
 models.config models.initialization models.text_encoder models.encoder models.head_spec models.heads
 models.mimetic_init models.rnn models.representations models.feature_head
 pretraining.settings pretraining.segments pretraining.masking pretraining.data pretraining.objective
-pretraining.evaluation
+pretraining.padding pretraining.evaluation
 training.schedules training.settings training.distributed training.context training.throughput training.optimizer
 training.loop training.prefetch training.interrupt training.checkpoint training.metrics_log training.trial_log
 training.run_directory training.fit

@@ -21,7 +21,7 @@ from bertwright.seeding import make_rng
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, Training, fit
-from bertwright.training.loop import LossOutput
+from bertwright.training.loop import DivergedError, LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import AdamW, OptimizerSettings
 
@@ -78,6 +78,26 @@ def test_toy_model_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) ->
     assert list(scores) == [10, 20, 30, 40, 50, 60]
     (best,) = checkpoint.list_checkpoints(tmp_path / "killed" / "best")
     assert scores[checkpoint.step_of(best)] == max(scores.values()) > -0.5
+
+
+def test_best_checkpoint_with_weights_that_are_not_finite_is_not_written(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1)
+    settings = OptimizerSettings()
+    optimizer = AdamW(dict(model.named_parameters()), settings)
+
+    def evaluate() -> dict[str, float]:
+        nn.init.constant_(model.weight, float("inf"))
+        return {"score": 1.0}
+
+    def loss(batch: Tensor) -> LossOutput:
+        return LossOutput(model(batch).sum(), {"loss": model(batch).sum()})
+
+    training = Training(
+        model, optimizer, settings.make_schedule(9), lambda _: iter([[torch.ones(1, 1)]] * 9), loss, evaluate
+    )
+    with pytest.raises(DivergedError, match=r"step 3: the weights are not finite any more \(weight\)"):
+        fit(FitSettings(tmp_path, 9, eval_steps=(3,), metric="score"), training, CPU, Console(file=StringIO()))
+    assert not checkpoint.list_checkpoints(tmp_path / "best")
 
 
 def test_checkpoint_left_by_a_kill_between_saving_and_deleting_is_deleted_on_resume(tmp_path: Path) -> None:

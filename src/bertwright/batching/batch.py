@@ -34,6 +34,8 @@ class Batch:
     """Key of counter-based dropout, derived from (run seed, step)."""
     first_token: int = 0
     """Position of the first token in the whole step, so that dropout does not depend on micro-batches or ranks."""
+    fixed_seqlen: int = 0
+    """Minimum of `max_seqlen`, by which batches that are padded to equal shapes have the same; 0 for others."""
 
     def __len__(self) -> int:
         """Return the number of sequences, B."""
@@ -41,8 +43,8 @@ class Batch:
 
     @property
     def max_seqlen(self) -> int:
-        """Length of the longest sequence in tokens."""
-        return int(self.lengths.max(initial=0))
+        """Length of the longest sequence in tokens, or `fixed_seqlen` if that is larger."""
+        return max(int(self.lengths.max(initial=0)), self.fixed_seqlen)
 
     @property
     def num_tokens(self) -> int:

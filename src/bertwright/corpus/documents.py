@@ -48,7 +48,7 @@ class CorpusSettings:
 
     document_unit: DocumentUnit = "blank-line"
     """Extent of a document in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
-    prediction needs documents of several sentences (paper, section A.1: "document-level corpus")."""
+    prediction needs documents of several sentences (paper, section 3.1: "document-level corpus")."""
 
     column: str = "text"
     """Field or column with the text in .jsonl, .csv, .tsv and .parquet input; each row is a document. A .csv may use

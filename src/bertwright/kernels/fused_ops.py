@@ -39,12 +39,13 @@ from bertwright.kernels.linear_bf16 import (
     pad_rows,
     uses_native_linear,
 )
-from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
+from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 
 if TYPE_CHECKING:
     from bertwright.batching.batch import Batch
 
 __all__ = [
+    "IGNORED_LABEL",
     "AdamStep",
     "Dropout",
     "EmbeddingTables",
@@ -306,7 +307,8 @@ def linear_cross_entropy(
     """Compute the cross entropy of hidden · weightᵀ + bias: M H, V H, V, labels M → (scale × sum, number correct).
 
     The logits are never stored as a whole: their gradients are computed together with the loss, with `scale` = 1 /
-    number of labels of the whole step. Losses are in nats; M may be 0. A label is correct if its logit is the largest.
+    number of labels of the whole step. Losses are in nats; M may be 0. A label is correct if its logit is the largest;
+    a prediction with `IGNORED_LABEL` has neither loss nor gradient.
     """
     return LinearCrossEntropy.apply(hidden, weight, bias, labels, scale, torch.is_grad_enabled())  # type: ignore[no-untyped-call,no-any-return]
 
@@ -383,7 +385,7 @@ def cross_entropy_(
     check(bias.shape == logits.shape[1:], "cross_entropy_: got a bias {} for {}", bias.shape, logits.shape)
     check(bias.dtype == torch.float32, "cross_entropy_: expected a float32 bias, got {}", bias.dtype)
     check(labels.dtype == torch.int64, "cross_entropy_: expected int64 labels, got {}", labels.dtype)
-    check_range(labels, logits.shape[1])
+    check_range(torch.where(labels == IGNORED_LABEL, 0, labels), logits.shape[1])
     losses, correct = torch.empty(len(labels)), torch.empty_like(labels)
     added = torch.empty_like(dbias) if dbias is not None else None
     operands = (row_pointer(logits), logits.stride(0), bias, labels, scale, losses, correct, added)

@@ -24,6 +24,8 @@ from bertwright.kernels.native import triton_available
 
 Op = TypeVar("Op", bound=Callable[..., Tensor])
 
+IGNORED_LABEL = -100  # of a prediction without loss, as in torch and transformers
+
 
 class LayerNormParams(NamedTuple):
     """Layer normalisation over H."""
@@ -121,12 +123,13 @@ def cross_entropy_(
 ) -> tuple[Tensor, Tensor]:
     """Return loss and correctness per row; with `dbias`, turn logits into their gradient and add its sum to dbias."""
     biased = logits.float() + bias
-    losses = F.cross_entropy(biased, labels, reduction="none")
+    losses = F.cross_entropy(biased, labels, reduction="none", ignore_index=IGNORED_LABEL)
     correct = biased.argmax(-1) == labels
     if dbias is not None:
         gradient = biased.softmax(-1)
-        gradient[torch.arange(len(labels), device=labels.device), labels] -= 1
+        gradient[torch.arange(len(labels), device=labels.device), labels.clamp(min=0)] -= 1
         gradient *= scale
+        gradient.masked_fill_((labels == IGNORED_LABEL).unsqueeze(1), 0)
         dbias += gradient.sum(0)
         logits.copy_(gradient)
     return losses, correct

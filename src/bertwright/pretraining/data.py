@@ -41,13 +41,28 @@ class PretrainingBatch:
     mlm_positions: Tensor
     """M int64, positions in the T tokens whose states predict."""
     mlm_labels: Tensor
-    """M int64, the ids to predict."""
+    """M int64, the ids to predict; `IGNORED_LABEL` for predictions that `pad_batch` added."""
     nsp_labels: Tensor
-    """B int64: 0, B follows A; 1, B is random (as in `transformers`). Empty if the objective has no NSP."""
+    """B int64: 0, B follows A; 1, B is random (as in `transformers`). Empty if the objective has no NSP.
+    `IGNORED_LABEL` for sequences that `pad_batch` added."""
     mlm_count: int
     """Predicted tokens of the whole step, all ranks and micro-batches; the summed loss is divided by it."""
     nsp_count: int
     """Next-sentence answers of the whole step; 0 if the objective has no NSP."""
+    added_sequences: int = 0
+    """Sequences at the end of `batch` that `pad_batch` added."""
+    added_predictions: int = 0
+    """Predictions at the end of `mlm_positions` that `pad_batch` added."""
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences without those that were added."""
+        return len(self.batch) - self.added_sequences
+
+    @property
+    def num_predictions(self) -> int:
+        """Number of predictions without those that were added."""
+        return len(self.mlm_labels) - self.added_predictions
 
     def to(self, device: torch.device | str) -> PretrainingBatch:
         """Copy the batch to a device."""

@@ -56,8 +56,8 @@ def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> 
             losses = pretraining_losses(model, batch)
             found = torch.stack([getattr(losses, name).double() for name in summed])
             total = total.to(found.device) + found  # stays on a GPU, so that nothing waits for it
-            counts["mlm_count"] += len(batch.mlm_labels)
-            counts["nsp_count"] += len(batch.nsp_labels)
+            counts["mlm_count"] += batch.num_predictions
+            counts["nsp_count"] += batch.num_sequences if batch.nsp_count else 0
     finally:
         model.train(training)
     return compute_metrics(dict(zip(summed, total.tolist(), strict=True)) | counts)

@@ -116,7 +116,8 @@ def mask_tokens(
     """Replace the chosen tokens: 80 % by [MASK], 10 % unchanged, 10 % by a random token, or another mix.
 
     `tokens` (M) are the positions of the chosen tokens in the whole step, `mask_key` is the step's key. Random tokens
-    are uniform over all but the special ones (the right one included, as in Google's code).
+    are uniform over all tokens but the special ones; they may equal the original. In Google's code special and [unused]
+    tokens are drawn, too.
     """
     mask_share, same_share, _ = mix
     action = uniform(tokens, derive_key(mask_key, 0))

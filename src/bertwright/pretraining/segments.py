@@ -93,25 +93,32 @@ class ExampleIndex:
         return ExampleStarts(documents, np.where(inside, begins, sentence_begins), np.minimum(sentences, latest))
 
 
+def _target_seq_lengths(size: int, short_seq_prob: float, max_num_tokens: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw the tokens of text that each example should have (`target_seq_length` in Google's code).
+
+    It is the maximum or, with `short_seq_prob`, any length from 2 to the maximum with equal probability: inputs in
+    fine-tuning are short, too. Google's code draws it once per pass over a document, in which a small target gives more
+    examples: with 0.1, some 20 % of its examples have a short target. Here it is drawn per example.
+    """
+    is_short = rng.random(size) < short_seq_prob
+    short_length = rng.integers(2, max_num_tokens, size, endpoint=True)
+    return np.where(is_short, short_length, max_num_tokens)
+
+
 def sample_pairs(
     index: ExampleIndex, example_starts: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
 ) -> Segments:
     """Sample segments A and B for each start (section 3.1; `create_instances_from_document` in Google's code).
 
-    Whole sentences are taken up to the target length: the maximum or, for a share of the examples, any length from 2
-    up, so that short inputs occur in pre-training as they do in fine-tuning. They are split at a random sentence
-    boundary. For half of the examples B is replaced by sentences from a random position of the corpus outside the
-    document. Excess tokens are cut from the longer segment, one by one, at its front or its back.
+    Whole sentences are taken up to the target length (`_target_seq_lengths`) and split at a random sentence boundary.
+    For half of the examples B is replaced by sentences from a random position of the corpus outside the document.
+    Excess tokens are cut from the longer segment, one by one, at its front or its back.
 
     A document of one sentence has no next sentence: B is then always random. If the store has only one document, B is
     taken from anywhere in it outside the example.
     """
     size = len(example_starts.documents)
-    is_short, short_length = (
-        rng.random(size) < short_seq_prob,
-        rng.integers(2, index.max_num_tokens, size, endpoint=True),
-    )
-    target_seq_length = np.where(is_short, short_length, index.max_num_tokens)
+    target_seq_length = _target_seq_lengths(size, short_seq_prob, index.max_num_tokens, rng)
 
     document_ends = index.document_starts[example_starts.documents + 1]
     ends = np.searchsorted(index.sentence_starts, example_starts.begins + target_seq_length, side="left")
@@ -145,9 +152,10 @@ def _random_segments(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sample ranges of whole sentences from outside each document, of about `target_seq_length` tokens, at least one.
 
-    Every sentence of the corpus outside the document is equally likely ("a random sentence from the corpus"), so
-    that the style of B does not reveal whether it is random. For the same reason a start so near to the end of its
-    document that B would be short is moved back: otherwise short inputs would reveal the answer.
+    Every sentence of the corpus outside the document is equally likely ("a random sentence from the corpus", section
+    3.1), so that the style of B does not reveal whether it is random; in Google's code every other document is equally
+    likely. A start so near to the end of its document that B would be short is moved back: otherwise short inputs would
+    reveal the answer.
     Returns starts, ends, and whether there is any sentence outside.
     """
     num_sentences, several = len(index.sentence_starts) - 1, len(index.document_starts) > 2
@@ -194,16 +202,11 @@ def sample_singles(
 ) -> Segments:
     """Sample one segment of consecutive tokens per start, for objectives without next sentences (section 5.1).
 
-    It has the maximum length or, for a share of the examples, any length from 2 up; less only at the end of a document.
-    Half of the segments start with a sentence, half end with one, so that the last words of a document are as frequent
-    as the first.
+    It has the target length (`_target_seq_lengths`), less only at the end of a document. Half of the segments start
+    with a sentence, half end with one, so that the last words of a document are as frequent as the first.
     """
     size = len(example_starts.documents)
-    is_short, short_length = (
-        rng.random(size) < short_seq_prob,
-        rng.integers(2, index.max_num_tokens, size, endpoint=True),
-    )
-    target_seq_length = np.where(is_short, short_length, index.max_num_tokens)
+    target_seq_length = _target_seq_lengths(size, short_seq_prob, index.max_num_tokens, rng)
     document_ends = index.document_offsets[example_starts.documents + 1]
     after = np.searchsorted(index.sentence_starts, example_starts.begins + target_seq_length, side="left")
     sentence_ends = np.minimum(index.sentence_starts[np.minimum(after, len(index.sentence_starts) - 1)], document_ends)

@@ -37,7 +37,7 @@ class ExecutionContext:
 
 
 def supports_bfloat16(device: torch.device) -> bool:
-    """Return whether bfloat16 matrix products are faster than float32 there: emulation is ten times slower."""
+    """Return whether a device multiplies bfloat16 matrices itself; emulation is ten times slower than float32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     capabilities = torch.cpu.get_capabilities()
@@ -79,14 +79,14 @@ def _deterministic_algorithms() -> Iterator[None]:
 
     PyTorch only warns about an operation without a deterministic kernel (the backward pass of attention).
     """
-    chosen = torch.utils.deterministic
+    options = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filling = chosen.fill_uninitialized_memory  # type: ignore[attr-defined]
+    fills_memory = options.fill_uninitialized_memory  # type: ignore[attr-defined]
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it before its first product
     torch.use_deterministic_algorithms(True, warn_only=True)
-    chosen.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over memory
+    options.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over memory
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        chosen.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
+        options.fill_uninitialized_memory = fills_memory  # type: ignore[attr-defined]

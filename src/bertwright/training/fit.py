@@ -234,8 +234,9 @@ class _Fit(Generic[M]):
     def save(self) -> None:
         """Write a checkpoint of this step, after flushing the metrics; delete superseded ones."""
         self.log.flush()
-        check_finite_weights(self.training.model, self.step)
-        if self.settings.resumable:
+        if not self.settings.resumable:  # the caller writes the model
+            check_finite_weights(self.training.model, self.step)
+        else:
             fields = {"metrics": self.log.digest}
             folder, keep_last = self.settings.run / "checkpoints", self.settings.keep_last
             checkpoint.save(folder, self.step, self.write_model, self.training.optimizer.state(), keep_last, fields)
@@ -243,6 +244,8 @@ class _Fit(Generic[M]):
             remove_folder(superseded)
 
     def write_model(self, folder: Path) -> None:
+        """Write the model into a checkpoint; raises DivergedError if its weights are not finite."""
+        check_finite_weights(self.training.model, self.step)
         (self.training.write_model or partial(checkpoint.write_weights, model=self.training.model))(folder)
 
 

@@ -43,7 +43,7 @@ class LossOutput(NamedTuple):
 
 
 class StepReport(NamedTuple):
-    """One finished step."""
+    """Report of a finished step."""
 
     step: int
     """Steps finished, this one included."""

@@ -45,7 +45,7 @@ def _check_record(record: Any) -> dict[str, Any]:
     """Return a record if it has a kind, a step and otherwise numbers; raise an error if not."""
     kind, step, *values = record["kind"], record["step"], *(record[name] for name in record.keys() - {"kind", "step"})
     if type(kind) is not str or type(step) is not int or not all(type(value) in (int, float) for value in values):
-        raise TypeError("a text as kind, a whole number as step, and otherwise numbers expected")
+        raise TypeError("expected a text as kind, a whole number as step, and otherwise numbers")
     checked: dict[str, Any] = record
     return checked
 
@@ -56,9 +56,10 @@ class MetricLogger:
     def __init__(
         self, run: Path, first_step: int, evaluation: str = "held_out", saved_digest: str | None = None
     ) -> None:
-        """`evaluation`: the kind of record that `evaluations` collects by step.
+        """Open the log of a run after `first_step` steps.
 
-        `saved_digest`: `digest` at the time of the checkpoint. Raises ValueError for records that do not match it.
+        `evaluation` is the kind of record that `evaluations` collects by step, `saved_digest` the value of `digest` at
+        the time of the checkpoint. Raises ValueError for records that do not match it.
         """
         remaining = [record for record in read_metrics(run) if record["step"] <= first_step]
         self.evaluation = evaluation
@@ -108,14 +109,14 @@ class TensorBoardWriter:
     """Writer of a run's numbers for TensorBoard; PyTorch's own has a thread, whose errors only reach the terminal."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        """TensorBoard ignores older files of the folder from `first_step` on."""
+        """Start a file; TensorBoard then ignores the steps from `first_step` on in older files of the folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        begun = time.time()
-        self.path = folder / f"events.out.tfevents.{begun:017.6f}.{socket.gethostname()}.{os.getpid()}"
+        started = time.time()
+        self.path = folder / f"events.out.tfevents.{started:017.6f}.{socket.gethostname()}.{os.getpid()}"
         self.file = self.path.open("wb", buffering=0)
         self.records = RecordWriter(self.file)
-        self._add(Event(wall_time=begun, file_version="brain.Event:2"))
-        self._add(Event(wall_time=begun, step=first_step, session_log=SessionLog(status=SessionLog.START)))
+        self._add(Event(wall_time=started, file_version="brain.Event:2"))
+        self._add(Event(wall_time=started, step=first_step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, values: Mapping[str, float], step: int) -> None:
         """Write numbers by tag."""
@@ -162,6 +163,6 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> No
         panel.grid(alpha=0.3)
         if panel.lines:
             panel.legend()
-    figure.suptitle(run.name, parse_math=False)  # two $ in a folder's name are no formula
+    figure.suptitle(run.name, parse_math=False)  # two $ in a folder name do not enclose a formula
     with atomic_file(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png")

@@ -22,9 +22,10 @@ class AdamW:
         settings: OptimizerSettings,
         lr_scales: Mapping[str, LRScale] | None = None,
     ) -> None:
-        """`lr_scales`: factors of the learning rate by parameter, 1 for those that are not named.
+        """Create the optimizer of named parameters, with zero moments.
 
-        In a step in which its factor is 0, a parameter and its moments stay as they are.
+        `lr_scales`: factors of the learning rate by parameter, 1 for those that are not named. In a step in which its
+        factor is 0, a parameter and its moments stay as they are.
         """
         self.parameters = dict(parameters)
         self.settings = settings
@@ -34,8 +35,8 @@ class AdamW:
         for name, parameter in self.parameters.items():
             decay = settings.weight_decay if parameter.ndim > 1 else 0.0
             self.param_groups.setdefault(((lr_scales or {}).get(name, 1.0), decay), []).append(name)
-        self.active_rows: dict[str, Tensor] = {}
-        """For tables with sparse gradients, the rows that had a gradient in any step."""
+        self.active_vectors: dict[str, Tensor] = {}
+        """For tables with sparse gradients, uint8 per vector: 1 if it had a gradient in any step."""
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
 
@@ -75,10 +76,10 @@ class AdamW:
                 if gradient is None or scale == 0:
                     continue
                 if gradient.is_sparse:
-                    self._update_rows(name, gradient, update)
+                    self._update_sparse(name, gradient, update)
                 else:
                     dense[name] = gradient
-                    self.active_rows.pop(name, None)
+                    self.active_vectors.pop(name, None)
             adamw_(
                 [self.parameters[name] for name in dense],
                 list(dense.values()),
@@ -87,11 +88,11 @@ class AdamW:
                 update,
             )
 
-    def _update_rows(self, name: str, gradient: Tensor, update: AdamStep) -> None:
+    def _update_sparse(self, name: str, gradient: Tensor, update: AdamStep) -> None:
         moments = self.exp_avg[name], self.exp_avg_sq[name]
-        if name not in self.active_rows:
-            self.active_rows[name] = ((moments[0] != 0) | (moments[1] != 0)).any(1).to(torch.uint8)
-        adamw_rows_(self.parameters[name], gradient, *moments, self.active_rows[name], update)
+        if name not in self.active_vectors:
+            self.active_vectors[name] = ((moments[0] != 0) | (moments[1] != 0)).any(1).to(torch.uint8)
+        adamw_rows_(self.parameters[name], gradient, *moments, self.active_vectors[name], update)
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs, as named tensors."""
@@ -115,5 +116,5 @@ class AdamW:
                     f"{list(tensor.shape)} expected"
                 )
             tensor.copy_(state[name])
-        self.active_rows.clear()
+        self.active_vectors.clear()
         self.steps = int(state["steps"])

@@ -13,9 +13,7 @@ from bertwright.models.text_encoder import EncoderConfig
 from bertwright.training.context import ExecutionContext
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # per forward pass: enough to use the whole processor
-ACTIVATIONS_PER_TOKEN = (
-    50  # values that a layer saves for the backward pass, in hidden sizes; twice the measured number
-)
+ACTIVATIONS_PER_TOKEN = 50  # hidden sizes that a layer saves for the backward pass; twice the measured number
 GPU_SHARE = 0.6  # of a GPU's memory for activations; gradients of weights and fragmentation take more
 
 
@@ -48,12 +46,12 @@ def measure_peak_flops(context: ExecutionContext, hidden_size: int, seconds: flo
     """
     on_gpu = context.device.type == "cuda"
     count, repeats = (32_768, 20) if on_gpu else (4_096, 1)  # a GPU needs more work per launch and per synchronization
-    rows = torch.randn(count, hidden_size, device=context.device).to(context.dtype)
+    states = torch.randn(count, hidden_size, device=context.device).to(context.dtype)
     weights = torch.randn(4 * hidden_size, hidden_size, device=context.device).to(context.dtype)
-    product = torch.empty(len(rows), len(weights), device=context.device, dtype=context.dtype)
-    multiply: list[Callable[[], object]] = [lambda: torch.mm(rows, weights.T, out=product)]
-    if is_native_bf16(rows) and uses_native_linear(weights):
-        multiply.append(lambda: linear_forward(rows, weights, None))
+    product = torch.empty(len(states), len(weights), device=context.device, dtype=context.dtype)
+    multiply: list[Callable[[], object]] = [lambda: torch.mm(states, weights.T, out=product)]
+    if is_native_bf16(states) and uses_native_linear(weights):
+        multiply.append(lambda: linear_forward(states, weights, None))
     times: list[list[float]] = [[] for _ in multiply]
     until = time.perf_counter() + seconds
     while len(times[0]) < 3 or time.perf_counter() < until:
@@ -64,4 +62,4 @@ def measure_peak_flops(context: ExecutionContext, hidden_size: int, seconds: flo
             if on_gpu:
                 torch.cuda.synchronize(context.device)
             measured.append(time.perf_counter() - started)
-    return repeats * 2 * rows.numel() * len(weights) / min(map(statistics.median, times))
+    return repeats * 2 * states.numel() * len(weights) / min(map(statistics.median, times))

@@ -21,7 +21,9 @@ from bertwright.files import read_json, write_json, write_text
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order in which learned vocabularies begin
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 CONTINUATION = "##"  # marks a token that continues a word
-MAX_WORD_LENGTH = 100  # a longer word is [UNK]: BERT's limit, which transformers sets whatever tokenizer.json says
+MAX_WORD_LENGTH = (
+    100  # a longer word is [UNK], as in transformers, which ignores tokenizer.json here; Google: 200 since 2018-11
+)
 
 # Settings that transformers' BertTokenizer reads from tokenizer_config.json: name there, name in tokenizer.json, and
 # default if tokenizer_config.json lacks it.

@@ -40,7 +40,7 @@ from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, Training, Window, fit
-from bertwright.training.loop import LossOutput, check_finite_weights
+from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
 from bertwright.training.run_directory import finished_model, locked_run, resume_command
 from bertwright.training.throughput import default_micro_batch_tokens
@@ -159,7 +159,6 @@ class FinetuneRun:
 
     def write_model(self, folder: Path) -> None:
         """Write the model with its task."""
-        check_finite_weights(self.state.model, self.state.optimizer.steps)
         write_task_folder(folder, TaskModel(self.state.model, self.state.task), self.state.tokenizer)
 
     def print_summary(self) -> None:
@@ -202,7 +201,6 @@ class FinetuneRun:
     def finish(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> Path:
         """Load the best weights, score them on test, write plot, report and model; return the model's folder."""
         settings, state, run = self.settings, self.state, self.settings.run
-        check_finite_weights(state.model, state.optimizer.steps)
         best_step = state.optimizer.steps
         best = checkpoint.latest(run / "best")
         if best is not None and (found := load_task(best)):

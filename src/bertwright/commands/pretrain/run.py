@@ -27,6 +27,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.evaluation import PlateauDetector, compute_metrics, evaluate, unigram_entropy
 from bertwright.pretraining.objective import pretraining_losses
+from bertwright.pretraining.padding import pad_batch
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, Training, Window, fit
 from bertwright.training.loop import LossOutput
@@ -131,6 +132,9 @@ class PretrainRun:
             size = self.settings.micro_batch_size or max(1, tokens // phase.data.max_length)
             for step in range(max(phase.first, first_step), phase.end):
                 micro_batches = data.batches_for_step(step, self.context.rank, self.context.world_size, size)
+                if self.settings.pad_batches:
+                    size = min(size, -(-phase.data.batch_size // self.context.world_size))
+                    micro_batches = [pad_batch(batch, size, phase.data) for batch in micro_batches]
                 yield [batch.to(self.context.device) for batch in micro_batches]
 
     def evaluate(self) -> dict[str, float]:
@@ -193,12 +197,12 @@ class PretrainRun:
 def compute_loss(model: BertForPretraining, batch: PretrainingBatch) -> LossOutput:
     """Compute one micro-batch's share of the step's loss, and the sums that are logged."""
     losses = pretraining_losses(model, batch)
-    flops = model.config.training_flops(batch.batch.lengths, len(batch.mlm_labels), pooled=len(batch.nsp_labels) > 0)
+    lengths, predictions = batch.batch.lengths[: batch.num_sequences], batch.num_predictions
     counts = {
-        "mlm_count": len(batch.mlm_labels),
-        "nsp_count": len(batch.nsp_labels),
-        "tokens": batch.batch.num_tokens,
-        "flops": flops,
+        "mlm_count": predictions,
+        "nsp_count": batch.num_sequences if batch.nsp_count else 0,
+        "tokens": int(lengths.sum()),
+        "flops": model.config.training_flops(lengths, predictions, pooled=batch.nsp_count > 0),
     }
     sums = {name: getattr(losses, name) for name in ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct")}
     device = losses.loss.device

@@ -24,7 +24,7 @@ PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which the paper has not, hav
 # Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
 # A store may have been moved: its content is compared by digest.
 RESUME_OVERRIDES = (
-    "run", "store", "resume", "micro_batch_size", "save_every", "keep_last", "log_every", "eval_every",
+    "run", "store", "resume", "micro_batch_size", "pad_batches", "save_every", "keep_last", "log_every", "eval_every",
     "eval_sequences", "device",
 )  # fmt: skip
 
@@ -134,6 +134,9 @@ class PretrainSettings:
     micro_batch_size: int | None = None
     """Sequences per forward pass. It bounds memory and changes only rounding (on a GPU, also the dropped attention
     weights). Unset: about 4,096 tokens; on a GPU, up to 65,536 if its memory holds them."""
+    pad_batches: bool = False
+    """Pad each micro-batch to the same number of tokens, sequences and predictions, so that one compiled program or
+    CUDA graph serves all steps of a phase. For GPUs; changes only rounding, and takes more time per step otherwise."""
     save_every: int = 1_000
     """Steps between checkpoints."""
     keep_last: int = 2

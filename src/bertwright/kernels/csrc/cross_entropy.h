@@ -18,7 +18,7 @@ template <class T> INLINE float add_bias(const T* x, const float* bias, float* s
 }
 
 // losses[r] = -log softmax(x + bias)[label]; correct[r] = whether the label is the first column with the largest logit.
-// Rows are `stride` apart. Unless dbias is null, x becomes scale · (softmax - onehot) and dbias its sum over rows.
+// A row whose label is negative is ignored: its loss and its gradient are 0. Rows are `stride` apart. Unless dbias is null, x becomes scale · (softmax - onehot) and dbias its sum over rows.
 template <class T>
 static void cross_entropy(T* x, int64_t stride, const float* bias, const int64_t* labels, float scale, float* losses,
                           int64_t* correct, float* dbias, int64_t rows, int64_t columns, int64_t threads) {
@@ -31,6 +31,12 @@ static void cross_entropy(T* x, int64_t stride, const float* bias, const int64_t
         if (dbias) reduction.zero(block);
         for (int64_t r = reduction.begin(block); r < reduction.end(block); r++) {
             T* xr = x + r * stride;
+            if (labels[r] < 0) {
+                losses[r] = 0;
+                correct[r] = 0;
+                if (dbias) std::memset((void*)xr, 0, columns * sizeof(T));
+                continue;
+            }
             const float top = add_bias(xr, bias, s, columns);
             float* at_label = s + labels[r];
             correct[r] = *at_label == top && std::find(s, at_label, top) == at_label;

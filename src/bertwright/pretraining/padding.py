@@ -1,0 +1,55 @@
+"""Padding of micro-batches to a fixed number of tokens, so that one compiled program or CUDA graph serves all steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from bertwright.batching.batch import from_flat
+from bertwright.kernels.fused_ops import IGNORED_LABEL
+from bertwright.pretraining.data import PretrainingBatch
+from bertwright.pretraining.settings import DataSettings
+
+
+def pad_batch(batch: PretrainingBatch, sequences: int, settings: DataSettings) -> PretrainingBatch:
+    """Pad a micro-batch on the CPU, of at most `sequences` examples, to shapes that only the settings decide.
+
+    With S `sequences` and L `max_length`, the result has S · L tokens, 2 S sequences, S times the predictions of an
+    example of length L, S next-sentence labels (if the objective has them), and a `max_seqlen` of L. The padding tokens
+    come last, in sequences of their own of up to L tokens, to which no other token attends; empty sequences fill up
+    `cu_seqlens`. Predictions and answers that are added have the label `IGNORED_LABEL`. On a CPU, losses are bit-equal
+    to those of the unpadded batch, and gradients equal up to rounding.
+
+    Not fixed are values, among them numbers that are no tensors: `dropout_seed`, `first_token`, `mlm_count` and
+    `nsp_count`.
+    """
+    packed, length = batch.batch, settings.max_length
+    budget = sequences * length
+    full, rest = divmod(budget - packed.num_tokens, length)
+    lengths = np.zeros(2 * sequences, dtype=np.int64)
+    lengths[: len(packed) + full + 1] = [*packed.lengths, *[length] * full, rest]
+    missing_tokens = np.zeros(budget - packed.num_tokens, dtype=np.int64)
+    input_ids = np.concatenate([packed.input_ids.numpy(), missing_tokens])
+    token_type_ids = np.concatenate([packed.token_type_ids.numpy(), missing_tokens])
+
+    padded = from_flat(input_ids, token_type_ids, lengths)
+
+    # The positions whose states are read must be distinct; those that are added are of padding tokens if possible.
+    answers = sequences if len(batch.nsp_labels) else 0
+    used = np.concatenate([batch.mlm_positions.numpy(), padded.cu_seqlens[:answers].numpy()])
+    unused = np.setdiff1d(np.arange(budget), used)
+    missing = sequences * settings.predictions_per_full_example - len(batch.mlm_positions)
+    added_positions = torch.from_numpy(unused[len(unused) - missing :])
+    missing_answers = answers - len(batch.nsp_labels)
+    return replace(
+        batch,
+        batch=replace(padded, dropout_seed=packed.dropout_seed, first_token=packed.first_token, fixed_seqlen=length),
+        mlm_positions=torch.cat([batch.mlm_positions, added_positions]),
+        mlm_labels=F.pad(batch.mlm_labels, (0, missing), value=IGNORED_LABEL),
+        nsp_labels=F.pad(batch.nsp_labels, (0, missing_answers), value=IGNORED_LABEL),
+        added_sequences=2 * sequences - len(packed),
+        added_predictions=missing,
+    )

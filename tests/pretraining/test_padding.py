@@ -1,0 +1,114 @@
+"""Padding of micro-batches: fixed shapes, and the same losses and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertwright.kernels import ffi, fused_ops
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.pretraining.data import PretrainingBatch, PretrainingData
+from bertwright.pretraining.objective import pretraining_losses
+from bertwright.pretraining.padding import pad_batch
+from bertwright.pretraining.settings import DataSettings
+from bertwright.tokenstore.store import TokenStore
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+CONFIG = BertConfig(
+    vocab_size=1005, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_positions=32
+)  # fmt: skip
+OBJECTIVES: list[dict[str, Any]] = [
+    {"objective": "mlm+nsp"},
+    {"objective": "mlm", "whole_word_mask": True},
+    {"objective": "ltr"},
+]
+
+
+@pytest.fixture(params=["native", "reference"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "reference":
+        for module in (ffi, fused_ops):
+            monkeypatch.setattr(module, "use_native", lambda *tensors: False)
+    return str(request.param)
+
+
+def shapes(batch: PretrainingBatch) -> dict[str, Any]:
+    """Return everything that a compiled program depends on."""
+    packed = batch.batch
+    tensors = {name: value.shape for name, value in (vars(packed) | vars(batch)).items() if torch.is_tensor(value)}
+    return tensors | {"max_seqlen": packed.max_seqlen}
+
+
+@pytest.mark.parametrize("given_settings", OBJECTIVES, ids=lambda value: value["objective"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@given(length=st.integers(6, 40), size=st.integers(1, 9), step=st.integers(0, 99), short=st.sampled_from([0.0, 0.5, 1]))
+def test_padded_batches_of_all_steps_have_equal_shapes(
+    mixed_store: TokenStore,
+    tokenizer: Tokenizer,
+    given_settings: dict[str, Any],
+    length: int,
+    size: int,
+    step: int,
+    short: float,
+) -> None:
+    chosen = DataSettings(length, 12, short_seq_prob=short, mlm_probability=0.3, **given_settings)
+    batches = PretrainingData(mixed_store, tokenizer, chosen).batches_for_step(step, micro_batch_size=size)
+    padded = [pad_batch(batch, size, chosen) for batch in batches]
+    assert all(shapes(batch) == shapes(padded[0]) for batch in padded)
+    for before, after in zip(batches, padded, strict=True):
+        sequences, tokens, predictions = len(before.batch), before.batch.num_tokens, len(before.mlm_labels)
+        assert (after.num_sequences, after.num_predictions) == (sequences, predictions)
+        assert after.batch.num_tokens == after.batch.lengths.sum() == size * length == after.batch.cu_seqlens[-1]
+        assert after.batch.lengths.max() <= after.batch.max_seqlen == length
+        assert after.batch.input_ids[:tokens].equal(before.batch.input_ids)
+        assert after.batch.cu_seqlens[: sequences + 1].equal(before.batch.cu_seqlens)
+        assert after.mlm_positions[:predictions].equal(before.mlm_positions)
+        assert after.mlm_labels[predictions:].eq(fused_ops.IGNORED_LABEL).all()
+        read = torch.cat([after.batch.cu_seqlens[: len(after.nsp_labels)].long(), after.mlm_positions])
+        assert len(read.unique()) == len(read)
+        assert read.max() < size * length
+
+
+@pytest.mark.parametrize("given_settings", OBJECTIVES, ids=lambda value: value["objective"])
+def test_padding_leaves_losses_bit_equal_and_gradients_equal(
+    mixed_store: TokenStore, tokenizer: Tokenizer, kernels: str, given_settings: dict[str, Any]
+) -> None:
+    torch.set_num_threads(1)
+    chosen = DataSettings(32, 12, short_seq_prob=0.5, **given_settings)
+    data = PretrainingData(mixed_store, tokenizer, chosen)
+    model = BertForPretraining(CONFIG, seed=1).train()
+
+    def run(batch: PretrainingBatch) -> tuple[list[float], dict[str, torch.Tensor]]:
+        model.zero_grad()
+        losses = pretraining_losses(model, batch)
+        losses.loss.backward()
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        return [value.item() for value in losses], {name: grad for name, grad in gradients.items() if grad is not None}
+
+    for batch in [batch for step in range(3) for batch in data.batches_for_step(step, micro_batch_size=5)]:
+        losses, gradients = run(batch)
+        padded_losses, padded_gradients = run(pad_batch(batch, 5, chosen))
+        assert padded_losses == losses
+        assert padded_gradients.keys() == gradients.keys()
+        for name, gradient in padded_gradients.items():  # sums over more rows are rounded differently
+            dense, expected = gradient.to_dense(), gradients[name].to_dense()
+            torch.testing.assert_close(dense, expected, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: name + text)
+
+
+def test_ignored_labels_have_neither_loss_nor_gradient(kernels: str) -> None:
+    hidden, weight, bias = torch.randn(4, 8), torch.randn(10, 8), torch.randn(10)
+    labels = torch.tensor([3, fused_ops.IGNORED_LABEL, 9, fused_ops.IGNORED_LABEL])
+
+    def run(rows: torch.Tensor) -> list[torch.Tensor]:
+        inputs = [tensor.clone().requires_grad_() for tensor in (hidden, weight, bias)]
+        loss, correct = fused_ops.linear_cross_entropy(inputs[0][rows], inputs[1], inputs[2], labels[rows])
+        loss.backward()
+        return [loss.detach(), correct, *(tensor.grad for tensor in inputs if tensor.grad is not None)]
+
+    for ours, expected in zip(run(torch.arange(4)), run(torch.tensor([0, 2])), strict=True):
+        torch.testing.assert_close(ours, expected)
