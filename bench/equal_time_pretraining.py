@@ -8,8 +8,9 @@
 `theirs` is BertForMaskedLM with DataCollatorForLanguageModeling on blocks of tokens, as run_mlm.py makes them: fused
 AdamW, SDPA, torch.compile and glibc's malloc thresholds raised where asked for. Its rate decays over the minutes, so it
 ends exactly at its schedule's end. Both use the same vocabulary, text, size, batch, rate, warm-up and decay, those of
-`one_hour.sh`, and no dropout. `ours` begins with the default initial weights, `ours --start normal` with those of transformers.
-Start `theirs` and `ours` together, one core each (taskset -c 0 / -c 1, --threads 1), and neither gets a better machine.
+`one_hour.sh`, and no dropout. `ours` begins with the default initial weights, `ours --start normal` with those of
+transformers. Start `theirs` and `ours` together, one core each (taskset -c 0 / -c 1, --threads 1), and neither gets a
+better machine.
 """
 
 from __future__ import annotations

@@ -36,9 +36,11 @@ interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
 tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answering tasks.task_types tasks.presentation
 tasks.task_io tasks.presets
-inference.examples inference.fill_mask inference.pooling inference.feature_cache inference.model
+inference.examples inference.fill_mask inference.next_sentence inference.attention_weights
+inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare
-commands.fill_mask commands.embed commands.convert commands.info.settings commands.info.run
+commands.fill_mask commands.next_sentence commands.attention
+commands.embed commands.convert commands.info.settings commands.info.run
 commands.pretrain.settings commands.pretrain.setup commands.pretrain.run
 commands.finetune.settings commands.finetune.setup commands.finetune.run commands.evaluate
 commands.predict.settings commands.predict.inputs commands.predict.outputs commands.predict.run

@@ -105,6 +105,18 @@ COMMANDS = {
         "predict the tokens for [MASK] in a text",
         "bertwright fill-mask runs/mini 'Paris is the [MASK] of France.'",
     ),
+    "next-sentence": Command(
+        "next_sentence:NextSentenceSettings",
+        "next_sentence:next_sentence",
+        "score whether each text follows the one before",
+        "bertwright next-sentence runs/mini 'Where are you?' 'I am at home.'",
+    ),
+    "attention": Command(
+        "attention:AttentionSettings",
+        "attention:attention",
+        "draw the attention weights of a text",
+        "bertwright attention runs/mini 'The bear sleeps.' --output attention.png",
+    ),
     "embed": Command(
         "embed:EmbedSettings",
         "embed:embed",

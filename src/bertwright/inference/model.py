@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
+from bertwright.inference.attention_weights import Attention, attention_weights, pack_segments
 from bertwright.inference.examples import (
     check_text,
     choice_example,
@@ -21,9 +22,11 @@ from bertwright.inference.examples import (
 )
 from bertwright.inference.feature_cache import word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
+from bertwright.inference.next_sentence import predict_next_sentences
 from bertwright.inference.pooling import NUM_SPECIAL, Pooling, Vectors, compute_vectors, normalize_vectors
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
+from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
@@ -126,6 +129,48 @@ class Bert:
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise ValueError(f"top_k: expected 1 to {self.tokenizer.vocab_size}, the vocabulary's size, got {top_k}")
         return predict_masks(self.model, self.tokenizer, checked, top_k)
+
+    @overload
+    def next_sentence(self, first: str, second: str) -> float: ...  # type: ignore[overload-overlap]
+    @overload
+    def next_sentence(self, first: Sequence[str], second: Sequence[str]) -> list[float]: ...
+    @torch.inference_mode()
+    def next_sentence(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
+        """Return the probability that the second text follows the first, or that of each pair of two lists.
+
+        A pair of more tokens than the model's positions is truncated at the end of its longer text. Task 2 of section
+        3.1: a model that was pre-trained without it has an untrained head.
+
+        Raises ValueError for lists of different length, and for a model without a next-sentence head.
+        """
+        if isinstance(first, str):
+            return self.next_sentence([first], [check_text(second, "second text")])[0]
+        firsts, seconds = (_check_texts(texts) for texts in (first, second))
+        _check_lengths("first text", firsts, "second texts", seconds)
+        if not isinstance(self.model, BertForPretraining) or {"pooler", "next_sentence"} & {*self.missing_heads}:
+            raise ValueError("this model has no next-sentence head; call next_sentence on a pre-trained model with one")
+        return predict_next_sentences(self.model, self.tokenizer, firsts, seconds)
+
+    @torch.inference_mode()
+    def attention(self, text: str, text_pair: str | None = None) -> Attention:
+        """Compute the attention weights of a text or a pair, L × A × T × T: of each layer, head, token and token.
+
+        They are the probabilities before dropout (`output_attentions` of transformers; Vaswani et al. 2017, section
+        3.2.1). Raises ValueError for a text of more tokens than the model's positions, and for a model that is no BERT.
+        """
+        encoder = self.model.encoder
+        if not isinstance(encoder, BertEncoder):
+            raise ValueError(f"attention: expected a BERT, got a model of type {encoder.model_type}")
+        texts = [check_text(text, "text")] + ([] if text_pair is None else [check_text(text_pair, "text_pair")])
+        segments = [self.tokenizer.encode_raw([one]).ids for one in texts]
+        batch = pack_segments(segments, self.tokenizer)
+        if batch.num_tokens > self.config.max_positions:
+            raise ValueError(
+                f"expected at most the {self.config.max_positions} tokens that the model reads, got "
+                f"{batch.num_tokens}; shorten the text"
+            )
+        tokens = tuple(self.tokenizer.token(token) for token in batch.input_ids.tolist())
+        return Attention(tokens, attention_weights(encoder, batch.to(self.device)))
 
     @torch.inference_mode()
     def embed(

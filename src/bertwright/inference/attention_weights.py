@@ -1,0 +1,52 @@
+"""Attention weights: how much each token of a text attends to each other token, in every layer and head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bertwright.batching.batch import Batch, pack
+from bertwright.models.encoder import BertEncoder, Layer
+from bertwright.training.loop import check_finite_outputs
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+class Attention(NamedTuple):
+    """The attention weights of one text, or of a pair of texts."""
+
+    tokens: tuple[str, ...]
+    """The T tokens that the model reads, [CLS] and [SEP] included."""
+    weights: npt.NDArray[np.float32]
+    """L × A × T × T, by layer, head, attending token and attended token; each row sums to 1."""
+
+
+def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokenizer) -> Batch:
+    """Pack the ids of one text, or of a pair, into one sequence: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]."""
+    ids, types = [np.array([tokenizer.cls_id])], [np.zeros(1, dtype=np.int64)]
+    for number, segment in enumerate(segments):
+        ids += [segment.astype(np.int64), np.array([tokenizer.sep_id])]
+        types.append(np.full(len(segment) + 1, number))
+    return pack([np.concatenate(ids)], [np.concatenate(types)])
+
+
+def attention_weights(encoder: BertEncoder, batch: Batch) -> npt.NDArray[np.float32]:
+    """Compute the attention weights of a batch with one sequence: L A T T."""
+    config = encoder.config
+    hidden = encoder.embed(batch)  # T H
+    weights = []
+    for layer in cast(list[Layer], list(encoder.layers)):
+        query, key, _ = layer.qkv(hidden).float().unflatten(-1, (3, config.num_heads, config.head_size)).unbind(1)
+        scores = torch.einsum("iad,jad->aij", query, key) / math.sqrt(config.head_size)  # A T T
+        if config.is_causal:
+            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+        weights.append(scores.softmax(-1))
+        hidden = layer(hidden, batch)
+    stacked = torch.stack(weights)
+    check_finite_outputs(bool(stacked.isfinite().all()))
+    found: npt.NDArray[np.float32] = stacked.cpu().numpy()
+    return found

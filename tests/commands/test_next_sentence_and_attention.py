@@ -1,0 +1,63 @@
+"""`bertwright next-sentence` and `bertwright attention`: what they print and write, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import run_with_output
+
+import bertwright
+from bertwright import DeviceSettings
+from bertwright.commands.attention import AttentionSettings, attention
+from bertwright.commands.next_sentence import NextSentenceSettings, next_sentence
+
+HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
+TEXTS = ("The bear sees .", "The wolf fears the bear .", "The fish .")
+
+
+def test_next_sentence_prints_the_probability_that_each_text_follows_the_one_before(one_layer_folder: Path) -> None:
+    settings = NextSentenceSettings(str(one_layer_folder), TEXTS, HERE)
+    found, printed = run_with_output(next_sentence, settings)
+    assert found == bertwright.load(one_layer_folder, "cpu").next_sentence(TEXTS[:-1], TEXTS[1:])
+    for text, probability in zip(TEXTS[1:], found, strict=True):
+        (line,) = (line for line in printed.splitlines() if text in line)
+        assert line.rstrip().endswith(f"{probability:.1%}")
+
+
+def test_one_text_is_refused_before_the_model_is_loaded() -> None:
+    with pytest.raises(ValueError, match="expected at least two texts, got 1"):
+        NextSentenceSettings("absent", ("alone",))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_attention_draws_a_picture(one_layer_folder: Path, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"attention{suffix}"
+    attention(AttentionSettings(str(one_layer_folder), TEXTS[0], path, device=HERE))
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    assert path.read_bytes().startswith(starts[suffix])
+    if suffix == ".svg":
+        assert path.read_text().count("<image") == 2  # a panel for each head of the one layer
+    with pytest.raises(ValueError, match="already exists"):
+        attention(AttentionSettings(str(one_layer_folder), TEXTS[0], path, device=HERE))
+
+
+def test_attention_writes_the_weights_of_the_chosen_head(one_layer_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "attention.npz"
+    settings = AttentionSettings(str(one_layer_folder), "$ the $", path, text_pair="bear", head=2, device=HERE)
+    _, printed = run_with_output(attention, settings)
+    assert str(path) in printed.replace("\n", "")
+    expected = bertwright.load(one_layer_folder, "cpu").attention("$ the $", "bear")
+    with np.load(path) as written:
+        assert tuple(written["tokens"]) == expected.tokens
+        assert np.array_equal(written["weights"], expected.weights[:, 1:2])
+    attention(AttentionSettings(str(one_layer_folder), "$ the $", tmp_path / "one.png", layer=1, head=1, device=HERE))
+
+
+def test_wrong_settings_of_attention_are_refused(one_layer_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\.txt: expected one of the suffixes"):
+        AttentionSettings("model", "text", tmp_path / "a.txt")
+    with pytest.raises(ValueError, match="--head: expected 1 to 2, got 3"):
+        attention(AttentionSettings(str(one_layer_folder), "The", tmp_path / "a.png", head=3, device=HERE))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

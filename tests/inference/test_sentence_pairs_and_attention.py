@@ -1,0 +1,80 @@
+"""`Bert.next_sentence` and `Bert.attention` against `transformers`, with the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertwright.inference.model import Bert, load
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+
+TOKENS = [*SPECIAL_TOKENS, *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij"), ".", "the", "cat", "sat"]
+FIRST = ["the cat sat.", "a b c d e f g h i j a b c d e f g h", "cat"]
+SECOND = ["abc the", "the cat sat. the cat sat. the cat", "b"]
+
+
+def make_bert(**changes: Any) -> Bert:
+    sizes = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 40, "max_positions": 16}
+    config = BertConfig(**({"vocab_size": len(TOKENS), "initializer_range": 0.3} | sizes | changes))
+    return Bert(BertForPretraining(config, seed=3), Tokenizer.from_tokens(TOKENS, lowercase=True))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "model"
+    make_bert().save(path)
+    return path
+
+
+def test_next_sentence_has_the_probabilities_of_transformers(folder: Path) -> None:
+    from transformers import AutoTokenizer, BertForNextSentencePrediction
+
+    theirs, tokenizer = BertForNextSentencePrediction.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    expected = []
+    for first, second in zip(FIRST, SECOND, strict=True):
+        encoded = tokenizer(first, second, truncation="longest_first", max_length=16, return_tensors="pt")
+        with torch.no_grad():
+            expected.append(theirs.eval()(**encoded).logits.softmax(-1)[0, 0].item())
+    model = load(folder)
+    found = model.next_sentence(FIRST, SECOND)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert max(found) - min(found) > 0.01
+    assert model.next_sentence(FIRST[0], SECOND[0]) == pytest.approx(found[0], abs=1e-7)
+    assert model.next_sentence([], []) == []
+
+
+@pytest.mark.parametrize(("first", "second"), [("the cat", None), ("the cat", "abc sat")])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_equals_that_of_transformers(tmp_path: Path, first: str, second: str | None, causal: bool) -> None:
+    from transformers import AutoTokenizer, BertModel
+
+    ours = make_bert(is_causal=causal)
+    ours.save(tmp_path / "model")
+    theirs = BertModel.from_pretrained(tmp_path / "model", attn_implementation="eager").eval()
+    encoded = AutoTokenizer.from_pretrained(tmp_path / "model")(first, second, return_tensors="pt")
+    with torch.no_grad():
+        expected = torch.cat(theirs(**encoded, output_attentions=True).attentions).numpy()
+    found = ours.attention(first, second)
+    assert found.tokens == tuple(TOKENS[token] for token in encoded["input_ids"][0].tolist())
+    np.testing.assert_allclose(found.weights, expected, atol=1e-6)
+    np.testing.assert_allclose(found.weights.sum(-1), 1.0, atol=1e-5)
+
+
+def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:
+    model = load(folder)
+    with pytest.raises(ValueError, match="expected one for each of 2 first texts, got 1"):
+        model.next_sentence(["a", "b"], ["c"])
+    with pytest.raises(ValueError, match="second text: expected a text"):
+        model.next_sentence("a", ["c"])  # type: ignore[call-overload]
+    without = Bert(model.model, model.tokenizer, missing_heads=("next_sentence",))
+    with pytest.raises(ValueError, match="no next-sentence head"):
+        without.next_sentence("a", "b")
+    with pytest.raises(ValueError, match="expected at most the 16 tokens that the model reads, got 17"):
+        model.attention(" ".join("abcdefghijabcde"))
