@@ -20,7 +20,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 class StoreSettings:
     """Turn text into a token store, the memory-mapped ids that pre-training reads.
 
-    After an interruption, run the same command again: it continues.
+    After an interruption, run the same command again to resume.
     """
 
     corpus: CorpusSettings

@@ -28,7 +28,7 @@ MAX_LINE_LENGTH = 80
 
 @dataclass(frozen=True)
 class SurveySettings:
-    """Describe a corpus before time is spent on it, and warn of what will hurt pre-training."""
+    """Describe a corpus, and warn of what would harm pre-training."""
 
     corpus: CorpusSettings
     json: Path | None = None

@@ -256,7 +256,7 @@ class Classification(TextTask[str, LabelPrediction]):
 
 
 class Labelled(Protocol[L_co]):
-    """An example of any kind that has one label, or None."""
+    """An example of any task type with one label, or None."""
 
     @property
     def label(self) -> L_co | None: ...

@@ -1,4 +1,4 @@
-"""Prediction: encode examples, run the model on packed batches, decode; the same for every kind of task."""
+"""Prediction: encode examples, run the model on packed batches, decode; the same for every task type."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Presentation of tasks, examples and predictions: tables for people, records, and files in formats of their own.
 
-Each function dispatches on the kind of task.
+Each function dispatches on the task type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertwright.tasks.squad import QaExample, align_answers
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask
 
-NATIVE_SUFFIXES: dict[str, type[AnyTask]] = {".conll": Tagging, ".json": QuestionAnswering}  # formats of one kind only
+NATIVE_SUFFIXES: dict[str, type[AnyTask]] = {".conll": Tagging, ".json": QuestionAnswering}  # formats of one task type
 MAX_TABLE_LABELS = 30  # of a confusion table
 SHOWN_ANSWERS = 5  # per question on the screen; files have all
 NO_ANSWER = "(no answer)"
@@ -51,7 +51,7 @@ def format_percent(share: float) -> str:
 
 @singledispatch
 def describe_task(task: AnyTask) -> dict[str, str]:
-    """Return properties of a kind that a summary of a model shows, by name."""
+    """Return properties of a task for the summary of a model, by name."""
     return {}
 
 
@@ -155,7 +155,7 @@ def _one_line(example: TextExample[Any]) -> str:
 
 @singledispatch
 def score_tables(task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> list[DisplayTable]:
-    """Format scores per label or type; most kinds have none."""
+    """Format scores per label or type; most task types have none."""
     return []
 
 
@@ -276,7 +276,7 @@ def _(task: QuestionAnswering, examples: Iterable[QaExample], suffix: str) -> It
 
 @singledispatch
 def format_native(task: AnyTask, predicted: Iterable[tuple[Any, Any]]) -> Iterator[str]:
-    """Format predictions in the kind's own file format (NATIVE_SUFFIXES), chunk by chunk."""
+    """Format predictions in the task type's own file format (NATIVE_SUFFIXES), chunk by chunk."""
     raise TypeError(f"no file format of its own for {task.kind}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -128,14 +129,14 @@ PRESETS: dict[str, Preset] = {
 
 
 def _option_types() -> dict[str, Any]:
-    """Return the options of all kinds of task by name, with their types; an unset option is None."""
+    """Return the options of all task types by name, with their types; an unset option is None."""
     found: dict[str, Any] = {}
     for cls in TASK_TYPES.values():
         types = get_type_hints(cls)
         for option in _options_of(cls):
-            kind = types[option.name] | None
-            if found.setdefault(option.name, kind) != kind:
-                raise TypeError(f"{cls.__name__}.{option.name} is {kind}, in another kind of task {found[option.name]}")
+            option_type = types[option.name] | None
+            if found.setdefault(option.name, option_type) != option_type:
+                raise TypeError(f"{cls.__name__}.{option.name} is {option_type}, elsewhere {found[option.name]}")
     return found
 
 
@@ -144,7 +145,7 @@ def _options_of(cls: type[AnyTask]) -> list[Any]:
 
 
 _Options: Any = make_dataclass(
-    "_Options", [(name, kind, field(default=None)) for name, kind in _option_types().items()], frozen=True
+    "_Options", [(name, option_type, field(default=None)) for name, option_type in _option_types().items()], frozen=True
 )
 
 
@@ -158,17 +159,17 @@ class TaskOptions(_Options):  # type: ignore[misc]  # made at run time
     @classmethod
     def field_docs(cls) -> dict[str, str]:
         """Build the help of each option from the fields of the task classes that have it, with their defaults."""
-        helps: dict[str, dict[str, list[tuple[str, str]]]] = {}  # by option, then by text: kinds and defaults
-        for kind, task in TASK_TYPES.items():
+        helps: dict[str, dict[str, list[tuple[str, str]]]] = {}  # by option, then by text: task types and defaults
+        for task_type, task in TASK_TYPES.items():
             texts = field_docs(task)
             for option in _options_of(task):
                 text = texts[option.name]
                 default = "" if "unset:" in text.lower() else _format_default(option.default)
-                helps.setdefault(option.name, {}).setdefault(text, []).append((kind, default))
+                helps.setdefault(option.name, {}).setdefault(text, []).append((task_type, default))
         return {name: _compose_help(by_text) for name, by_text in helps.items()}
 
     def apply_to(self, task: AnyTask) -> AnyTask:
-        """Return the task with these options. Raises ValueError for an option that its kind does not have."""
+        """Return the task with these options. Raises ValueError for an option that its task type does not have."""
         given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
         known = {one.name for one in _options_of(type(task))}
         if odd := sorted(given.keys() - known):
@@ -182,28 +183,36 @@ def _format_default(default: Any) -> str:
 
 
 def _compose_help(by_text: dict[str, list[tuple[str, str]]]) -> str:
-    """Join the help texts of an option: each with the kinds that it is for, unless it is for all, and their default.
+    """Join the help texts of an option: each with its task types, unless it is for all, and their default.
+
+    What the texts have in common comes first.
 
     >>> _compose_help({"Longest sequence.": [("tagging", "128"), ("regression", "128")]})
-    'Tagging, regression: Longest sequence [128].'
+    'Tagging, regression: longest sequence [128].'
+    >>> _compose_help({"Score: accuracy.": [("tagging", "")], "Score: pearson.": [("regression", "")]})
+    'Score. Tagging: accuracy. Regression: pearson.'
     """
-    composed = []
+    first = next(iter(by_text))
+    openings = [first[: mark.end()] for mark in re.finditer("[:;] ", first)] if len(by_text) > 1 else []
+    common = max((one for one in openings if all(text.startswith(one) for text in by_text)), key=len, default="")
+    composed = [f"{common[:-2]}."] if common else []
     for text, uses in by_text.items():
-        kinds = ", ".join(kind for kind, _ in uses)
         defaults = dict.fromkeys(default for _, default in uses if default)
         shown = f" [{', '.join(defaults)}]" if defaults else ""
-        prefix = "" if len(uses) == len(TASK_TYPES) else f"{kinds.capitalize()}: "
-        composed.append(f"{prefix}{text.removesuffix('.')}{shown}.")
+        own = text[len(common) :].removesuffix(".") + shown + "."
+        if len(uses) < len(TASK_TYPES):
+            own = f"{', '.join(task_type for task_type, _ in uses).capitalize()}: {own[0].lower()}{own[1:]}"
+        composed.append(own)
     return " ".join(composed)
 
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """A task, its files and its options. Unset values are those of the preset, or the defaults of the kind."""
+    """A task, its files and its options. Unset values are those of the preset, or the defaults of the task type."""
 
     task: str
     """A published task: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli, swag, codah, squad,
-    squad_v2, conll2003, conll2000, ud_pos, nsmc. Or a kind of task for your own files: classification, regression,
+    squad_v2, conll2003, conll2000, ud_pos, nsmc. Or a task type for your own files: classification, regression,
     multiple-choice, tagging, question-answering."""
     data: Path | None = None
     """Folder with a published task's files under their own names; --train, --dev and --test take precedence."""
@@ -224,7 +233,7 @@ class TaskSettings:
         self.build_task()
 
     def build_task(self) -> AnyTask:
-        """Build the task, without labels. Raises ValueError for an option that its kind does not have."""
+        """Build the task, without labels. Raises ValueError for an option that its task type does not have."""
         return self.overrides.apply_to(PRESETS[self.task].task if self.task in PRESETS else TASK_TYPES[self.task]())
 
     def files(self, split: str) -> tuple[str, ...]:

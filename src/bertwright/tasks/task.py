@@ -1,4 +1,4 @@
-"""The interface of every kind of task: examples become sequences, a head reads their states, its outputs are decoded.
+"""The interface of every task type: examples become sequences, a head reads their states, its outputs are decoded.
 
 N examples; S sequences with T tokens that encode them; R positions whose states the head reads; C outputs per position;
 K labels. An item is what a batch counts: one sequence, or the `sequences_per_item` sequences of one choice.
@@ -115,9 +115,9 @@ class TaskBatch:
 
 
 class Task(ABC, Generic[E, P]):
-    """A kind of task: read, encode, loss, decode, score.
+    """A task type: read, encode, loss, decode, score.
 
-    Each kind is a frozen dataclass. Its fields are the user's options and what training finds (labels, a threshold).
+    Each one is a frozen dataclass. Its fields are the user's options and what training finds (labels, a threshold).
     All are saved in the model folder as `task.json`. How predictions are shown and written: `tasks.presentation`.
     """
 
@@ -147,7 +147,7 @@ class Task(ABC, Generic[E, P]):
 
     @abstractmethod
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[E]:
-        """Convert texts to unlabelled examples: one per text, or one of all texts if the kind reads several.
+        """Convert texts to unlabelled examples: one per text, or one of all texts if the task reads several.
 
         `location` names them in messages. Raises ValueError for a wrong number of texts.
         """
@@ -199,7 +199,7 @@ class Task(ABC, Generic[E, P]):
         """Compute the official scores by name: shares from 0 to 1, correlations from -1 to 1; one is `metric`."""
 
     def with_threshold_from(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
-        """Return the task with the decision threshold that is best on dev examples; most kinds have none."""
+        """Return the task with the decision threshold that is best on dev examples; most task types have none."""
         return self
 
     def limited_to(self, max_positions: int) -> Self:
@@ -218,7 +218,7 @@ def sum_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tenso
 
 
 def check_metric(metric: str, known: Sequence[str]) -> None:
-    """Raise ValueError for a metric that a kind does not have, or that cannot select checkpoints."""
+    """Raise ValueError for a metric that a task type does not have, or that cannot select checkpoints."""
     if metric not in known:
         raise ValueError(f"metric = {metric!r}: {did_you_mean(metric, known)}")
 
@@ -240,7 +240,7 @@ def write_task(folder: Path, task: Task[Any, Any]) -> None:
 
 
 def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:
-    """Build a task from the fields of `task.json` at `path`, without its kind. Raises ValueError for unknown fields."""
+    """Build a task from the fields of `task.json` at `path` except "kind". Raises ValueError for unknown fields."""
     known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     if odd := sorted(values.keys() - known):
         raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
