@@ -1,4 +1,4 @@
-"""The front door: commands as a user types them, what they print, what they leave, and how they end."""
+"""Front door: commands as a user types them, their output, files and exit codes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Ran(NamedTuple):
     err: str
 
 
-def ran(command: str) -> Ran:
-    """Carry out a command line in this process, on a terminal of 80 columns that is none."""
+def run_command(command: str) -> Ran:
+    """Run a command line in this process, with an output of 80 columns that is no terminal."""
     written, err = io.BytesIO(), io.StringIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(written, "utf-8", write_through=True)) as out:
         with contextlib.redirect_stderr(err):
@@ -55,9 +55,9 @@ def ran(command: str) -> Ran:
         return Ran(code, written.getvalue().decode(), err.getvalue())
 
 
-def well(command: str) -> str:
-    """Carry out a command that must succeed; what it printed."""
-    done = ran(command)
+def run_successfully(command: str) -> str:
+    """Run a command that must succeed; return what it printed."""
+    done = run_command(command)
     assert (done.code, done.err) == (0, "")
     return done.out
 
@@ -67,71 +67,73 @@ def files(folder: Path) -> dict[str, bytes | None]:
 
 
 @pytest.fixture(autouse=True)
-def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def set_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what a first project leaves: text, vocabulary, store and run, made by the commands themselves."""
-    place = tmp_path_factory.mktemp("project")
-    (place / "text.txt").write_text(TEXT, encoding="utf-8")
-    well(f"vocabulary {place}/text.txt --output {place}/vocabulary --size 200 --min-frequency 2")
-    well(f"prepare {place}/text.txt --vocabulary {place}/vocabulary --store {place}/store --workers 1 --held-out 0.1")
-    well(f"pretrain --store {place}/store --run {place}/run {TINY} {BRIEF}")
-    return place
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with text, vocabulary, store and run, which the commands have made."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "text.txt").write_text(TEXT, encoding="utf-8")
+    run_successfully(f"vocabulary {folder}/text.txt --output {folder}/vocabulary --size 200 --min-frequency 2")
+    run_successfully(
+        f"prepare {folder}/text.txt --vocabulary {folder}/vocabulary --store {folder}/store --workers 1 --held-out 0.1"
+    )
+    run_successfully(f"pretrain --store {folder}/store --run {folder}/run {TINY} {BRIEF}")
+    return folder
 
 
 @pytest.fixture
-def at(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, with that project beside it under short names."""
+def at(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory, with links to the project under short names."""
     for name in ("text.txt", "vocabulary", "store", "run"):
-        (tmp_path / name).symlink_to(place / name)
+        (tmp_path / name).symlink_to(project / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-# --- the commands
+# Commands
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("Tried to allocate 2 GiB")])
-def test_full_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: object) -> None:
         raise error
 
     monkeypatch.setattr("bertwright.commands.info.run.info", fails)
-    done = ran("info .")
+    done = run_command("info .")
     assert done.code == 1
     assert re.match("bertwright: error: out of memory; .*--micro-batch-size", done.err)
     assert done.err.count("\n") == 1
 
 
-def test_the_end_of_another_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:31544"
 
     def fails(_: object) -> None:
         raise RuntimeError(words)
 
     monkeypatch.setattr("bertwright.commands.info.run.info", fails)
-    with pytest.raises(RuntimeError, match="Connection closed"):  # alone it can be nothing but a defect
-        ran("info .")
+    with pytest.raises(RuntimeError, match="Connection closed"):  # a single process has no other ranks: a defect
+        run_command("info .")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    done = ran("info .")
+    done = run_command("info .")
     assert (done.code, done.out) == (1, "")
     assert re.fullmatch("bertwright, rank 1: error: another rank has ended; .*--resume.*\n", done.err)
 
 
-def test_the_usage_names_every_verb() -> None:
-    shown = well("--help")
-    assert ran("") == (2, shown, "")
-    for name, verb in COMMANDS.items():
-        assert f"  {name:<15} {verb.summary}\n" in shown
+def test_usage_lists_every_command() -> None:
+    shown = run_successfully("--help")
+    assert run_command("") == (2, shown, "")
+    for name, command in COMMANDS.items():
+        assert f"  {name:<15} {command.summary}\n" in shown
     assert max(map(len, shown.split("\n"))) <= 80
 
 
 def test_version() -> None:
-    assert well("--version").startswith("bertwright 0.")
+    assert run_successfully("--version").startswith("bertwright 0.")
 
 
 def load_settings(name: str) -> type:
@@ -140,7 +142,7 @@ def load_settings(name: str) -> type:
 
 
 def flags(record: type) -> dict[str, str]:
-    """Every setting of a record and of those in it, with its text."""
+    """Return the text of every setting by name, those of nested records included."""
     found = {}
     for name, kind in get_type_hints(record).items():
         if dataclasses.is_dataclass(kind):
@@ -152,7 +154,7 @@ def flags(record: type) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_explains_every_setting(name: str) -> None:
-    shown = well(f"{name} --help")
+    shown = run_successfully(f"{name} --help")
     words = " ".join(shown.replace("│", " ").split())
     for flag, text in flags(load_settings(name)).items():
         positional = f" {flag.upper().removesuffix('S')} " in words
@@ -164,7 +166,7 @@ def test_help_explains_every_setting(name: str) -> None:
 
 
 def test_survey(at: Path) -> None:
-    shown = well("survey text.txt --json figures.json")
+    shown = run_successfully("survey text.txt --json figures.json")
     assert shown.startswith("Survey of text.txt\n")
     assert shown.count("words are little text") == 1
     assert "…" not in shown
@@ -172,38 +174,40 @@ def test_survey(at: Path) -> None:
 
 
 def test_vocabulary(at: Path) -> None:
-    shown = well("vocabulary text.txt --output new --size 150 --min-frequency 2")
+    shown = run_successfully("vocabulary text.txt --output new --size 150 --min-frequency 2")
     assert shown.startswith("Vocabulary new\n")
     assert "words that are [UNK]" in shown
     assert {path.name for path in (at / "new").iterdir()} >= {"vocab.txt", "tokenizer.json", "settings.toml"}
-    few = well("vocabulary text.txt --output few --size 9_000 --min-frequency 50")
+    few = run_successfully("vocabulary text.txt --output few --size 9_000 --min-frequency 50")
     assert "tokens instead of 9,000" in few
 
 
-def test_prepare_and_again(at: Path) -> None:
+def test_prepare_twice_changes_nothing(at: Path) -> None:
     command = "prepare text.txt --vocabulary vocabulary --store new --workers 1 --held-out 0.1"
-    first = well(command)
+    first = run_successfully(command)
     assert "  train " in first
     assert "  held out " in first
     before = files(at / "new")
-    assert well(command).split("\n")[1:] == first.split("\n")[1:]  # but for the seconds
+    assert run_successfully(command).split("\n")[1:] == first.split("\n")[1:]  # except the seconds
     assert files(at / "new") == before
 
 
 def test_pretrain_and_resume(at: Path) -> None:
-    shown = well(f"pretrain --store store --run new {TINY} {BRIEF}")
+    shown = run_successfully(f"pretrain --store store --run new {TINY} {BRIEF}")
     assert 'bertwright fill-mask new/model "Some text with a [MASK] in it."' in shown
-    assert "finished already" in well("pretrain --run new --resume")
-    assert "finished already" in well("pretrain --resume --run=new --keep-last 1")
+    assert "finished already" in run_successfully("pretrain --run new --resume")
+    assert "finished already" in run_successfully("pretrain --resume --run=new --keep-last 1")
 
 
 def test_fill_mask(at: Path) -> None:
-    shown = well('fill-mask run "The [MASK] met :fire: [bold]the [MASK][/bold]." "[UNK] the [MASK]" --top-k 3')
+    shown = run_successfully(
+        'fill-mask run "The [MASK] met :fire: [bold]the [MASK][/bold]." "[UNK] the [MASK]" --top-k 3'
+    )
     assert ":fire: [bold]the" in shown
     assert "[UNK] " in shown
     assert "[MASK] 1" in shown
     assert percents(shown) == 9
-    many = well(f"fill-mask run '{'[MASK] ' * 7}'")
+    many = run_successfully(f"fill-mask run '{'[MASK] ' * 7}'")
     assert "[MASK] 7" in many
     assert max(map(len, many.split("\n"))) <= 80
 
@@ -213,10 +217,10 @@ def percents(shown: str) -> int:
 
 
 def test_embed(at: Path) -> None:
-    shown = well('embed run "the baker" "the [red]cook" "the baker"')
+    shown = run_successfully('embed run "the baker" "the [red]cook" "the baker"')
     assert "the [red]cook" in shown
     assert shown.count("1.000") >= 5  # the diagonal, and the two equal texts
-    many = well(f"embed run {' '.join(map(str, range(30)))}")
+    many = run_successfully(f"embed run {' '.join(map(str, range(30)))}")
     assert max(map(len, many.split("\n"))) <= 80
     assert "5 of 30 columns fit" in many
 
@@ -224,11 +228,11 @@ def test_embed(at: Path) -> None:
 def test_embed_files(at: Path) -> None:
     (at / "lines.txt").write_text("the baker\n\nthe cook\n")
     (at / "rows.jsonl").write_text('{"body": "the cook"}\n{"body": null}\n{"body": "a king"}\n')
-    assert "2 vectors of 16 numbers" in well("embed run --inputs lines.txt --output a.npy")
-    shown = well("embed run --inputs rows.jsonl --column body --output b.npy --pooling max --no-normalize")
+    assert "2 vectors of 16 numbers" in run_successfully("embed run --inputs lines.txt --output a.npy")
+    shown = run_successfully("embed run --inputs rows.jsonl --column body --output b.npy --pooling max --no-normalize")
     assert "1 rows without a text have no vector" in shown
     assert np.load(at / "a.npy").shape == np.load(at / "b.npy").shape == (2, 16)
-    well("embed run 'the cook' --output c.npy")
+    run_successfully("embed run 'the cook' --output c.npy")
     np.testing.assert_allclose(np.load(at / "c.npy")[0], np.load(at / "a.npy")[1], rtol=1e-5)
 
 
@@ -244,58 +248,58 @@ def test_embed_files(at: Path) -> None:
     ],
 )
 def test_info(at: Path, folder: str, expected: list[str]) -> None:
-    shown = well(f"info {folder}")
+    shown = run_successfully(f"info {folder}")
     assert shown.startswith(f"{folder.split()[0]}: {expected[0]}\n")
     assert all(text in shown for text in expected)
 
 
 def test_convert(at: Path) -> None:
-    assert "new: written" in well("convert run new")
+    assert "new: written" in run_successfully("convert run new")
     (at / "older").mkdir()
     shutil.copytree(at / "run" / "model", at / "older" / "model")
-    well("convert older/model again")
+    run_successfully("convert older/model again")
     assert files(at / "new") == files(at / "again")
     text = "The [MASK] left."
     assert bertwright.load(at / "new").fill_mask(text) == bertwright.load(at / "run/model").fill_mask(text)
 
 
-# --- settings from files
+# Settings from files
 
 
-def test_a_file_gives_settings_and_flags_win(at: Path) -> None:
+def test_flags_override_the_settings_file(at: Path) -> None:
     (at / "a.toml").write_text(
         'output = "one"\n[corpus]\ninputs = ["text.txt"]\n[vocabulary]\nsize = 130\nmin_frequency = 2\n'
     )
-    well("vocabulary --config a.toml")
-    well("vocabulary --config=a.toml --output two --size 120")
+    run_successfully("vocabulary --config a.toml")
+    run_successfully("vocabulary --config=a.toml --output two --size 120")
     assert len((at / "one/vocab.txt").read_text().splitlines()) == 130
     assert len((at / "two/vocab.txt").read_text().splitlines()) == 120
     assert read_toml(at / "two/settings.toml")["vocabulary"]["size"] == 120
 
 
-def test_the_settings_in_force_repeat_the_work(at: Path) -> None:
-    well("vocabulary --config vocabulary/settings.toml --output again")
+def test_saved_settings_repeat_the_command(at: Path) -> None:
+    run_successfully("vocabulary --config vocabulary/settings.toml --output again")
     assert (at / "again/vocab.txt").read_bytes() == (at / "vocabulary/vocab.txt").read_bytes()
-    well("prepare --config store/settings.toml --store again-store")
+    run_successfully("prepare --config store/settings.toml --store again-store")
     assert files(at / "again-store/train") == files(at / "store/train")
 
 
-def test_required_values_come_from_either_side(at: Path) -> None:
+def test_required_values_come_from_file_or_arguments(at: Path) -> None:
     (at / "a.toml").write_text('model = "run"\ntop_k = 1\n')
-    assert percents(well("fill-mask --config a.toml run 'The [MASK].'")) == 1
+    assert percents(run_successfully("fill-mask --config a.toml run 'The [MASK].'")) == 1
     (at / "b.toml").write_text('model = "run"\ntexts = ["The [MASK]."]\n')
-    assert percents(well("fill-mask --config b.toml")) == 5
+    assert percents(run_successfully("fill-mask --config b.toml")) == 5
     (at / "c.toml").write_text('source = "run"\n')
-    assert "new: written" in well("convert --config c.toml run new")
+    assert "new: written" in run_successfully("convert --config c.toml run new")
     (at / "d.toml").write_text('folder = "run"\n')
-    assert "pre-training run" in well("info --config d.toml")
+    assert "pre-training run" in run_successfully("info --config d.toml")
     (at / "e.toml").write_text('model = "run"\ntexts = ["a", "b"]\npooling = "cls"\n[device]\nthreads = 1\n')
-    assert "Cosines of 2 texts" in well("embed --config e.toml")
+    assert "Cosines of 2 texts" in run_successfully("embed --config e.toml")
     (at / "f.toml").write_text('[corpus]\ninputs = ["nowhere"]\ndocument_unit = "line"\n')
-    assert "Survey of text.txt" in well("survey --config f.toml text.txt")
+    assert "Survey of text.txt" in run_successfully("survey --config f.toml text.txt")
 
 
-# --- misuse: one clear line, exit code 2, nothing left behind
+# Misuse
 
 MISUSE = {
     "unknown command": ("survei text.txt", 'no command "survei"; did you mean "survey"?'),
@@ -370,7 +374,7 @@ MISUSE = {
 
 @pytest.fixture
 def bad(at: Path) -> Path:
-    """What goes wrong in practice, beside the project."""
+    """Return the working directory with invalid files of many kinds."""
     (at / "empty.txt").write_text("")
     (at / "blank.txt").write_text(" \n\n \n")
     (at / "binary.txt").write_bytes(b"abc\0def")
@@ -396,10 +400,10 @@ def bad(at: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MISUSE)
-def test_misuse(bad: Path, name: str) -> None:
+def test_misuse_is_one_line_with_exit_code_2_and_leaves_nothing(bad: Path, name: str) -> None:
     command, message = MISUSE[name]
     before = files(bad)
-    done = ran(command)
+    done = run_command(command)
     assert done.code == 2
     assert message in done.err
     assert done.err.startswith("bertwright: error: ")
@@ -407,7 +411,7 @@ def test_misuse(bad: Path, name: str) -> None:
     assert "Traceback" not in done.err
     after = files(bad)
     assert {path: after.get(path) for path in before} == before
-    # What an interrupted `prepare` would go on from, and locks, are hidden; nothing is left that looks like a result.
+    # Hidden files may remain: locks, and what an interrupted `prepare` resumes from. No file looks like a result.
     assert [path for path in after if path not in before and path != "new" and "/." not in path] == []
 
 
@@ -423,27 +427,27 @@ def test_misuse(bad: Path, name: str) -> None:
         ("vocabulary text.txt", ["--output PATH", "(required)"]),
     ],
 )
-def test_arguments_that_do_not_parse(at: Path, command: str, words: list[str]) -> None:
+def test_invalid_arguments_are_explained(at: Path, command: str, words: list[str]) -> None:
     before = files(at)
-    done = ran(command)
+    done = run_command(command)
     assert (done.code, done.out) == (2, "")
     assert all(word in done.err for word in words)
     assert "Traceback" not in done.err
     assert files(at) == before
 
 
-def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise ConnectionError("Name or service not known\nand a long trace")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
-    done = ran("convert google-bert/nothing new")
+    done = run_command("convert google-bert/nothing new")
     assert done.code == 2
     assert done.err.endswith("from the Hugging Face hub (Name or service not known)\n")
     assert not (at / "new").exists()
 
 
-# --- what the system refuses
+# Errors of the system
 
 
 @pytest.mark.parametrize(
@@ -455,13 +459,13 @@ def test_a_hub_that_cannot_be_reached(at: Path, monkeypatch: pytest.MonkeyPatch)
         "survey text.txt --json new",
     ],
 )
-def test_a_full_disk_leaves_nothing(at: Path, command: str) -> None:
+def test_full_disk_leaves_nothing(at: Path, command: str) -> None:
     (at / "many.txt").write_text("\n".join(f"the cook {number}" for number in range(3_000)))
     before = files(at)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limit[1]))  # as a full disk would: writes beyond it fail
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limit[1]))  # writes beyond it fail, as on a full disk
     try:
-        done = ran(command)
+        done = run_command(command)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert done.code == 1
@@ -476,36 +480,36 @@ def test_a_full_disk_leaves_nothing(at: Path, command: str) -> None:
     [
         ("convert run text.txt/new", "text.txt"),
         ("vocabulary text.txt --output text.txt/new", "text.txt"),
-        ("vocabulary text.txt --output /sys/new", "/sys/new: "),  # nobody may write there, not even root
+        ("vocabulary text.txt --output /sys/new", "/sys/new: "),  # not even root may write there
         ("survey text.txt --json /sys/new", "/sys/new: "),
         ("survey text.txt --json text.txt/new.json", "text.txt"),
         ("prepare text.txt --vocabulary vocabulary --store text.txt", "text.txt: "),
     ],
 )
-def test_a_place_that_cannot_be_written(at: Path, command: str, message: str) -> None:
-    done = ran(command)
+def test_unwritable_output_is_one_line(at: Path, command: str, message: str) -> None:
+    done = run_command(command)
     assert done.code == 2
     assert done.err.startswith(f"bertwright: error: {message}")
     assert done.err.count("\n") == 1
     assert "part-" not in done.err
 
 
-# --- former names, control characters, limits
+# Former names, control characters, limits
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_a_former_name_is_answered_with_the_present_one(old: str, tmp_path: Path) -> None:
-    verbs = {name: [field for _, field, _ in iter_fields(load_settings(name))] for name in COMMANDS}
-    having = [(name, new) for new in RENAMED[old] for name, fields in verbs.items() if new in fields]
+def test_former_name_gets_the_present_one_in_the_error(old: str, tmp_path: Path) -> None:
+    settings_fields = {name: [field for _, field, _ in iter_fields(load_settings(name))] for name in COMMANDS}
+    having = [(name, new) for new in RENAMED[old] for name, fields in settings_fields.items() if new in fields]
     for name, new in having:
-        done = ran(f"{name} --{old.replace('_', '-')} 1")
+        done = run_command(f"{name} --{old.replace('_', '-')} 1")
         assert done.code == 2
         assert re.search(rf"--{old.replace('_', '-')} .*--{new.replace('_', '-')}\n", done.err)
-        assert ran(f"{name} --{old}=1").err == done.err
+        assert run_command(f"{name} --{old}=1").err == done.err
         tables = next(tables for tables, field, _ in iter_fields(load_settings(name)) if field == new)
         head = f"[{'.'.join(tables)}]\n" if tables else ""
         (tmp_path / "a.toml").write_text(f"{head}{old} = 1\n")
-        done = ran(f"{name} --config {tmp_path}/a.toml")
+        done = run_command(f"{name} --config {tmp_path}/a.toml")
         assert done.code == 2
         assert re.search(rf'a.toml: .*"{old}" .*"{new}"', done.err)
 
@@ -514,7 +518,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202ex"
 
 
 def commands_with(text: str) -> dict[str, str]:
-    """A failing command per verb with a text among its arguments."""
+    """Return a failing command line per command, with a text among its arguments."""
     quoted = shlex.quote(text)
     return {
         "survey": f"survey {quoted}.txt",
@@ -539,7 +543,7 @@ def commands_with(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", commands_with(""))
 def test_errors_have_no_control_characters(at: Path, name: str) -> None:
-    done = ran(commands_with(HOSTILE)[name])
+    done = run_command(commands_with(HOSTILE)[name])
     assert done.code == 2
     assert r"\x1b" in done.err
     assert not CONTROL.search((done.out + done.err).replace("\n", ""))
@@ -558,59 +562,59 @@ def test_output_has_no_control_characters(at: Path) -> None:
         f"info {quoted}",
         f"convert {quoted} {quoted}-model",
     ):
-        printed = well(command)
+        printed = run_successfully(command)
         assert r"\x1b" in printed, command
         assert not CONTROL.search(printed.replace("\n", "")), command
 
 
 @pytest.mark.parametrize("threads", ["100000", "0", "99999999999", "9" * 40])
-def test_a_number_of_threads_out_of_range_is_rejected(at: Path, threads: str) -> None:
-    done = ran(f"fill-mask run 'a [MASK]' --threads {threads}")
+def test_threads_out_of_range_are_rejected(at: Path, threads: str) -> None:
+    done = run_command(f"fill-mask run 'a [MASK]' --threads {threads}")
     assert done.code == 2
     assert re.search(rf"threads: expected .*{threads}", done.err)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(11, "try again")])
-def test_a_limit_of_threads_or_processes_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_limit_of_threads_or_processes_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fails(_: object) -> None:
         raise error
 
     monkeypatch.setattr("bertwright.commands.info.run.info", fails)
-    done = ran("info .")
+    done = run_command("info .")
     assert done.code == 1
     assert "ulimit -u" in done.err
     assert done.err.count("\n") == 1
 
 
-def test_a_name_that_is_too_long_is_misuse() -> None:
-    assert ran(f"survey {'a' * 300}.txt").code == 2
+def test_too_long_file_name_is_misuse() -> None:
+    assert run_command(f"survey {'a' * 300}.txt").code == 2
 
 
-# --- in a process of its own
+# In another process
 
 
-def hear_ctrl_c() -> None:
-    """What a shell starts in the background, as CI may be, ignores Ctrl-C, and so would its children."""
+def accept_ctrl_c() -> None:
+    """Undo what a shell does to background processes: they and their children ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def started(command: str, **options: object) -> subprocess.Popen[str]:
+def start_command(command: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "bertwright", *shlex.split(command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=accept_ctrl_c,
         **options,  # type: ignore[call-overload]
     )
 
 
 @pytest.mark.parametrize("moment", [".unfinished-*", ".unfinished-*/*"], ids=["workers start", "a part is there"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_while_preparing_keeps_what_is_done(at: Path, number: signal.Signals, moment: str) -> None:
+def test_interrupted_prepare_resumes_to_the_same_store(at: Path, number: signal.Signals, moment: str) -> None:
     (at / "long.txt").write_text("\n\n".join(f"{number} {TEXT}" for number in range(1_200)))
     command = "prepare long.txt --vocabulary vocabulary --workers 1 --held-out 0.1 --store"
-    with started(f"{command} broken", start_new_session=True) as process:
+    with start_command(f"{command} broken", start_new_session=True) as process:
         until = time.monotonic() + 60
         while not list((at / "broken").glob(moment)):
             assert time.monotonic() < until
@@ -620,13 +624,13 @@ def test_ctrl_c_while_preparing_keeps_what_is_done(at: Path, number: signal.Sign
     assert (process.returncode, out) == (130, "")
     assert re.fullmatch(r"bertwright: interrupted: .* continue\n", err)
     assert not (at / "broken/train").exists()
-    well(f"{command} broken")
-    well(f"{command} whole")
+    run_successfully(f"{command} broken")
+    run_successfully(f"{command} whole")
     assert files(at / "broken/train") == files(at / "whole/train")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(at: Path) -> None:
-    with started("survey text.txt") as process:
+def test_closed_pipe_ends_without_an_error(at: Path) -> None:
+    with start_command("survey text.txt") as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
@@ -634,7 +638,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(at: Path) -> None:
     assert process.returncode == 141
 
 
-def test_a_wrong_option_is_an_error_with_a_closed_output() -> None:
+def test_unknown_option_with_closed_output_is_an_error() -> None:
     command = f"{shlex.quote(sys.executable)} -m bertwright survey text.txt --no-such >&-"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
@@ -642,23 +646,23 @@ def test_a_wrong_option_is_an_error_with_a_closed_output() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_closed_output_is_no_error(at: Path) -> None:
+def test_closed_output_is_no_error(at: Path) -> None:
     command = f"{shlex.quote(sys.executable)} -m bertwright survey text.txt >&-"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_error_is_written_at_once_so_that_two_processes_never_share_a_line() -> None:
-    ours, theirs = socket.socketpair(type=socket.SOCK_DGRAM)  # each write is a message of its own
+def test_error_is_written_in_one_call() -> None:
+    ours, theirs = socket.socketpair(type=socket.SOCK_DGRAM)  # each write is one message
     with ours, theirs:
-        command = [sys.executable, "-u", "-m", "bertwright", "info", "nowhere"]  # unbuffered, as torchrun starts us
+        command = [sys.executable, "-u", "-m", "bertwright", "info", "nowhere"]  # unbuffered, as under torchrun
         assert subprocess.run(command, stderr=theirs, check=False).returncode == 2
         line = ours.recv(10_000)
     assert line.startswith(b"bertwright: error: ")
     assert line.endswith(b"\n")
 
 
-def test_the_command_is_installed_and_prints_to_any_terminal(at: Path) -> None:
+def test_installed_command_prints_to_an_ascii_terminal(at: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     command = [Path(sys.executable).with_name("bertwright"), "survey", "text.txt"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -666,6 +670,6 @@ def test_the_command_is_installed_and_prints_to_any_terminal(at: Path) -> None:
     assert "documents" in done.stdout
 
 
-def test_the_corpus_stages_do_not_wait_for_torch() -> None:
+def test_corpus_stages_do_not_import_torch() -> None:
     code = "import bertwright, sys; bertwright.survey; bertwright.learn_vocabulary; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

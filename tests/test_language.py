@@ -30,6 +30,15 @@ tests/**/*
 CONVERTED = """
 docs/glossary.md
 tests/commands/conftest.py
+tests/commands/task_models.py
+tests/commands/test_evaluate.py
+tests/commands/test_predict.py
+tests/metrics/*
+tests/tasks/*
+tests/test_cli.py
+tests/test_platforms.py
+tests/test_seeding.py
+tests/test_settings.py
 tests/commands/test_architectures.py
 tests/commands/test_convert.py
 tests/commands/test_embed.py

@@ -29,7 +29,7 @@ TASK_RECIPES = sorted((Path(bertwright.__file__).parent / "recipes" / "tasks").g
 
 
 @dataclass(frozen=True)
-class Inner:
+class Nested:
     share: float = 0.5
     mix: tuple[float, float] = (0.25, 0.75)
 
@@ -40,11 +40,11 @@ class Outer:
     kind: Literal["a", "b"] = "a"
     number: int | None = None
     names: tuple[str, ...] = ()
-    inner: Inner = field(default_factory=Inner)
+    nested: Nested = field(default_factory=Nested)
 
 
 def test_settings_survive_a_round_trip_through_toml(tmp_path: Path) -> None:
-    settings = Outer(Path("x/y"), "b", 3, ("one", "two"), Inner(0.1, (1.0, 0.0)))
+    settings = Outer(Path("x/y"), "b", 3, ("one", "two"), Nested(0.1, (1.0, 0.0)))
     path = tmp_path / "settings.toml"
     write_settings(path, settings, "a title")
     assert path.read_text().startswith("# a title\n")
@@ -52,21 +52,21 @@ def test_settings_survive_a_round_trip_through_toml(tmp_path: Path) -> None:
 
 
 def test_integer_is_converted_to_float() -> None:
-    assert from_table(Outer, {"folder": "x", "inner": {"share": 1}}, "t").inner.share == 1.0
+    assert from_table(Outer, {"folder": "x", "nested": {"share": 1}}, "t").nested.share == 1.0
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ({"folder": "x", "knid": "a"}, 't: unknown setting "knid"; did you mean "kind"?'),
-        ({"folder": "x", "inner": {"shard": 1.0}}, 't: inner: unknown setting "shard"; did you mean "share"?'),
-        ({"folder": "x", "share": 1.0}, 't: unknown setting "share"; move it to the [inner] table'),
+        ({"folder": "x", "nested": {"shard": 1.0}}, 't: nested: unknown setting "shard"; did you mean "share"?'),
+        ({"folder": "x", "share": 1.0}, 't: unknown setting "share"; move it to the [nested] table'),
         ({"folder": "x", "kind": "c"}, "t: kind: expected one of 'a', 'b', got 'c'"),
         ({"folder": "x", "number": "3"}, "t: number: expected int, got '3'"),
         ({"folder": "x", "number": True}, "t: number: expected int, got True"),
         ({"folder": "x", "names": "one"}, "t: names: expected a list, got 'one'"),
-        ({"folder": "x", "inner": {"mix": [1.0]}}, "t: inner: mix: expected 2 values, got 1"),
-        ({"folder": "x", "inner": 3}, "t: inner: expected a table, got 3"),
+        ({"folder": "x", "nested": {"mix": [1.0]}}, "t: nested: mix: expected 2 values, got 1"),
+        ({"folder": "x", "nested": 3}, "t: nested: expected a table, got 3"),
         ({"kind": "a"}, "t: missing: folder"),
     ],
 )
@@ -104,8 +104,8 @@ def test_check_not_str_names_field_and_value() -> None:
 
 
 def test_differences_are_named_with_both_values() -> None:
-    old, new = Outer(Path("x"), number=1), Outer(Path("x"), inner=Inner(share=0.1))
-    assert differences(to_table(old), to_table(new)) == {"inner.share": (0.5, 0.1), "number": (1, None)}
+    old, new = Outer(Path("x"), number=1), Outer(Path("x"), nested=Nested(share=0.1))
+    assert differences(to_table(old), to_table(new)) == {"nested.share": (0.5, 0.1), "number": (1, None)}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)

@@ -632,7 +632,7 @@ def test_skipped_rows_of_published_files_are_reported_by_split(tmp_path: Path, m
     (tmp_path / "dev.tsv").write_text("".join([header, half, *rows]))
     printed = run_finetune(make_tuning(tmp_path / "run", task=TaskSettings("qqp", data=tmp_path), epochs=1.0))
     notices = " ".join(printed.split()).replace(f"{tmp_path}/", "")
-    assert "2 rows lack columns, as is known of the published file: left out; the first is" in notices
+    assert "2 rows lack columns" in notices
     assert "1 row lacks columns" in notices
     assert "train.tsv, line 6" in printed
     assert "dev.tsv, line 2" in printed

@@ -26,35 +26,35 @@ TEXTS = st.lists(st.sampled_from(["a", "the", "An", "cat", "Cat,", "sat", "sat."
     ("answer", "expected"),
     [
         ("The Denver Broncos", "denver broncos"),
-        ("a.b.c.", "abc"),  # punctuation goes before articles, so "a." is an article and "a.b" is none
+        ("a.b.c.", "abc"),  # punctuation is removed before articles, so "a." is an article and "a.b" is none
         ("an apple a day", "apple day"),
         ("Theatre", "theatre"),
-        ("$4.50 – ok", "450 – ok"),  # only ASCII punctuation goes
+        ("$4.50 – ok", "450 – ok"),  # only ASCII punctuation is removed
         ("\tsome\n\nlines ", "some lines"),
         ("The", ""),
     ],
 )
-def test_normalization_by_hand(answer: str, expected: str) -> None:
+def test_normalization_hand_worked(answer: str, expected: str) -> None:
     assert normalize_answer(answer) == expected
 
 
-def test_the_best_right_answer_counts() -> None:
+def test_best_gold_answer_counts() -> None:
     # two of three words right, two of four found: P 2/3, R 1/2
     assert answer_score("big red dog", ["red dog house garden"]) == (0.0, pytest.approx(4 / 7))
     assert answer_score("big red dog", ["red dog house garden", "The Dog!", "a big, red DOG"]) == (1.0, 1.0)
     assert answer_score("cat", ["dog"]) == (0.0, 0.0)
 
 
-def test_a_question_without_answer_is_right_or_wrong() -> None:
+def test_unanswerable_question_scores_0_or_1() -> None:
     assert answer_score("", []) == (1.0, 1.0)
-    assert answer_score("the", []) == (1.0, 1.0)  # nothing of it is left
+    assert answer_score("the", []) == (1.0, 1.0)  # normalization leaves nothing
     assert answer_score("cat", []) == (0.0, 0.0)
     assert answer_score("", ["cat"]) == (0.0, 0.0)
     assert answer_score("cat", ["...", "cat"]) == (1.0, 1.0)
 
 
 @given(TEXTS, st.lists(TEXTS, max_size=3))
-def test_scores_are_those_of_the_official_formula(answer: str, right: list[str]) -> None:
+def test_scores_equal_the_official_formula(answer: str, right: list[str]) -> None:
     best_exact = best_f1 = 0.0
     for gold in [text for text in right if normalize_answer(text)] or [""]:
         tokens, golds = normalize_answer(answer).split(), normalize_answer(gold).split()
@@ -70,7 +70,7 @@ def test_scores_are_those_of_the_official_formula(answer: str, right: list[str])
     assert answer_score(answer, right) == (best_exact, pytest.approx(best_f1))
 
 
-def test_means_with_and_without_questions_that_have_no_answer() -> None:
+def test_means_with_and_without_unanswerable_questions() -> None:
     assert scores([["cat"], ["dog"]], ["cat", "red dog"]) == {
         "exact_match": 0.5,
         "f1": pytest.approx((1 + 2 / 3) / 2),
@@ -104,7 +104,7 @@ def test_published_systems_have_their_published_scores(
     questions: list[dict[str, Any]] = [
         question for article in data["data"] for paragraph in article["paragraphs"] for question in paragraph["qas"]
     ]
-    found = scores(  # a question that the system left out is wrong
+    found = scores(  # a question without an answer of the system is wrong
         [[answer["text"] for answer in question["answers"]] for question in questions],
         [predictions.get(question["id"], "") for question in questions],
     )
@@ -136,12 +136,12 @@ def test_no_threshold_is_better_than_the_best(questions: list[tuple[float, str, 
     assert all(f1_at(t, margins, answers, right) < best.f1 - 1e-12 for t in margins if t > best.value)
 
 
-def test_the_best_threshold_is_that_of_the_official_search() -> None:
+def test_best_threshold_equals_that_of_the_official_search() -> None:
     rng = np.random.default_rng(0)
-    margins = rng.normal(size=200)  # no two alike: the official search would part such questions by their order
+    margins = rng.normal(size=200)  # all different: the official search splits questions of equal margin by their order
     answers = rng.choice(["cat", "red dog", "sat"], 200).tolist()
     right = [[["cat"], ["dog"], []][kind] for kind in rng.integers(3, size=200)]
-    odds = dict(enumerate(-margins))  # official: the higher, the likelier that there is no answer
+    odds = dict(enumerate(-margins))  # official: high odds mean no answer
     current = best = float(sum(not texts for texts in right))
     official = 0.0
     for number in sorted(odds, key=lambda number: odds[number]):
@@ -154,7 +154,7 @@ def test_the_best_threshold_is_that_of_the_official_search() -> None:
     assert (margins > found.value).tolist() == [odds[number] <= official for number in range(200)]
 
 
-def test_the_threshold_reaches_both_ends() -> None:
+def test_threshold_may_answer_all_or_no_questions() -> None:
     all_right = best_threshold([["cat"], ["dog"]], ["cat", "dog"], np.array([1.0, -3.0]))
     assert all_right.value < -3
     assert all_right.f1 == 1

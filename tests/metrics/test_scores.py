@@ -1,4 +1,4 @@
-"""Scores by hand, against their definitions, and where they are undefined: 0, without a warning."""
+"""Scores: hand-worked, against their definitions, and undefined ones, which are 0 without a warning."""
 
 import warnings
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def warnings_are_errors() -> Iterator[None]:
         yield
 
 
-def test_scores_of_labels_by_hand() -> None:
+def test_scores_of_labels_hand_worked() -> None:
     assert scores.accuracy(TRUTH, FOUND) == pytest.approx(3 / 5)
     assert scores.f1(TRUTH, FOUND, "1") == pytest.approx(2 / 3)
     assert scores.f1(TRUTH, FOUND, "0") == pytest.approx(1 / 2)
@@ -29,7 +29,7 @@ def test_scores_of_labels_by_hand() -> None:
     assert scores.accuracy([0, 3, 2], [0, 3, 1]) == pytest.approx(2 / 3)
 
 
-def test_scores_of_numbers_by_hand() -> None:
+def test_scores_of_numbers_hand_worked() -> None:
     truth, found = [1.0, 2.0, 3.0], [1.0, 4.0, 9.0]
     assert scores.spearman(truth, found) == pytest.approx(1.0)
     assert scores.pearson(truth, found) == pytest.approx(8 / (2 * 294 / 9) ** 0.5)
@@ -39,14 +39,14 @@ def test_scores_of_numbers_by_hand() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20))
-def test_matthews_is_the_correlation_of_two_truth_values(pairs: list[tuple[bool, bool]]) -> None:
+def test_matthews_is_the_correlation_of_two_booleans(pairs: list[tuple[bool, bool]]) -> None:
     truth, found = np.array(pairs, dtype=float).T
     defined = np.ptp(truth) > 0 and np.ptp(found) > 0
     expected = np.corrcoef(truth, found)[0, 1] if defined else 0.0
     assert scores.matthews([str(one) for one in truth], [str(one) for one in found]) == pytest.approx(expected)
 
 
-def test_undefined_scores_are_zero_and_make_no_noise() -> None:
+def test_undefined_scores_are_zero_without_a_warning() -> None:
     assert scores.matthews(["a", "b"], ["a", "a"]) == 0.0
     assert scores.matthews(["a", "a"], ["a", "a"]) == 0.0
     assert scores.f1(["a", "a"], ["a", "a"], "b") == 0.0

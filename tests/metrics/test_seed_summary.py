@@ -1,18 +1,18 @@
-"""Several seeds in one line."""
+"""Mean and deviation over seeds."""
 
 import pytest
 
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
 
-def test_mean_and_deviation_of_the_sample_by_hand() -> None:
+def test_mean_and_sample_deviation_hand_worked() -> None:
     found = summarize_seeds([0.9, 0.8, 0.7, 0.8])
     assert found.mean == pytest.approx(0.8)
     assert found.std == pytest.approx((0.02 / 3) ** 0.5)
     assert (found.min, found.max, found.seeds) == (0.7, 0.9, 4)
 
 
-def test_how_it_is_printed() -> None:
+def test_format_of_a_summary() -> None:
     assert str(summarize_seeds([0.878, 0.884, 0.890, 0.878, 0.890])) == "88.4 ± 0.6 (5 seeds)"
     assert str(summarize_seeds([-0.05, 0.05])) == "0.0 ± 7.1 (2 seeds)"
     assert str(summarize_seeds([0.5])) == "50.0 (1 seed)"

@@ -1,4 +1,4 @@
-"""Spans of tags against a naive matcher and `seqeval`; schemes by hand."""
+"""Spans of tags against a naive matcher and `seqeval`; schemes hand-worked."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ IOB_SEQUENCES = st.lists(st.sampled_from(IOB), max_size=10)
 
 
 def naive(tags: list[str]) -> set[tuple[str, int, int]]:
-    """Every stretch of words of one type, within which no tag begins and none but the last ends, and which is whole."""
+    """Return every maximal range of words of one type in which only the first tag begins and only the last ends."""
 
-    def begins(place: int) -> bool:
-        """conlleval's startOfChunk: B and S always; else after O, after an end, or after another type."""
-        tag, last = tags[place], tags[place - 1] if place else "O"
+    def begins(index: int) -> bool:
+        """Apply conlleval's startOfChunk: B and S always; else after O, after an end, or after another type."""
+        tag, last = tags[index], tags[index - 1] if index else "O"
         return tag != "O" and (tag[0] in "BS" or last == "O" or last[0] in "ES" or last[2:] != tag[2:])
 
     return {
@@ -32,13 +32,13 @@ def naive(tags: list[str]) -> set[tuple[str, int, int]]:
         for first in range(len(tags))
         for last in range(first, len(tags))
         if begins(first)
-        and all(tags[place] != "O" and not begins(place) for place in range(first + 1, last + 1))
+        and all(tags[index] != "O" and not begins(index) for index in range(first + 1, last + 1))
         and (last + 1 == len(tags) or tags[last + 1] == "O" or begins(last + 1))
     }
 
 
 @given(tags=SEQUENCES)
-def test_spans_are_those_of_seqeval_and_of_a_naive_matcher(tags):
+def test_spans_equal_those_of_seqeval_and_of_a_naive_matcher(tags):
     found = [tuple(span) for span in find_spans(tags)]
     assert found == get_entities(list(tags))
     assert len(set(found)) == len(found)
@@ -46,7 +46,7 @@ def test_spans_are_those_of_seqeval_and_of_a_naive_matcher(tags):
 
 
 @given(tags=st.lists(st.sampled_from([*"OBIES"]), max_size=10))
-def test_bare_prefixes_are_spans_of_one_kind(tags):
+def test_bare_prefixes_are_spans_of_one_type(tags):
     named = [tag if tag == "O" else f"{tag}-_" for tag in tags]
     assert find_spans(tags) == find_spans(named)
     assert [tuple(span) for span in find_spans(tags)] == get_entities(tags)
@@ -57,8 +57,8 @@ def test_bare_prefixes_are_spans_of_one_kind(tags):
     )
 
 
-def test_tags_that_spell_nothing_are_outside_for_every_score():
-    """As [PAD] and X, which old scripts gave to padding and to pieces of words; seqeval alone makes spans of them."""
+def test_tags_without_prefix_count_as_outside():
+    """Example: [PAD] and X, old tags of padding and of inner tokens; only seqeval makes spans of them."""
     gold, found = [["B-PER", "I-PER", "O"]], [["B-PER", "I-PER", "[PAD]"]]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -67,7 +67,7 @@ def test_tags_that_spell_nothing_are_outside_for_every_score():
     assert span_scores([["B", "I", "O", "B"]], [["B", "I", "O", "O"]]).types == {"_": SpanScore(1.0, 0.5, 2 / 3, 2)}
 
 
-def test_ill_formed_predictions_are_read_as_conlleval_reads_them():
+def test_ill_formed_predictions_are_read_as_by_conlleval():
     assert [tuple(span) for span in find_spans(["I-PER", "O", "B-PER", "I-LOC", "I-LOC", "B-LOC"])] == [
         ("PER", 0, 0),
         ("PER", 2, 2),
@@ -87,7 +87,7 @@ def test_iob1_and_iob2_spell_the_same_spans(tags):
     assert find_spans(iob2) == find_spans(tags)
     assert find_invalid_tag(iob2, "iob2") is None
     starts = {span.first for span in find_spans(tags)}
-    assert [tag[0] == "B" for tag in iob2] == [place in starts for place in range(len(tags))]
+    assert [tag[0] == "B" for tag in iob2] == [index in starts for index in range(len(tags))]
 
 
 def test_bilou_is_bioes_with_other_letters():
@@ -100,7 +100,7 @@ def test_bilou_is_bioes_with_other_letters():
     [
         ([["B-PER", "I-PER", "O"], ["O", "B-LOC", "B-LOC"]], "iob2"),
         ([["I-PER", "I-PER", "O"], ["I-LOC", "B-LOC"]], "iob1"),
-        ([["B-PER", "O"], ["I-LOC"]], "iob1"),  # one slip, or iob1: it is read in the same way
+        ([["B-PER", "O"], ["I-LOC"]], "iob1"),  # an error, or iob1: both are read in the same way
         ([["B-PER", "E-PER", "O"]], "bioes"),
         ([["U-PER", "O"]], "bioes"),
         ([["NOUN", "X", "PUNCT"]], "none"),
@@ -114,11 +114,11 @@ def test_bilou_is_bioes_with_other_letters():
         ([["B", "E", "O", "S"]], "bioes"),
         ([["B", "NN", "O"]], "none"),
         ([["S", "L", "O"]], "none"),
-        ([["B", "I"]], "none"),  # as segments of words are marked, whose every letter is in one
+        ([["B", "I"]], "none"),  # segmented words: every letter is in a span
         ([], "none"),
     ],
 )
-def test_schemes_are_found_out(sequences, scheme):
+def test_schemes_are_detected(sequences, scheme):
     assert detect_scheme(sequences) == scheme
 
 
@@ -141,7 +141,7 @@ def test_invalid_tag_is_found(tags, scheme, index, reason):
     assert find_invalid_tag(tags, "none") is None
 
 
-def test_scores_worked_out_on_paper():
+def test_span_scores_hand_worked():
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O", "B-ORG"]]
     predicted = [["I-PER", "I-PER", "O", "B-ORG"], ["B-LOC", "O", "O"]]
     total, types = span_scores(gold, predicted)
@@ -154,7 +154,7 @@ def test_scores_worked_out_on_paper():
     assert accuracy(gold, predicted) == pytest.approx(4 / 7)
 
 
-def test_scores_are_those_of_a_naive_matcher():
+def test_span_scores_equal_those_of_a_naive_matcher():
     draw = random.Random(0)
     gold = [draw.choices(IOB, k=draw.randrange(8)) for _ in range(40)]
     predicted = [[tag if draw.random() < 0.7 else draw.choice(IOB) for tag in tags] for tags in gold]
@@ -172,14 +172,14 @@ def test_scores_are_those_of_a_naive_matcher():
         assert score.f1 == pytest.approx(2 * len(mine & theirs) / (len(mine) + len(theirs)))
 
 
-def test_without_spans_scores_are_zero_and_nothing_warns():
+def test_scores_without_spans_are_zero_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for gold, predicted in ([["O"]], [["O"]]), ([["B-A"]], [["O"]]), ([["O"]], [["B-A"]]), ([], []):
             assert span_scores(gold, predicted).total[:3] == (0, 0, 0)
 
 
-def test_sequences_must_pair_up():
+def test_sequences_of_unequal_length_are_rejected():
     with pytest.raises(ValueError, match="1 tag sequences, but predictions for 2"):
         span_scores([["O"]], [["O"], ["O"]])
     with pytest.raises(ValueError, match="sequence 1 has 1 tags, but 2 predicted"):

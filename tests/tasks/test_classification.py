@@ -1,4 +1,4 @@
-"""Classification and regression: encodings as in transformers, hand-worked losses and scores, bad input refused."""
+"""Classification and regression: encodings as in transformers, hand-worked losses and scores, misuse."""
 
 import json
 import math
@@ -35,7 +35,7 @@ TABLE = "label\ttext\tother\n1\ta b\tc\n0\td\t\n"
 YES_NO = Classification(labels=("no", "yes"))
 
 
-def written(tmp_path: Path, content: str | bytes, name: str = "a.tsv") -> str:
+def write_file(tmp_path: Path, content: str | bytes, name: str = "a.tsv") -> str:
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(path)
@@ -57,11 +57,11 @@ def sequences(found: Encoded) -> list[tuple[list[int], list[int]]]:
     ]
 
 
-# --- reading
+# Reading
 
 
-def test_texts_pairs_and_labels_are_read_with_their_places(tmp_path: Path) -> None:
-    path = written(tmp_path, TABLE)
+def test_texts_pairs_and_labels_are_read_with_their_locations(tmp_path: Path) -> None:
+    path = write_file(tmp_path, TABLE)
     assert list(Classification().read(path)) == [
         TextExample("a b", None, "1", f"{path}, line 2"),
         TextExample("d", None, "0", f"{path}, line 3"),
@@ -72,8 +72,8 @@ def test_texts_pairs_and_labels_are_read_with_their_places(tmp_path: Path) -> No
     ]
 
 
-def test_without_labels_no_label_column_is_needed(tmp_path: Path) -> None:
-    path = written(tmp_path, "text\na\n")
+def test_unlabelled_read_needs_no_label_column(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "text\na\n")
     assert list(Classification().read(path, labelled=False)) == [TextExample("a", None, None, f"{path}, line 2")]
     with pytest.raises(
         ValueError, match=r"no column 'label'; .*\(choose columns with --text, --text-pair and --label\)"
@@ -81,8 +81,8 @@ def test_without_labels_no_label_column_is_needed(tmp_path: Path) -> None:
         list(Classification().read(path))
 
 
-def test_labels_of_json_and_parquet_are_those_of_text(tmp_path: Path) -> None:
-    lines = written(tmp_path, '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n', "a.jsonl")
+def test_labels_of_json_and_parquet_equal_those_of_text(tmp_path: Path) -> None:
+    lines = write_file(tmp_path, '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n', "a.jsonl")
     assert [example.label for example in Classification().read(lines)] == ["1", "true"]
     polars.DataFrame({"text": ["a", "b"], "label": [0.5, 2]}).write_parquet(tmp_path / "a.parquet")
     path = str(tmp_path / "a.parquet")
@@ -90,13 +90,13 @@ def test_labels_of_json_and_parquet_are_those_of_text(tmp_path: Path) -> None:
     assert [example.label for example in Classification().read(path)] == ["0.5", "2"]
 
 
-def test_labels_of_the_hub_are_names(tmp_path: Path) -> None:
+def test_integer_labels_of_hub_files_become_names(tmp_path: Path) -> None:
     feature = {"names": ["neg", "pos"], "_type": "ClassLabel"}
     path = tmp_path / "a.parquet"
-    kept = {
+    metadata = {
         "huggingface": json.dumps({"info": {"features": {"label": feature, "score": feature | {"names": ["1", "5"]}}}})
     }
-    polars.DataFrame({"text": ["a", "b"], "label": [1, 0], "score": [0, 1]}).write_parquet(path, metadata=kept)
+    polars.DataFrame({"text": ["a", "b"], "label": [1, 0], "score": [0, 1]}).write_parquet(path, metadata=metadata)
     task = Classification().with_labels_of(examples := list(Classification().read(str(path))))
     assert [example.label for example in examples] == ["pos", "neg"]
     assert task.label_names == ("neg", "pos")
@@ -104,21 +104,21 @@ def test_labels_of_the_hub_are_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.parquet, row 1: expected a finite number in 'label', got 'pos'"):
         list(Regression().read(str(path)))
 
-    polars.DataFrame({"text": ["a"], "label": [-1]}).write_parquet(path, metadata=kept)  # as GLUE's test files are
+    polars.DataFrame({"text": ["a"], "label": [-1]}).write_parquet(path, metadata=metadata)  # as GLUE's test files are
     assert [example.label for example in Classification().read(str(path), labelled=False)] == [None]
     with pytest.raises(ValueError, match=r"a\.parquet, row 1: no label \(-1\) in 'label'; use files that have labels"):
         list(Classification().read(str(path)))
 
 
-def test_empty_texts_are_texts_and_can_be_counted(tmp_path: Path) -> None:
+def test_empty_texts_are_read_and_counted(tmp_path: Path) -> None:
     examples = list(
-        Classification(text_pair="other").read(written(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
+        Classification(text_pair="other").read(write_file(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
     )
     assert count_empty_texts(examples) == 2
     assert sequences(Classification().encode(texts(""), TOKENIZER, labelled=False)) == [([CLS, SEP], [0, 0])]
 
 
-# As in Quora's release, where a line end inside quotes breaks a row in two: 4 and 3 columns, or 5 and 2.
+# As in Quora's release, in which a line end inside quotes breaks a row in two: 4 and 3 columns, or 5 and 2.
 HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 BROKEN = [
     '7\t13\t14\t"Is the book good?\n"\tWas it read?\t0\n',
@@ -126,42 +126,42 @@ BROKEN = [
 ]
 
 
-def test_halves_of_rows_that_qqp_is_known_to_have_are_left_out_and_told_of(tmp_path: Path) -> None:
+def test_known_broken_rows_of_qqp_are_skipped_and_reported(tmp_path: Path) -> None:
     task: Any = PRESETS["qqp"].task
     content = HEADER + "5\t9\t10\tWho?\tWhose?\t1\n" + BROKEN[0] + "8\t15\t16\tWhen?\tHow?\t0\n" + BROKEN[1]
-    path = written(tmp_path, content, "train.tsv")
+    path = write_file(tmp_path, content, "train.tsv")
     examples = list(task.read(path))
     assert [example[:3] for example in examples] == [("Who?", "Whose?", "1"), ("When?", "How?", "0")]
     assert [example.location for example in examples] == [f"{path}, line 2", f"{path}, line 5"]
     assert task.warnings((), [path]) == [
         f"4 rows lack columns, as known of the published file, and skipped; the first is {path}, line 3"
     ]
-    one = written(tmp_path, content.partition('"\t')[0] + "8\t15\t16\tWhen?\tHow?\t0\n", "dev.tsv")
+    one = write_file(tmp_path, content.partition('"\t')[0] + "8\t15\t16\tWhen?\tHow?\t0\n", "dev.tsv")
     assert task.warnings((), [one])[0].startswith("1 row lacks columns, ")
-    assert task.warnings((), [written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n", "clean.tsv")]) == []
+    assert task.warnings((), [write_file(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n", "clean.tsv")]) == []
     assert task.with_labels_of(examples).labels == ("0", "1")
 
 
-def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
+def test_broken_rows_of_other_files_are_rejected(tmp_path: Path) -> None:
     qqp: Any = PRESETS["qqp"].task
-    path = written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n" + BROKEN[0], "own.tsv")
+    path = write_file(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n" + BROKEN[0], "own.tsv")
     own = Classification(text="question1", text_pair="question2", label="is_duplicate")
-    for task, labelled in ((own, True), (qqp, False)):  # of predictions there must be one for each row
+    for task, labelled in ((own, True), (qqp, False)):  # every row needs a prediction
         with pytest.raises(ValueError, match=r"own\.tsv, line 3: expected 6 columns \(id, .*\), got 4"):
             list(task.read(path, labelled))
     assert own.warnings((), [path]) == []
 
-    many = written(tmp_path, HEADER + BROKEN[0] * 11 + "5\t9\n", "own.tsv")
+    many = write_file(tmp_path, HEADER + BROKEN[0] * 11 + "5\t9\n", "own.tsv")
     with pytest.raises(
         ValueError, match=r"line 24: .* got 2; 22 such rows were skipped, and the published file has no more"
     ):
         list(qqp.read(many))
-    wide = written(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\t\n", "own.tsv")
+    wide = write_file(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\t\n", "own.tsv")
     with pytest.raises(ValueError, match=r"line 2: expected 6 columns \(id, .*\), got 7$"):
         list(qqp.read(wide))
 
 
-# --- labels
+# Labels
 
 
 @pytest.mark.parametrize(
@@ -173,18 +173,18 @@ def test_broken_rows_are_refused_where_none_are_known(tmp_path: Path) -> None:
         (["1", "inf", "0"], ("0", "1", "inf")),
     ],
 )
-def test_labels_are_found_and_sorted(found: list[str], labels: tuple[str, ...]) -> None:
+def test_labels_are_collected_and_sorted(found: list[str], labels: tuple[str, ...]) -> None:
     task = Classification().with_labels_of(texts(*found, labels=found))
     assert task.labels == task.label_names == labels
     assert task.head == HeadSpec("sequence", len(labels))
 
 
-def test_labels_that_were_given_keep_their_order() -> None:
+def test_given_labels_keep_their_order() -> None:
     given = Classification(labels=("yes", "maybe", "no"))
     assert given.with_labels_of(texts("a", "b", labels=["no", "yes"])) == given
 
 
-def test_a_fitted_task_is_kept_in_a_file(tmp_path: Path) -> None:
+def test_fitted_task_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
     task = Classification(text_pair="other", metric="f1", pos_label="yes").with_labels_of(
         texts("a", "b", labels=["yes", "no"])
     )
@@ -194,10 +194,10 @@ def test_a_fitted_task_is_kept_in_a_file(tmp_path: Path) -> None:
     assert from_fields(Classification, fields, tmp_path / TASK_FILE) == task
 
 
-# --- encoding
+# Encoding
 
 
-def test_a_text_and_a_pair_by_hand() -> None:
+def test_encoding_of_text_and_pair_hand_worked() -> None:
     single = YES_NO.encode(texts("a bc", "d", labels=["yes", "no"]), TOKENIZER)
     c = TOKENIZER.id("##c")
     assert sequences(single) == [([CLS, A, B, c, SEP], [0] * 5), ([CLS, D, SEP], [0] * 3)]
@@ -217,7 +217,7 @@ def test_a_text_and_a_pair_by_hand() -> None:
     assert (both.labels.dtype, both.labels.tolist(), both.truncated) == (np.float32, [0.25, 3.0], 1)
 
 
-def test_without_labels_there_are_no_targets() -> None:
+def test_unlabelled_encoding_has_no_targets() -> None:
     found = YES_NO.encode(texts("a", "b"), TOKENIZER, labelled=False)
     assert (found.labels.tolist(), found.label_counts.tolist()) == ([], [0, 0])
     assert len(collate(found, np.array([1])).labels) == 0
@@ -247,7 +247,7 @@ def test_encodings_are_those_of_transformers(pairs: list[tuple[str, str]], singl
 
 
 @given(lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1), room=st.integers(0, 40))
-def test_pairs_are_cut_one_and_all_by_the_same_rule(lengths: list[tuple[int, int]], room: int) -> None:
+def test_truncation_equals_that_of_transformers(lengths: list[tuple[int, int]], room: int) -> None:
     a, b = truncate_longest_first(list(np.array(lengths).T), room)
     for (first, second), *left in zip(lengths, a.tolist(), b.tolist(), strict=True):
         assert sum(left) == min(first + second, room)
@@ -296,22 +296,22 @@ def test_published_examples_are_encoded_as_in_transformers(name: str, task: Clas
     assert len(found.labels) == len(examples)
 
 
-# --- loss, decoding, scores
+# Loss, decoding, scores
 
 
 def logits_of(*shares: list[float]) -> torch.Tensor:
     return torch.tensor(shares).log()
 
 
-def test_cross_entropy_by_hand() -> None:
+def test_cross_entropy_hand_worked() -> None:
     batch = collate(YES_NO.encode(texts("a", "b", labels=["yes", "no"]), TOKENIZER), np.array([0, 1]))
     logits = logits_of([0.25, 0.75], [0.5, 0.5])
     assert YES_NO.loss(logits, batch).item() == pytest.approx(-math.log(0.75) - math.log(0.5))
-    smoothed = -0.95 * math.log(0.75) - 0.05 * math.log(0.25) - math.log(0.5)  # a tenth goes to both labels alike
+    smoothed = -0.95 * math.log(0.75) - 0.05 * math.log(0.25) - math.log(0.5)  # a tenth is spread over both labels
     assert YES_NO.loss(logits, batch, smoothing=0.1).item() == pytest.approx(smoothed)
 
 
-def test_squared_errors_by_hand() -> None:
+def test_squared_errors_hand_worked() -> None:
     batch = collate(Regression().encode(texts("a", "b", labels=[1.0, -2.0]), TOKENIZER), np.array([0, 1]))
     assert Regression().loss(torch.tensor([[1.5], [1.0]]), batch).item() == pytest.approx(0.25 + 9)
     with pytest.raises(ValueError, match="a regression has no labels to smooth"):
@@ -332,17 +332,17 @@ def test_predictions_are_probabilities_by_label() -> None:
     assert to_record(Regression(), examples[0], numbers[0]) == {"score": 0.5}
 
 
-def test_scores_of_two_labels_and_of_more() -> None:
-    def scored(task: Classification, truth: str, found: str) -> dict[str, float]:
+def test_scores_of_two_and_of_three_labels() -> None:
+    def score(task: Classification, truth: str, found: str) -> dict[str, float]:
         return task.score(texts(*truth, labels=list(truth)), [LabelPrediction(label, {}) for label in found])
 
     two = Classification(labels=("0", "1"), metric="f1")
-    assert scored(two, "11100", "11001") == pytest.approx(
+    assert score(two, "11100", "11001") == pytest.approx(
         {"accuracy": 0.6, "f1": 2 / 3, "macro_f1": 7 / 12, "matthews": 1 / 6}
     )
     other = Classification(labels=("0", "1"), metric="f1", pos_label="0")
-    assert scored(other, "11100", "11001")["f1"] == pytest.approx(0.5)
-    assert scored(Classification(labels=("a", "b", "c")), "abc", "abc") == {
+    assert score(other, "11100", "11001")["f1"] == pytest.approx(0.5)
+    assert score(Classification(labels=("a", "b", "c")), "abc", "abc") == {
         "accuracy": 1.0,
         "macro_f1": 1.0,
         "matthews": 1.0,
@@ -359,17 +359,17 @@ def test_scores_of_numbers() -> None:
     )
 
 
-# --- bad input
+# Misuse
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "1e39", "high", "1,5", "true"])
-def test_targets_that_are_no_finite_numbers(tmp_path: Path, value: str) -> None:
-    path = written(tmp_path, f"text\tlabel\na\t1\nb\t{value}\n")
+def test_targets_that_are_not_finite_are_rejected(tmp_path: Path, value: str) -> None:
+    path = write_file(tmp_path, f"text\tlabel\na\t1\nb\t{value}\n")
     with pytest.raises(ValueError, match=rf"a\.tsv, line 3: expected a finite number in 'label', got '{value}'"):
         list(Regression().read(path))
 
 
-def test_numbers_given_in_python_are_checked_too() -> None:
+def test_numbers_from_python_are_checked() -> None:
     with pytest.raises(ValueError, match=r"a\.tsv, line 3: expected a finite number, got nan"):
         Regression().encode(texts("a", "b", labels=[1.0, math.nan]), TOKENIZER)
 
@@ -382,13 +382,13 @@ def test_numbers_given_in_python_are_checked_too() -> None:
         (f"{TABLE}\ta\tb\n", r"a\.tsv, line 4: no value in 'label'"),
     ],
 )
-def test_bad_rows(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_rows_are_rejected(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(Classification().read(written(tmp_path, content)))
+        list(Classification().read(write_file(tmp_path, content)))
 
 
-def test_a_label_that_training_did_not_have(tmp_path: Path) -> None:
-    examples = list(Classification().read(written(tmp_path, "text,label\r\na,yes\r\nb,Yes\r\n", "dev.csv")))
+def test_unknown_label_is_rejected(tmp_path: Path) -> None:
+    examples = list(Classification().read(write_file(tmp_path, "text,label\r\na,yes\r\nb,Yes\r\n", "dev.csv")))
     message = r"dev\.csv, line 3: label 'Yes' is not one of the training data: 'no', 'yes'"
     with pytest.raises(ValueError, match=message):
         YES_NO.encode(examples, TOKENIZER)
@@ -400,7 +400,7 @@ def test_a_label_that_training_did_not_have(tmp_path: Path) -> None:
         many.encode(examples, TOKENIZER)
 
 
-def test_one_class_only_and_no_label_at_all() -> None:
+def test_single_class_and_missing_labels_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"line 2: from there on all examples \(2\) have the same 'label': 'yes'"):
         Classification().with_labels_of(texts("a", "b", labels=["yes", "yes"]))
     with pytest.raises(ValueError, match=r"all examples \(2\) have the same 'label': 2\.5"):
@@ -411,7 +411,7 @@ def test_one_class_only_and_no_label_at_all() -> None:
         YES_NO.check(texts("a", "b", labels=["yes", None]))
 
 
-def test_texts_where_pairs_are_expected_and_the_reverse() -> None:
+def test_texts_for_pairs_and_pairs_for_texts_are_rejected() -> None:
     with pytest.raises(ValueError, match="line 2: expected a pair of texts, got one text"):
         Classification(text_pair="other").encode(texts("a"), TOKENIZER, labelled=False)
     with pytest.raises(ValueError, match="expected one text, got a pair"):
@@ -433,12 +433,12 @@ def test_texts_where_pairs_are_expected_and_the_reverse() -> None:
         (Classification, {"labels": ("a", "b", "c"), "metric": "f1"}, "'f1' is for two labels, not for 3"),
     ],
 )
-def test_bad_settings(kind: Any, fields: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(kind: Any, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kind(**fields)
 
 
-def test_settings_that_do_not_suit_the_labels_found() -> None:
+def test_settings_that_contradict_the_labels_are_rejected() -> None:
     examples = texts("a", "b", "c", labels=["0", "1", "2"])
     with pytest.raises(ValueError, match="set it to macro_f1"):
         Classification(metric="f1").with_labels_of(examples)

@@ -1,4 +1,4 @@
-"""CoNLL columns, CoNLL-U, JSON lines, Parquet and raw text: hand-worked files, real files, bad files."""
+"""CoNLL columns, CoNLL-U, JSON lines, Parquet and raw text: hand-worked files, published files, misuse."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ def read(path: str, words: str | None = None, tags: str | None = None, labelled:
     return list(read_sentences(path, words, tags, labelled))
 
 
-def shown(sentences: list[TagExample]) -> list[tuple[int, str, str]]:
+def show(sentences: list[TagExample]) -> list[tuple[int, str, str]]:
     return [(one.document, " ".join(one.words), " ".join(one.tags or ())) for one in sentences]
 
 
-def test_columns_by_hand(tmp_path):
+def test_columns_hand_worked(tmp_path):
     path = write(tmp_path, NEWS)
     found = read(path)
-    assert shown(found) == [(1, "EU rejects", "B-ORG O"), (1, "#", "O"), (2, "Peter", "B-PER")]
+    assert show(found) == [(1, "EU rejects", "B-ORG O"), (1, "#", "O"), (2, "Peter", "B-PER")]
     assert [one.location_of(len(one.words) - 1) for one in found] == [f"{path}, line {line}" for line in (4, 6, 9)]
     assert found[0].location == f"{path}, line 3"
-    assert shown(read(path, "1", "2"))[0] == (1, "EU rejects", "NNP VBZ")
-    assert shown(read(path, "-3", "3"))[0] == (1, "NNP VBZ", "B-NP B-VP")
+    assert show(read(path, "1", "2"))[0] == (1, "EU rejects", "NNP VBZ")
+    assert show(read(path, "-3", "3"))[0] == (1, "NNP VBZ", "B-NP B-VP")
     assert [one.tags for one in read(path, labelled=False)] == [None] * 3
 
 
-def test_treebank_by_hand(tmp_path):
+def test_treebank_hand_worked(tmp_path):
     path = write(tmp_path, TREEBANK, "a.conllu")
     found = read(path)
     assert [(one.document, one.words, one.tags) for one in found] == [
@@ -83,20 +83,20 @@ def test_treebank_by_hand(tmp_path):
     assert read(path, "3", "5")[0].words == ("do", "not", "go")
 
 
-def test_json_lines_by_hand(tmp_path):
+def test_json_lines_hand_worked(tmp_path):
     path = write(tmp_path, '{"words": ["a b", ""], "tags": ["O", "X"]}\n\n{"tags": [], "words": []}\n', "a.jsonl")
     found = read(path)
     assert [(one.words, one.tags, one.location) for one in found] == [
         (("a b", ""), ("O", "X"), f"{path}, line 1"),
         ((), (), f"{path}, line 3"),
     ]
-    assert len({one.document for one in found}) == 2  # no line is another's context
+    assert len({one.document for one in found}) == 2  # every line is a document
     for tag in ("", " ", " O"):
         bad = write(tmp_path, json.dumps({"words": ["a", "b"], "tags": ["O", tag]}) + "\n", "c.jsonl")
         with pytest.raises(ValueError, match=re.escape("line 1: number 2 in 'tags': expected a tag") + f".*{tag!r}"):
             read(bad)
     renamed = write(tmp_path, '{"tokens": ["a"], "ner": ["X"]}\n', "b.jsonl")
-    assert shown(read(renamed, "tokens", "ner")) == [(0, "a", "X")]
+    assert show(read(renamed, "tokens", "ner")) == [(0, "a", "X")]
     assert read(renamed, "tokens", labelled=False)[0].tags is None
 
 
@@ -104,33 +104,35 @@ NER = {"feature": {"names": ["O", "B-PER", "I-PER", "B-LOC"], "_type": "ClassLab
 NAMED = {"tokens": [["Angela", "Merkel"], ["in", "Paris", "."]], "ner_tags": [[1, 2], [0, 3, 0]]}
 
 
-def hub_file(path: Path, table: dict[str, object], **features: object) -> str:
-    """A Parquet file as `datasets` writes it: what its columns hold stands in the file's own metadata, as JSON."""
+def write_hub_file(path: Path, table: dict[str, object], **features: object) -> str:
+    """Write a Parquet file as `datasets` does, with the features of its columns as JSON in its metadata."""
     polars.DataFrame(table).write_parquet(path, metadata={"huggingface": json.dumps({"info": {"features": features}})})
     return str(path)
 
 
-def test_parquet_of_the_hub_by_hand(tmp_path):
-    path = hub_file(tmp_path / "train.parquet", NAMED, ner_tags=NER)
+def test_parquet_of_the_hub_hand_worked(tmp_path):
+    path = write_hub_file(tmp_path / "train.parquet", NAMED, ner_tags=NER)
     found = read(path, "tokens", "ner_tags")
-    assert shown(found) == [(0, "Angela Merkel", "B-PER I-PER"), (1, "in Paris .", "O B-LOC O")]
+    assert show(found) == [(0, "Angela Merkel", "B-PER I-PER"), (1, "in Paris .", "O B-LOC O")]
     assert [one.location_of(1) for one in found] == [f"{path}, row 1", f"{path}, row 2"]
     assert [one.tags for one in read(path, "tokens", labelled=False)] == [None, None]
 
 
 def test_parquet_with_tags_as_text_and_running_text(tmp_path):
-    path = hub_file(tmp_path / "a.parquet", {"words": [["a", "b c"]], "tags": [["O", "B-X"]], "text": ["Is a, b?"]})
+    path = write_hub_file(
+        tmp_path / "a.parquet", {"words": [["a", "b c"]], "tags": [["O", "B-X"]], "text": ["Is a, b?"]}
+    )
     assert [(one.words, one.tags) for one in read(path)] == [(("a", "b c"), ("O", "B-X"))]
     (cut,) = read(path, "text", labelled=False)
     assert (cut.words, cut.text) == (("Is", "a", ",", "b", "?"), "Is a, b?")
 
 
-def test_the_parts_of_a_data_set_are_named_by_a_glob(tmp_path, monkeypatch):
-    for part in (0, 1):
-        hub_file(tmp_path / f"train-{part}.parquet", NAMED, ner_tags=NER)
+def test_glob_names_several_files_of_a_data_set(tmp_path, monkeypatch):
+    for number in (0, 1):
+        write_hub_file(tmp_path / f"train-{number}.parquet", NAMED, ner_tags=NER)
     found = read(f"{tmp_path}/train-*.parquet", "tokens", "ner_tags")
     assert [one.location for one in found] == [
-        f"{tmp_path}/train-{part}.parquet, row {row}" for part in (0, 1) for row in (1, 2)
+        f"{tmp_path}/train-{number}.parquet, row {row}" for number in (0, 1) for row in (1, 2)
     ]
     assert len({one.document for one in found}) == 4
 
@@ -140,7 +142,7 @@ def test_the_parts_of_a_data_set_are_named_by_a_glob(tmp_path, monkeypatch):
     monkeypatch.setattr("bertwright.io.sources._download", lambda path: tmp_path / "train-0.parquet")
     found = read("hf://datasets/org/name/data/*.parquet", "tokens", "ner_tags")
     assert asked == ["hf://datasets/org/name/data/*.parquet"]
-    assert shown(found)[0] == (0, "Angela Merkel", "B-PER I-PER")
+    assert show(found)[0] == (0, "Angela Merkel", "B-PER I-PER")
 
 
 @pytest.mark.parametrize(
@@ -179,13 +181,13 @@ def test_the_parts_of_a_data_set_are_named_by_a_glob(tmp_path, monkeypatch):
         (NAMED | {"pos_tags": [[0, 0], [1, 1, 1]]}, ("tokens", "pos_tags"), "the file has no names for these numbers"),
     ],
 )
-def test_parquet_that_does_not_fit_is_refused_with_its_row(tmp_path, table, columns, message):
-    path = hub_file(tmp_path / "a.parquet", table, ner_tags=NER)
+def test_invalid_parquet_is_rejected_with_its_row(tmp_path, table, columns, message):
+    path = write_hub_file(tmp_path / "a.parquet", table, ner_tags=NER)
     with pytest.raises(ValueError, match=re.escape(path) + ".*" + re.escape(message)):
         read(path, *(columns or ("tokens", "ner_tags")))
 
 
-def test_one_file_in_every_disguise_gives_the_same_sentences(tmp_path):
+def test_same_content_in_every_format_gives_the_same_sentences(tmp_path):
     plain = NEWS.encode()
     disguises = {
         "bom.conll": b"\xef\xbb\xbf" + plain,
@@ -197,20 +199,20 @@ def test_one_file_in_every_disguise_gives_the_same_sentences(tmp_path):
         "a.bz2": bz2.compress(plain),
         "spaces.txt": plain.replace(b" ", b"   "),
     }
-    expected = shown(read(write(tmp_path, NEWS)))
+    expected = show(read(write(tmp_path, NEWS)))
     for name, content in disguises.items():
-        assert shown(read(write(tmp_path, content, name))) == expected, name
+        assert show(read(write(tmp_path, content, name))) == expected, name
 
 
-def test_comments_are_told_from_words(tmp_path):
+def test_comments_are_distinguished_from_words(tmp_path):
     text = (
         "#begin document (a); part 000\n# sent_id = 1\n# 1 www.a.de [2009]\n1 Da O\n2 # O\n\n#end document\n\n"
         "# newdoc\n#newdoc # O\n\n# # O\n"
     )
-    assert shown(read(write(tmp_path, text), "2")) == [(1, "Da #", "O O"), (2, "#", "O"), (2, "#", "O")]
+    assert show(read(write(tmp_path, text), "2")) == [(1, "Da #", "O O"), (2, "#", "O"), (2, "#", "O")]
 
 
-def test_white_space_that_no_column_ends_with_stays_in_the_word(tmp_path):
+def test_white_space_that_separates_no_columns_stays_in_the_word(tmp_path):
     assert read(write(tmp_path, "10\u00a0000 O\n\u3000 O\n"))[0].words == ("10\u00a0000", "\u3000")
     assert read(write(tmp_path, "New York\tB-LOC\n"))[0].words == ("New York",)
 
@@ -228,7 +230,7 @@ def test_white_space_that_no_column_ends_with_stays_in_the_word(tmp_path):
         (gzip.compress(b"a O\n", mtime=0), "not text but gzip data"),
     ],
 )
-def test_bad_columns_are_refused_with_their_place(tmp_path, text, message):
+def test_invalid_columns_are_rejected_with_their_location(tmp_path, text, message):
     path = write(tmp_path, text)
     with pytest.raises(ValueError, match=re.escape(path) + ".*" + re.escape(message)):
         read(path)
@@ -261,13 +263,13 @@ def test_bad_columns_are_refused_with_their_place(tmp_path, text, message):
         ("a.jsonl", '{"words": ["\\ud800"], "tags": ["O"]}\n', (None, None), "half a surrogate pair"),
     ],
 )
-def test_columns_that_are_not_there_are_refused(tmp_path, name, text, columns, message):
+def test_missing_columns_are_rejected(tmp_path, name, text, columns, message):
     path = write(tmp_path, text, name)
     with pytest.raises(ValueError, match=re.escape(path) + ".*" + re.escape(message)):
         read(path, *columns)
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_missing_file_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"b\.conll: no such file"):
         read(str(tmp_path / "b.conll"))
     with pytest.raises(ValueError, match="a folder; name a file in it"):
@@ -277,26 +279,26 @@ def test_what_is_no_file_is_refused(tmp_path):
 LENGTHS = st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=12)
 
 
-@given(lengths=LENGTHS, room=st.integers(1, 12))
-def test_neighbours_are_whole_sentences_of_the_document_and_enough_of_them(lengths, room):
+@given(lengths=LENGTHS, words_wanted=st.integers(1, 12))
+def test_context_is_enough_whole_sentences_of_the_document(lengths, words_wanted):
     sentences, document = [], 0
     for number, (length, new) in enumerate(lengths):
         document += new
         words = tuple(f"{number}.{word}" for word in range(length))
         sentences.append(TagExample(words, source=str(number), document=document))
-    found = list(with_document_context(sentences, room))
+    found = list(with_document_context(sentences, words_wanted))
     assert [one.source for one in found] == [one.source for one in sentences]
-    for place, one in enumerate(found):
-        behind = [other.words for other in sentences[:place] if other.document == one.document]
-        ahead = [other.words for other in sentences[place + 1 :] if other.document == one.document]
-        for near, there in ((one.before[::-1], behind[::-1]), (one.after, ahead)):
+    for index, one in enumerate(found):
+        before = [other.words for other in sentences[:index] if other.document == one.document]
+        ahead = [other.words for other in sentences[index + 1 :] if other.document == one.document]
+        for near, there in ((one.before[::-1], before[::-1]), (one.after, ahead)):
             assert list(near) == there[: len(near)]
             words = sum(map(len, near))
-            assert words >= min(room, sum(map(len, there)))
-            assert not near or words - len(near[-1]) < room
+            assert words >= min(words_wanted, sum(map(len, there)))
+            assert not near or words - len(near[-1]) < words_wanted
 
 
-def test_neighbours_are_found_in_a_stream_without_holding_it():
+def test_context_is_found_in_an_endless_stream():
     def endless():
         number = 0
         while True:
@@ -317,18 +319,18 @@ WORDS = st.lists(
 
 @settings(max_examples=60)
 @given(words=WORDS, data=st.data())
-def test_what_is_written_is_read_again(tmp_path_factory, words, data):
+def test_written_columns_are_read_back_equal(tmp_path_factory, words, data):
     tags = data.draw(st.lists(st.sampled_from(["O", "B-X"]), min_size=len(words), max_size=len(words)))
-    if any(word.startswith(("-DOCSTART-", "\ufeff")) for word in words):  # refused, as the next test has it
+    if any(word.startswith(("-DOCSTART-", "\ufeff")) for word in words):  # rejected, see the next test
         return
     path = write(tmp_path_factory.mktemp("round"), to_conll(words, tags) * 2)
-    assert shown(read(path)) == [(0, " ".join(words), " ".join(tags))] * 2
+    assert show(read(path)) == [(0, " ".join(words), " ".join(tags))] * 2
 
 
 @pytest.mark.parametrize(
     "word", ["", "\r", " \r", "a\tb", "a\nb", "-DOCSTART-", "#begin document", "# newdoc", "\ufeff", "\ufeffa"]
 )
-def test_a_word_that_columns_cannot_hold_is_not_written(word):
+def test_word_that_columns_cannot_represent_is_rejected(word):
     with pytest.raises(ValueError, match="cannot be written to a column file"):
         to_conll([word], ["O"])
 
@@ -341,7 +343,7 @@ TEXTS = st.text() | st.lists(
 
 
 @given(text=TEXTS)
-def test_words_of_a_text_leave_nothing_out_and_keep_their_places(text):
+def test_words_of_a_text_cover_it_and_have_their_offsets(text):
     example = TagExample.from_text(text)
     assert [text[start:end] for start, end in example.offsets] == list(example.words)
     ends = [0, *(end for _, end in example.offsets)]
@@ -363,11 +365,11 @@ def test_words_of_a_text_leave_nothing_out_and_keep_their_places(text):
         (" \n", ""),
     ],
 )
-def test_words_are_cut_as_conll_data_has_them(text, words):
+def test_text_is_split_as_in_conll_data(text, words):
     assert " ".join(TagExample.from_text(text).words) == words
 
 
-def test_a_lone_surrogate_is_refused():
+def test_lone_surrogate_is_rejected():
     with pytest.raises(ValueError, match=r"text: lone surrogate U\+D800 at 2"):
         TagExample.from_text("a \ud800")
 
@@ -393,7 +395,7 @@ def test_real_files_have_their_published_numbers(name, sentences, words, documen
         assert sum(len(find_spans(sequence)) for sequence in tags) == entities
 
 
-def test_without_tags_a_json_line_may_hold_running_text(tmp_path: Path) -> None:
+def test_json_line_without_tags_may_be_running_text(tmp_path: Path) -> None:
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "Merkel visited Paris."}\n{"text": ["two", "words"]}\n', encoding="utf-8")
     first, second = read_sentences(str(path), "text", None, labelled=False)
@@ -405,7 +407,7 @@ def test_without_tags_a_json_line_may_hold_running_text(tmp_path: Path) -> None:
         list(read_sentences(str(path), "text", None, labelled=True))
 
 
-def test_a_space_between_tabs_is_a_word(tmp_path: Path) -> None:
+def test_space_between_tabs_is_a_word(tmp_path: Path) -> None:
     path = write(tmp_path, "a\tB-X\n \tO\nb\tO\n\t\nc\tO\n")
     first, second = read_sentences(str(path), None, None, labelled=True)
     assert (first.words, first.tags, second.words) == (("a", " ", "b"), ("B-X", "O", "O"), ("c",))

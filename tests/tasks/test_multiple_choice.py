@@ -1,4 +1,4 @@
-"""Multiple choice: encodings as in transformers, hand-worked loss, every form of table, bad input refused."""
+"""Multiple choice: encodings as in transformers, hand-worked loss, every table format, misuse."""
 
 import json
 import math
@@ -30,7 +30,7 @@ CODAH = MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", head
 IN_LIST = MultipleChoice(endings=("endings",))
 
 
-def written(tmp_path: Path, content: str, name: str = "a.jsonl") -> str:
+def write_file(tmp_path: Path, content: str, name: str = "a.jsonl") -> str:
     path = tmp_path / name
     path.write_bytes(content.encode())
     return str(path)
@@ -40,18 +40,18 @@ def question(prompt: str, *endings: str, label: int | None = None) -> ChoiceExam
     return ChoiceExample(prompt, endings, label, "a.jsonl, line 1")
 
 
-# --- reading
+# Reading
 
 
 def test_endings_in_columns_with_a_common_start(tmp_path: Path) -> None:
-    path = written(tmp_path, 'sent1,sent2,ending0,ending1,label\n"A, b.",The c,ran.,"sat, d.",1\n', "swag.csv")
+    path = write_file(tmp_path, 'sent1,sent2,ending0,ending1,label\n"A, b.",The c,ran.,"sat, d.",1\n', "swag.csv")
     task = MultipleChoice(prompt="sent1", start="sent2", endings=("ending0", "ending1"))
     assert list(task.read(path)) == [ChoiceExample("A, b.", ("The c ran.", "The c sat, d."), 1, f"{path}, line 2")]
     assert [example.label for example in task.read(path, labelled=False)] == [None]
 
 
 def test_endings_in_a_list(tmp_path: Path) -> None:
-    path = written(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}) + "\n")
+    path = write_file(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}) + "\n")
     expected = [("b", "c", "d")]
     assert [example.endings for example in IN_LIST.read(path)] == expected
     assert [example.label for example in IN_LIST.read(path)] == [2]
@@ -62,8 +62,8 @@ def test_endings_in_a_list(tmp_path: Path) -> None:
     assert (example.endings, example.label) == (("b", "c", "d"), 2)
 
 
-@pytest.mark.parametrize("names", [["0", "1", "2", "3"], ["A", "B", "C", "D"]])  # SWAG's of the hub, and MMLU's
-def test_labels_of_the_hub_are_numbers(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize("names", [["0", "1", "2", "3"], ["A", "B", "C", "D"]])  # SWAG and MMLU of the hub
+def test_class_names_of_hub_files_are_numbers(tmp_path: Path, names: list[str]) -> None:
     path, task = tmp_path / "a.parquet", MultipleChoice(prompt="sent1", start="sent2")
     features = {"label": {"names": names, "_type": "ClassLabel"}}
     table = {"sent1": ["A."], "sent2": ["The b"], "label": [2], **{f"ending{n}": [f"{n}."] for n in range(4)}}
@@ -79,7 +79,7 @@ def test_labels_of_the_hub_are_numbers(tmp_path: Path, names: list[str]) -> None
 
 def test_labels_may_count_from_one(tmp_path: Path) -> None:
     task = MultipleChoice(endings=("x", "y"), first_label=1)
-    path = written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\t1\na\tb\tc\t2\n", "a.tsv")
+    path = write_file(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\t1\na\tb\tc\t2\n", "a.tsv")
     examples = list(task.read(path))
     assert [example.label for example in examples] == [0, 1]
     record = to_record(task, examples[0], ChoicePrediction(1, (0.25, 0.75)))
@@ -87,21 +87,23 @@ def test_labels_may_count_from_one(tmp_path: Path) -> None:
 
 
 def test_labels_may_be_letters(tmp_path: Path) -> None:
-    path = written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\tB\na\tb\tc\tA\n", "a.tsv")
+    path = write_file(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\tB\na\tb\tc\tA\n", "a.tsv")
     for first in (0, 1):
         assert [one.label for one in MultipleChoice(endings=("x", "y"), first_label=first).read(path)] == [1, 0]
     with pytest.raises(ValueError, match="0 to 1, got 'C'"):
-        list(MultipleChoice(endings=("x", "y")).read(written(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\tC\n", "b.tsv")))
+        list(
+            MultipleChoice(endings=("x", "y")).read(write_file(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\tC\n", "b.tsv"))
+        )
 
 
-def test_endings_of_which_none_is_ever_the_first_are_remarked_on() -> None:
+def test_warning_if_the_first_ending_is_never_right() -> None:
     task = MultipleChoice(endings=("x", "y", "z"))
-    counted = [ChoiceExample("a", ("b", "c", "d"), 1 + place % 2, "row") for place in range(30)]
+    counted = [ChoiceExample("a", ("b", "c", "d"), 1 + number % 2, "row") for number in range(30)]
     assert "counted from 1, set --first-label 1" in task.warnings(counted)[0]
     assert task.warnings([*counted, ChoiceExample("a", ("b", "c", "d"), 0, "row")]) == []
 
 
-# --- encoding, loss, decoding, score
+# Encoding, loss, decoding, score
 
 
 def test_every_ending_is_a_sequence_with_its_prompt() -> None:
@@ -122,7 +124,7 @@ def test_every_ending_is_a_sequence_with_its_prompt() -> None:
     assert task.head == HeadSpec("choice", 1)
 
 
-def test_endings_compete_within_their_question() -> None:
+def test_probabilities_sum_to_1_per_question() -> None:
     examples = [question("a", "b", "c", label=0), question("a", "c", "d", label=1)]
     task = IN_LIST.with_labels_of(examples)
     found = task.encode(examples, TOKENIZER)
@@ -138,7 +140,7 @@ def test_endings_compete_within_their_question() -> None:
     assert task.score(examples, [first, ChoicePrediction(1, (0.0, 1.0))]) == {"accuracy": 0.5}
 
 
-def test_the_task_is_kept_in_a_file(tmp_path: Path) -> None:
+def test_task_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
     write_task(tmp_path, CODAH)
     fields = json.loads((tmp_path / TASK_FILE).read_text())
     assert fields.pop("kind") == "multiple-choice"
@@ -167,7 +169,7 @@ def test_codah_is_encoded_as_in_transformers(max_length: int) -> None:
     assert found.labels.tolist() == last_column
 
 
-# --- bad input
+# Misuse
 
 
 @pytest.mark.parametrize(
@@ -188,15 +190,15 @@ def test_codah_is_encoded_as_in_transformers(max_length: int) -> None:
         ([(["b", None], 0)], r"line 1: expected a list of strings in 'endings'"),
     ],
 )
-def test_bad_rows(tmp_path: Path, rows: list[tuple[Any, Any]], message: str) -> None:
+def test_invalid_rows_are_rejected(tmp_path: Path, rows: list[tuple[Any, Any]], message: str) -> None:
     lines = (json.dumps({"prompt": "a", "endings": endings, "label": label}) for endings, label in rows)
     with pytest.raises(ValueError, match=message):
-        list(IN_LIST.read(written(tmp_path, "\n".join(lines))))
+        list(IN_LIST.read(write_file(tmp_path, "\n".join(lines))))
 
 
-def test_files_with_other_numbers_of_endings_are_named(tmp_path: Path) -> None:
-    two = written(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c"], "label": 0}), "two.jsonl")
-    three = written(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}), "three.jsonl")
+def test_file_with_another_number_of_endings_is_named(tmp_path: Path) -> None:
+    two = write_file(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c"], "label": 0}), "two.jsonl")
+    three = write_file(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}), "three.jsonl")
     examples = [example for path in (two, three) for example in IN_LIST.read(path)]
     assert [len(example.endings) for example in examples] == [2, 3]
     message = f"{three}, line 1: expected 2 endings, as in {two}, line 1, got 3"
@@ -204,15 +206,15 @@ def test_files_with_other_numbers_of_endings_are_named(tmp_path: Path) -> None:
         IN_LIST.encode(examples, TOKENIZER)
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    path = written(tmp_path, "prompt\tending0\tending1\tlabel\na\tb\tc\t0\n", "a.tsv")
+def test_missing_column_is_named(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "prompt\tending0\tending1\tlabel\na\tb\tc\t0\n", "a.tsv")
     with pytest.raises(
         ValueError, match=r"no column 'ending2'; did you mean \"ending1\"\? \(choose columns with --prompt"
     ):
         list(MultipleChoice().read(path))
 
 
-def test_examples_given_in_python_are_checked_too() -> None:
+def test_examples_from_python_are_checked() -> None:
     with pytest.raises(ValueError, match=r"expected 2 endings, as in .*, got 3"):
         IN_LIST.encode([question("a", "b", "c"), question("a", "b", "c", "d")], TOKENIZER, labelled=False)
     with pytest.raises(ValueError, match="line 1: the label is not known"):
@@ -234,6 +236,6 @@ def test_examples_given_in_python_are_checked_too() -> None:
         ({"metric": "f1"}, "metric = 'f1': known: accuracy"),
     ],
 )
-def test_bad_settings(fields: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MultipleChoice(**fields)

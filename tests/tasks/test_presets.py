@@ -1,4 +1,4 @@
-"""Published tasks: for each, a few lines in the form and under the names in which they are published, by hand."""
+"""Published tasks: a few lines of each in their published format, under their published file names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertwright.tasks.task_types import TASK_TYPES
 
 
 def table(*rows: str) -> str:
-    """Columns between tabs, of rows that are easier to read with bars."""
+    """Return rows with tabs in place of the bars that make them readable here."""
     return "".join("\t".join(cell.strip() for cell in row.split("|")) + "\n" for row in rows)
 
 
@@ -62,8 +62,8 @@ WHOLE, SCORED = ("train.tsv", "dev.tsv"), {"metric": "accuracy"}
 F1 = {"metric": "f1", "pos_label": "1"}
 SPANS = {"metric": "f1", "scheme": None}
 
-# The files in which train, dev and, with labels, test are published; what the first of them holds; what its first
-# example is, in part; and how the task is set.
+# By task: the published files of train, dev and labelled test; the content of the first; some fields of its first
+# example; and some settings of the task.
 PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]] = {
     "cola": (
         WHOLE,
@@ -142,7 +142,7 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]
     "conll2003": (
         ("train.txt", "valid.txt", "test.txt"),
         CONLL2003,
-        {"words": ("EU", "sat"), "tags": ("B-ORG", "O"), "before": (), "after": (("Peter",),)},  # and no Ann
+        {"words": ("EU", "sat"), "tags": ("B-ORG", "O"), "before": (), "after": (("Peter",),)},  # without Ann
         SPANS | {"max_length": 256},
     ),
     "conll2000": (
@@ -166,18 +166,18 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]
 }
 
 
-def test_every_published_task_is_here() -> None:
+def test_every_preset_has_a_sample() -> None:
     assert set(PUBLISHED) == set(PRESETS)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -> None:
+def test_published_files_are_read(tmp_path: Path, name: str) -> None:
     files, content, example, settings = PUBLISHED[name]
-    (tmp_path / "test.tsv").touch()  # GLUE's has no labels, so it is no file to score
+    (tmp_path / "test.tsv").touch()  # GLUE's test file has no labels, so it is not scored
     for file in files:
         (tmp_path / file).write_text(content, encoding="utf-8")
     published = TaskSettings(name, data=tmp_path)
-    found = [[Path(path).name for path in published.files(part)] for part in ("train", "dev", "test")]
+    found = [[Path(path).name for path in published.files(split)] for split in ("train", "dev", "test")]
     assert found == [[file] for file in files] + [[]] * (3 - len(files))
     task = published.build_task()
     first, *_ = task.read(*published.files("train"))
@@ -198,12 +198,12 @@ def test_published_files_are_read_as_they_are_meant(tmp_path: Path, name: str) -
         (lambda: EmbedSettings("model", inputs="my-file.txt"), "inputs"),  # type: ignore[arg-type]
     ],
 )
-def test_one_text_is_not_taken_for_its_letters(made: Callable[[], Any], name: str) -> None:
+def test_one_string_for_several_is_rejected(made: Callable[[], Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: expected a tuple of strings"):
         made()
 
 
-def test_options_are_those_of_the_task_classes() -> None:
+def test_options_are_those_of_the_task_types() -> None:
     names = {one.name for one in fields(TaskOptions)}
     assert {"text", "text_pair", "endings", "comment_prefix", "doc_stride", "metric"} <= names
     assert not names & {"labels", "threshold", "mean", "scale", "max_short_rows"}
@@ -228,7 +228,9 @@ def test_options_are_those_of_the_task_classes() -> None:
         ("question-answering", "a.jsonl", '{"question": "é", "context": "é", "answers": [{"text": "é"}]}\n'),
     ],
 )
-def test_files_of_every_kind_are_read_in_their_encoding(kind: str, name: str, content: str, tmp_path: Path) -> None:
+def test_files_of_every_task_type_are_read_in_their_encoding(
+    kind: str, name: str, content: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_bytes(content.encode("latin-1"))
     (example,) = TaskOptions(encoding="latin-1").apply_to(TASK_TYPES[kind]()).read(str(path))

@@ -1,4 +1,4 @@
-"""Question answering: windows and targets by hand and as `transformers` makes them, decoding against a slow twin."""
+"""Question answering: hand-worked windows, windows as in `transformers`, decoding as in a reference implementation."""
 
 from __future__ import annotations
 
@@ -59,31 +59,31 @@ TASKS = st.builds(
 )
 
 
-def asked(context: str, question: str = "a b", answer: str | None = None, **changes: Any) -> QaExample:
+def make_question(context: str, question: str = "a b", answer: str | None = None, **changes: Any) -> QaExample:
     gold = () if answer is None else (GoldAnswer(answer, context.index(answer)),)
     return replace(QaExample("q", question, context, gold), **changes)
 
 
-def shown(encoded: EncodedQuestions) -> list[str]:
-    """Each window as its tokens."""
+def show(encoded: EncodedQuestions) -> list[str]:
+    """Return the tokens of each window."""
     tokens = [TOKENIZER.token(int(number)) for number in encoded.input_ids]
     return [" ".join(tokens[begin:end]) for begin, end in itertools.pairwise(encoded.starts)]
 
 
-def drawn(encoded: EncodedQuestions, seed: int = 0, levels: int | None = None) -> np.ndarray:
-    """Outputs for every row; few `levels` make many of them alike."""
+def draw_outputs(encoded: EncodedQuestions, seed: int = 0, levels: int | None = None) -> np.ndarray:
+    """Draw outputs for every position; few `levels` make many of them equal."""
     rng = np.random.default_rng(seed)
     shape = (len(encoded.positions), 2)
     return (rng.normal(size=shape) if levels is None else rng.integers(levels, size=shape)).astype(np.float32)
 
 
-# --- windows
+# Windows
 
 
-def test_windows_by_hand() -> None:
-    example = asked("c d e f g h i j", answer="g h")
+def test_windows_hand_worked() -> None:
+    example = make_question("c d e f g h i j", answer="g h")
     encoded = SMALL.encode([example], TOKENIZER)
-    assert shown(encoded) == [
+    assert show(encoded) == [
         "[CLS] a b [SEP] c d e f g [SEP]",
         "[CLS] a b [SEP] e f g h i [SEP]",
         "[CLS] a b [SEP] g h i j [SEP]",
@@ -97,18 +97,18 @@ def test_windows_by_hand() -> None:
     assert (encoded.num_items, encoded.truncated) == (3, 0)
 
 
-def test_a_long_question_is_cut_and_counted() -> None:
-    encoded = SMALL.encode([asked("i", "a b c d e"), asked("i", "a b c")], TOKENIZER, labelled=False)
-    assert shown(encoded) == ["[CLS] a b c [SEP] i [SEP]"] * 2
+def test_long_question_is_truncated_and_counted() -> None:
+    encoded = SMALL.encode([make_question("i", "a b c d e"), make_question("i", "a b c")], TOKENIZER, labelled=False)
+    assert show(encoded) == ["[CLS] a b c [SEP] i [SEP]"] * 2
     assert encoded.truncated == 1
 
 
-def test_a_stride_longer_than_a_window_leaves_nothing_out() -> None:
-    encoded = replace(SMALL, doc_stride=100).encode([asked("c d e f g h i j a b c")], TOKENIZER, labelled=False)
-    assert [window.split("[SEP]")[1] for window in shown(encoded)] == [" c d e f g ", " h i j a b ", " c "]
+def test_stride_longer_than_a_window_is_shortened() -> None:
+    encoded = replace(SMALL, doc_stride=100).encode([make_question("c d e f g h i j a b c")], TOKENIZER, labelled=False)
+    assert [window.split("[SEP]")[1] for window in show(encoded)] == [" c d e f g ", " h i j a b ", " c "]
 
 
-def test_an_answer_takes_the_tokens_that_share_a_character_with_it() -> None:
+def test_answer_covers_the_tokens_that_share_a_character_with_it() -> None:
     task = replace(SMALL, max_length=20)
     cases = {
         "b": (1, 1),  # inside a word
@@ -117,50 +117,54 @@ def test_an_answer_takes_the_tokens_that_share_a_character_with_it() -> None:
         "abc d e": (0, 4),
     }
     for answer, (first, last) in cases.items():
-        encoded = task.encode([asked("abc d e", answer=answer)], TOKENIZER)
+        encoded = task.encode([make_question("abc d e", answer=answer)], TOKENIZER)
         assert (encoded.labels - encoded.context_start[:, None]).tolist() == [[first, last]], answer
 
 
-def test_what_cannot_be_learned_is_left_out_and_named() -> None:
-    lost = asked("c d", location="own.jsonl, line 2", answers=(GoldAnswer("x", None),))
-    examples = [asked("c d", answer="d"), lost, asked("e f", is_impossible=True)]
+def test_questions_that_cannot_be_learned_are_skipped_and_named() -> None:
+    lost = make_question("c d", location="own.jsonl, line 2", answers=(GoldAnswer("x", None),))
+    examples = [make_question("c d", answer="d"), lost, make_question("e f", is_impossible=True)]
     encoded = SMALL.encode(examples, TOKENIZER)
     assert encoded.example_ids.tolist() == [0, 2]
     assert encoded.labels.tolist() == [[5, 5], [0, 0]]
     (note,) = SMALL.warnings(examples)
     assert note.endswith("(own.jsonl, line 2)")
     assert report_fields(SMALL, examples) == {"answers": {"moved": (), "left_out": ("own.jsonl, line 2",)}}
-    assert SMALL.encode(examples, TOKENIZER, labelled=False).example_ids.tolist() == [0, 1, 2]  # but it is answered
+    assert SMALL.encode(examples, TOKENIZER, labelled=False).example_ids.tolist() == [0, 1, 2]  # it is answered
     assert SMALL.encode(examples, TOKENIZER, labelled=False).labels.shape == (0, 2)
     assert SMALL.with_labels_of(examples) == SMALL
     with pytest.raises(ValueError, match=r"own\.jsonl, line 2: none of 1 questions has an answer"):
         SMALL.with_labels_of([lost])
 
 
-def test_what_is_scored_needs_answers_but_no_place_for_them() -> None:
+def test_scored_questions_need_answers_but_no_positions() -> None:
     SMALL.check(
-        [asked("c d", answers=(GoldAnswer("x", None),)), asked("e f", is_impossible=True), asked("c d", answer="d")]
+        [
+            make_question("c d", answers=(GoldAnswer("x", None),)),
+            make_question("e f", is_impossible=True),
+            make_question("c d", answer="d"),
+        ]
     )
     with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: the answers are not known"):
-        SMALL.check([asked("c d", answer="d"), asked("e f", location="own.jsonl, line 3")])
+        SMALL.check([make_question("c d", answer="d"), make_question("e f", location="own.jsonl, line 3")])
 
 
-def test_an_answer_of_characters_that_are_no_token_is_an_error() -> None:
+def test_answer_without_a_token_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"^dev\.json, question 7: the answer '\\x00' has no token"):
-        SMALL.encode([asked("c \x00 d", answer="\x00", location="dev.json, question 7")], TOKENIZER)
+        SMALL.encode([make_question("c \x00 d", answer="\x00", location="dev.json, question 7")], TOKENIZER)
 
 
-def test_a_context_is_tokenized_once_for_all_its_questions() -> None:
+def test_context_is_tokenized_once_for_all_its_questions() -> None:
     twice, same = "".join(["c ", "d"]), "".join(["c", " d"])
     assert twice is not same
-    examples = [asked(twice), asked("e f g"), asked(same), asked(twice)]
+    examples = [make_question(twice), make_question("e f g"), make_question(same), make_question(twice)]
     encoded = SMALL.encode(examples, TOKENIZER, labelled=False)
     assert encoded.offsets.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3], [4, 5]]
     assert encoded.first.tolist() == [0, 2, 0, 0]
 
 
 @given(TASKS, QUESTIONS)
-def test_every_token_of_a_context_is_in_a_window(task: QuestionAnswering, examples: list[QaExample]) -> None:
+def test_every_context_token_is_in_a_window(task: QuestionAnswering, examples: list[QaExample]) -> None:
     encoded = task.encode(examples, TOKENIZER, labelled=False)
     assert encoded.lengths.max() <= task.max_length
     for number, example in enumerate(examples):
@@ -168,17 +172,17 @@ def test_every_token_of_a_context_is_in_a_window(task: QuestionAnswering, exampl
         covered = np.zeros(len(tokens), dtype=bool)
         own = np.flatnonzero(encoded.example_ids == number)
         for window in own:
-            place = encoded.first[window] - encoded.first[own[0]]
+            index = encoded.first[window] - encoded.first[own[0]]
             begin = encoded.starts[window] + encoded.context_start[window]
             content = encoded.context_lengths[window]
-            assert encoded.input_ids[begin : begin + content].tolist() == tokens[place : place + content]
-            covered[place : place + content] = True
+            assert encoded.input_ids[begin : begin + content].tolist() == tokens[index : index + content]
+            covered[index : index + content] = True
         assert covered.all()
 
 
 @pytest.mark.parametrize(("max_length", "doc_stride"), [(384, 128), (96, 20)])
-def test_windows_and_targets_are_those_of_transformers(max_length: int, doc_stride: int, tmp_path: Path) -> None:
-    """As its run_qa.py prepares training, but that its `stride` is what two windows share."""
+def test_windows_and_targets_equal_those_of_transformers(max_length: int, doc_stride: int, tmp_path: Path) -> None:
+    """Compare with its run_qa.py, whose `stride` is the overlap of two windows."""
     sources = DATA / "vocab" / "bert-base-uncased-vocab.txt", DATA / "squad" / "dev-v1.1.json"
     for source in sources:
         if not source.exists():
@@ -208,50 +212,54 @@ def test_windows_and_targets_are_those_of_transformers(max_length: int, doc_stri
             begin, end = encoded.starts[window : window + 2]
             assert encoded.input_ids[begin:end].tolist() == windows["input_ids"][number]
             assert encoded.token_type_ids[begin:end].tolist() == windows["token_type_ids"][number]
-            context = [place for place, side in enumerate(windows.sequence_ids(number)) if side == 1]
+            context = [position for position, side in enumerate(windows.sequence_ids(number)) if side == 1]
             stop = target.start + len(target.text)
             expected = [0, 0]
             if offsets[context[0]][0] <= target.start and offsets[context[-1]][1] >= stop:
                 expected = [
-                    max(place for place in context if offsets[place][0] <= target.start),
-                    min(place for place in context if offsets[place][1] >= stop),
+                    max(position for position in context if offsets[position][0] <= target.start),
+                    min(position for position in context if offsets[position][1] >= stop),
                 ]
             assert encoded.labels[window].tolist() == expected
             window += 1
     assert window == len(encoded.lengths) > len(examples) * (1 if max_length == 384 else 2)
 
 
-def test_a_very_long_context_is_answered_from_any_place() -> None:
+def test_very_long_context_is_answered_from_any_window() -> None:
     words = ["".join(LETTERS[int(digit)] for digit in f"{number:05}") for number in range(20_000)]
     context = " ".join(words)
     assert len(context) > 100_000
     answers = [words[0], words[9_999], words[19_999]]
-    examples = [asked(context, answer=answer) for answer in answers]
+    examples = [make_question(context, answer=answer) for answer in answers]
     task = QuestionAnswering()
     encoded = task.encode(examples, TOKENIZER)
     assert len(encoded.lengths) == 3 * (1 + -(-(100_000 - 379) // 128))
     outputs = np.zeros((len(encoded.positions), 2), np.float32)
     hits = np.flatnonzero(encoded.labels[:, 0] > 0)
-    outputs[encoded.starts[hits] + encoded.labels[hits, 0], 0] = 9  # the model points at what it should learn
+    outputs[encoded.starts[hits] + encoded.labels[hits, 0], 0] = 9  # the output for the target is the largest
     outputs[encoded.starts[hits] + encoded.labels[hits, 1], 1] = 9
     found = task.decode(examples, encoded, outputs)
     assert [answer.text for answer in found] == answers
     assert [context[answer.start : answer.end] for answer in found] == answers
 
 
-# --- loss
+# Loss
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_is_that_of_each_window_alone(smoothing: float) -> None:
-    examples = [asked("c d e f g h i j", answer="g h"), asked("a", answer="a"), asked("b c", is_impossible=True)]
+def test_loss_is_the_sum_over_windows(smoothing: float) -> None:
+    examples = [
+        make_question("c d e f g h i j", answer="g h"),
+        make_question("a", answer="a"),
+        make_question("b c", is_impossible=True),
+    ]
     batch = collate(SMALL.encode(examples, TOKENIZER), np.array([4, 0, 2, 3, 1]))
     generator = torch.Generator().manual_seed(0)
     logits = (30 * torch.randn(batch.batch.num_tokens, 2, generator=generator)).requires_grad_()
-    twin = logits.detach().clone().requires_grad_()
+    reference = logits.detach().clone().requires_grad_()
     bounds = batch.batch.cu_seqlens.tolist()
     losses = [
-        torch.nn.functional.cross_entropy(twin[begin:end, side], target[side], label_smoothing=smoothing)
+        torch.nn.functional.cross_entropy(reference[begin:end, side], target[side], label_smoothing=smoothing)
         for begin, end, target in zip(bounds[:-1], bounds[1:], batch.labels, strict=True)
         for side in (0, 1)
     ]
@@ -260,19 +268,19 @@ def test_the_loss_is_that_of_each_window_alone(smoothing: float) -> None:
     torch.testing.assert_close(loss, expected)
     loss.backward()
     expected.backward()
-    torch.testing.assert_close(logits.grad, twin.grad)
+    torch.testing.assert_close(logits.grad, reference.grad)
     assert batch.num_labels == 5
 
 
-def test_the_loss_of_outputs_that_know_nothing() -> None:
-    batch = collate(SMALL.encode([asked("c d", answer="d")], TOKENIZER), np.array([0]))
+def test_loss_of_equal_outputs() -> None:
+    batch = collate(SMALL.encode([make_question("c d", answer="d")], TOKENIZER), np.array([0]))
     assert SMALL.loss(torch.full((7, 2), 1e4), batch).item() == pytest.approx(np.log(7))
 
 
-def test_a_model_learns_to_point() -> None:
-    """The whole way: read, encode, head, loss, decode, score."""
+def test_model_learns_to_find_a_span() -> None:
+    """Train a model from reading to scores."""
     examples = [
-        asked(" ".join([*"bcd"[: n % 4], marker, "e", "f"]), marker, f"{marker} e", id=f"{n}{marker}")
+        make_question(" ".join([*"bcd"[: n % 4], marker, "e", "f"]), marker, f"{marker} e", id=f"{n}{marker}")
         for n in range(4)
         for marker in "hij"
     ]
@@ -293,11 +301,11 @@ def test_a_model_learns_to_point() -> None:
     assert min(answer.probability for answer in answers) > 0.5
 
 
-# --- decoding
+# Decoding
 
 
-def slow(task: QuestionAnswering, example: QaExample, windows: list[dict[str, Any]]) -> list[Candidate]:
-    """All spans by falling score, then by place, as the paper and Google's code have it; windows one by one."""
+def decode_naively(task: QuestionAnswering, example: QaExample, windows: list[dict[str, Any]]) -> list[Candidate]:
+    """Return all spans by falling score, then by position, as in Google's code, window by window."""
     scored: list[tuple[float, int, int]] = []
     for number, window in enumerate(windows):
         for i in range(len(window["start"])):
@@ -321,8 +329,8 @@ def slow(task: QuestionAnswering, example: QaExample, windows: list[dict[str, An
     return candidates
 
 
-def slow_answer(task: QuestionAnswering, example: QaExample, windows: list[dict[str, Any]]) -> Answer:
-    candidates = slow(task, example, windows)
+def answer_naively(task: QuestionAnswering, example: QaExample, windows: list[dict[str, Any]]) -> Answer:
+    candidates = decode_naively(task, example, windows)
     null = Candidate("", 0, 0, 0.0, min(window["null"] for window in windows))
     best = candidates[0] if candidates else null
     speaks = bool(candidates) and not (task.allow_no_answer and best.score <= null.score + task.threshold)
@@ -336,23 +344,23 @@ def slow_answer(task: QuestionAnswering, example: QaExample, windows: list[dict[
 
 @settings(max_examples=150)
 @given(TASKS, QUESTIONS, st.integers(0, 99), st.sampled_from([None, 1, 3]))
-def test_decoding_is_that_of_a_slow_twin(
+def test_decoding_equals_the_reference_implementation(
     task: QuestionAnswering, examples: list[QaExample], seed: int, levels: int | None
 ) -> None:
     encoded = task.encode(examples, TOKENIZER, labelled=False)
-    outputs = drawn(encoded, seed, levels)
+    outputs = draw_outputs(encoded, seed, levels)
     for number, (example, answer) in enumerate(zip(examples, task.decode(examples, encoded, outputs), strict=True)):
         windows: list[dict[str, Any]] = []
         for window in np.flatnonzero(encoded.example_ids == number):
             rows = outputs[encoded.starts[window] : encoded.starts[window + 1]]
             asked_tokens = min(len(TOKENIZER.encode(example.question)) - 2, task.max_query_length)
             context = rows[asked_tokens + 2 : -1]
-            place = windows[-1]["first"] + min(task.doc_stride, len(windows[-1]["start"])) if windows else 0
+            first = windows[-1]["first"] + min(task.doc_stride, len(windows[-1]["start"])) if windows else 0
             windows.append(
                 {"start": context[:, 0], "end": context[:, 1], "null": float(rows[0, 0]) + float(rows[0, 1])}
-                | {"first": place}
+                | {"first": first}
             )
-        expected = slow_answer(task, example, windows)
+        expected = answer_naively(task, example, windows)
         assert answer == expected._replace(
             probability=pytest.approx(expected.probability),
             candidates=tuple(c._replace(probability=pytest.approx(c.probability)) for c in expected.candidates),
@@ -361,16 +369,16 @@ def test_decoding_is_that_of_a_slow_twin(
         assert sum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
 
 
-def test_a_token_counts_where_most_is_around_it() -> None:
-    #                      places 0 1 2 3 4 5 6 7 8
+def test_token_counts_in_the_window_with_its_widest_context() -> None:
+    #                      token  0 1 2 3 4 5 6 7 8
     # window 0 (0-5)   shows      0 1 2 2 1 0
     # window 1 (2-7)                  0 1 2 2 1 0
-    # window 2 (4-8)                      0 1 2 1 0     one token shorter: it loses what is even
+    # window 2 (4-8)                      0 1 2 1 0     one token shorter, so ties are lost
     assert max_context_window(np.array([0, 2, 4]), np.array([6, 6, 5])).tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2]
 
 
-def test_an_answer_is_cut_from_the_text_as_it_stands() -> None:
-    example = asked("  C,  É-d  (JA)!")
+def test_answer_is_a_slice_of_the_context() -> None:
+    example = make_question("  C,  É-d  (JA)!")
     encoded = SMALL.encode([example], TOKENIZER, labelled=False)
     begin = int(encoded.starts[0] + encoded.context_start[0])
     outputs = np.zeros((len(encoded.positions), 2), np.float32)
@@ -379,8 +387,8 @@ def test_an_answer_is_cut_from_the_text_as_it_stands() -> None:
     assert (answer.text, answer.start, answer.end) == ("É-d", 6, 9)
 
 
-def test_no_answer_wins_where_the_margin_is_not_above_the_threshold() -> None:
-    example = asked("c d")
+def test_no_answer_unless_the_margin_exceeds_the_threshold() -> None:
+    example = make_question("c d")
     task = replace(SMALL, allow_no_answer=True)
     encoded = task.encode([example], TOKENIZER, labelled=False)
     outputs = np.full((7, 2), -9, np.float32)
@@ -391,42 +399,44 @@ def test_no_answer_wins_where_the_margin_is_not_above_the_threshold() -> None:
         assert (answer.text, answer.score, answer.null_score, answer.margin) == (text, 3.0, 2.0, 1.0)
         assert answer.best_span == "c"
         assert answer.probability == pytest.approx((1 if text else np.exp(-1)) / (1 + np.exp(-1)), abs=1e-3)
-    (answer,) = replace(SMALL, threshold=7.0).decode([example], encoded, outputs)  # where there must be an answer
+    (answer,) = replace(SMALL, threshold=7.0).decode([example], encoded, outputs)  # an answer is required
     assert answer.text == "c"
     assert all(candidate.text for candidate in answer.candidates)
 
 
-def test_the_window_least_sure_of_no_answer_speaks_for_all() -> None:
-    example = asked("c d e f g h i j")
+def test_null_score_is_the_minimum_over_windows() -> None:
+    example = make_question("c d e f g h i j")
     encoded = SMALL.encode([example], TOKENIZER, labelled=False)
-    outputs = drawn(encoded)
+    outputs = draw_outputs(encoded)
     outputs[encoded.starts[:-1]] = [[3, 1], [-1, 0.5], [2, 2]]
     (answer,) = SMALL.decode([example], encoded, outputs)
     assert answer.null_score == -0.5
 
 
 @pytest.mark.parametrize("impossible", [False, True])
-def test_a_context_without_tokens_has_no_answer(impossible: bool) -> None:
+def test_context_without_tokens_has_no_answer(impossible: bool) -> None:
     task = replace(SMALL, allow_no_answer=impossible, threshold=-9.0)
-    examples = [asked(""), asked(" \x00 "), asked("c")]
+    examples = [make_question(""), make_question(" \x00 "), make_question("c")]
     encoded = task.encode(examples, TOKENIZER, labelled=False)
-    *empty, answer = task.decode(examples, encoded, drawn(encoded))
+    *empty, answer = task.decode(examples, encoded, draw_outputs(encoded))
     for found in empty:
         assert (found.text, found.start, found.end, found.probability, found.margin) == ("", 0, 0, 1.0, 0.0)
     assert answer.text == "c"
     assert [text for text, *_ in task.decode([], task.encode([], TOKENIZER, labelled=False), np.empty((0, 2)))] == []
 
 
-# --- threshold, scores, files
+# Threshold, scores, files
 
 
-def test_the_tuned_threshold_gives_the_best_f1() -> None:
+def test_tuned_threshold_maximizes_f1() -> None:
     rng = np.random.default_rng(1)
-    examples = [asked(" ".join(rng.choice(list(LETTERS), 12)), is_impossible=bool(n % 2), id=str(n)) for n in range(30)]
+    examples = [
+        make_question(" ".join(rng.choice(list(LETTERS), 12)), is_impossible=bool(n % 2), id=str(n)) for n in range(30)
+    ]
     examples = [e if e.is_impossible else replace(e, answers=(GoldAnswer(e.context[4:7], 4),)) for e in examples]
     task = replace(SMALL, allow_no_answer=True)
     encoded = task.encode(examples, TOKENIZER, labelled=False)
-    outputs = drawn(encoded)
+    outputs = draw_outputs(encoded)
 
     def f1(task: QuestionAnswering) -> float:
         return task.score(examples, task.decode(examples, encoded, outputs))["f1"]
@@ -437,17 +447,17 @@ def test_the_tuned_threshold_gives_the_best_f1() -> None:
     assert f1(tuned) >= max(f1(replace(task, threshold=answer.margin)) for answer in answers)
     assert (
         tuned.with_threshold_from(examples, tuned.decode(examples, encoded, outputs)) == tuned
-    )  # whatever τ they were decoded with
+    )  # for any τ at decoding
     assert replace(task, allow_no_answer=False).with_threshold_from(examples, answers).threshold == 0
     assert tuned.score(examples, answers).keys() == {
         *("exact_match", "f1", "has_answer_exact_match", "has_answer_f1", "no_answer_accuracy")
     }
 
 
-def test_records() -> None:
-    examples = [asked("c d", id="x"), asked("", id="y")]
+def test_record_of_an_answer() -> None:
+    examples = [make_question("c d", id="x"), make_question("", id="y")]
     encoded = SMALL.encode(examples, TOKENIZER, labelled=False)
-    answers = SMALL.decode(examples, encoded, drawn(encoded))
+    answers = SMALL.decode(examples, encoded, draw_outputs(encoded))
     records = [to_record(SMALL, example, answer) for example, answer in zip(examples, answers, strict=True)]
     assert json.loads(json.dumps(records)) == records
     names = ["id", "answer", "start", "end", "probability", "score", "null_score", "candidates"]
@@ -456,7 +466,7 @@ def test_records() -> None:
     assert records[0]["candidates"][0]["text"] == answers[0].candidates[0].text
 
 
-def test_a_question_without_answer_needs_the_setting(tmp_path: Path) -> None:
+def test_question_without_answer_needs_allow_no_answer(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"question": "?", "context": "c", "answers": []}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"own\.jsonl, line 1: the question has no answer; .* --allow-no-answer"):
@@ -467,7 +477,7 @@ def test_a_question_without_answer_needs_the_setting(tmp_path: Path) -> None:
     assert not example.is_impossible
 
 
-def test_a_task_comes_back_from_its_folder(tmp_path: Path) -> None:
+def test_task_survives_a_round_trip_through_a_folder(tmp_path: Path) -> None:
     task = replace(SMALL, allow_no_answer=True, threshold=-1.25)
     write_task(tmp_path, task)
     values = json.loads((tmp_path / TASK_FILE).read_text())

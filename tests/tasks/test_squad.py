@@ -1,4 +1,4 @@
-"""SQuAD's JSON, JSON lines and Parquet: what is read, what is mended, and what is refused with its place."""
+"""SQuAD's JSON, JSON lines and Parquet: reading, alignment of answers, misuse."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_squad_json_with_and_without_answers(tmp_path: Path) -> None:
     assert third.answers == (
         GoldAnswer("Bob", 19),
         GoldAnswer("lives", 4),
-    )  # the second one is there twice: its start decides
+    )  # the second one occurs twice: its start decides
     assert first.context is second.context
     assert [example.answers for example in read_questions(path, labelled=False)] == [(), (), ()]
 
@@ -78,17 +78,17 @@ def test_json_lines_spell_answers_in_several_ways(tmp_path: Path, answers: Any) 
     assert first.context is second.context
 
 
-def test_an_id_may_be_a_number(tmp_path: Path) -> None:
+def test_id_may_be_a_number(tmp_path: Path) -> None:
     assert next(read_questions(write(tmp_path, tree(question(id=7))))).id == "7"
 
 
-def test_packed_files_and_a_byte_order_mark(tmp_path: Path) -> None:
+def test_compressed_files_and_byte_order_mark_are_read(tmp_path: Path) -> None:
     path = tmp_path / "dev.json.gz"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + json.dumps(tree(question())).encode()))
     assert [example.id for example in read_questions(str(path))] == ["q1"]
 
 
-def test_parquet_as_the_hub_has_it(tmp_path: Path) -> None:
+def test_parquet_of_the_hub_is_read(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     rows = [line(id="a", answers={"text": ["Oslo"], "answer_start": [32]}), line(id="b", answers=[{"text": "Rome"}])]
     for row in rows:
@@ -109,14 +109,14 @@ def test_parquet_as_the_hub_has_it(tmp_path: Path) -> None:
         ("Oslo", 31, GoldAnswer("Oslo", 32, moved=True)),
         ("Oslo", -5, GoldAnswer("Oslo", 32, moved=True)),
         ("Oslo", 99_999, GoldAnswer("Oslo", 32, moved=True)),
-        ("lives", 5, GoldAnswer("lives", None)),  # there twice, and at neither place
+        ("lives", 5, GoldAnswer("lives", None)),  # occurs twice, neither time at the given start
         ("oslo", 32, GoldAnswer("oslo", None)),
         ("Paris", 0, GoldAnswer("Paris", None)),
     ],
 )
-def test_answers_that_do_not_stand_where_the_file_says(tmp_path: Path, text: str, start: int, gold: GoldAnswer) -> None:
+def test_answers_at_other_positions_than_the_file_says(tmp_path: Path, text: str, start: int, gold: GoldAnswer) -> None:
     (example,) = read_questions(write(tmp_path, tree(question(answers=[{"text": text, "answer_start": start}]))))
-    assert example.answers == (gold,)  # an answer without a place still counts when answers are scored
+    assert example.answers == (gold,)  # an answer without a position still counts in the score
     assert example.learnable == (gold.start is not None)
     assert align_answers([example]) == (
         (example.location,) if gold.moved else (),
@@ -124,14 +124,14 @@ def test_answers_that_do_not_stand_where_the_file_says(tmp_path: Path, text: str
     )
 
 
-def test_the_first_answer_with_a_place_is_learned(tmp_path: Path) -> None:
+def test_first_answer_with_a_position_is_learned(tmp_path: Path) -> None:
     answers = [{"text": "lives", "answer_start": 0}, {"text": "Rome", "answer_start": 13}]
     (example,) = read_questions(write(tmp_path, tree(question(answers=answers))))
     assert example.target == GoldAnswer("Rome", 13)
     assert align_answers([example]) == ((), ())
 
 
-def test_notes_count_and_name() -> None:
+def test_alignment_warnings_count_and_name_questions() -> None:
     def example(number: int, gold: GoldAnswer) -> QaExample:
         return QaExample(str(number), "?", "", (gold,), location=f"question {number}")
 
@@ -144,7 +144,7 @@ def test_notes_count_and_name() -> None:
     assert moved.endswith("(question 0)")
     assert left_out.startswith("7 questions")
     assert left_out.endswith("(question 1; question 2; question 3; question 4; question 5; and 2 more)")
-    assert found.left_out[-1] == "question 7"  # the report has all
+    assert found.left_out[-1] == "question 7"  # report.json has all
     assert "not trained on; see report.json (" in left_out
     assert "report.json" not in moved
 
@@ -186,7 +186,7 @@ DEEP = "[" * 100_000
         (json.dumps(tree(question(question="\ud800"))), '\\ud800 in "question" is half a surrogate pair'),
     ],
 )
-def test_what_is_refused_has_its_place(tmp_path: Path, content: Any, message: str) -> None:
+def test_invalid_question_is_rejected_with_its_location(tmp_path: Path, content: Any, message: str) -> None:
     path = write(tmp_path, content)
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
         list(read_questions(path))
@@ -204,13 +204,13 @@ def test_what_is_refused_has_its_place(tmp_path: Path, content: Any, message: st
         (["", " "], ": no questions"),
     ],
 )
-def test_json_lines_that_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:
+def test_invalid_json_lines_are_rejected(tmp_path: Path, lines: list[str], message: str) -> None:
     path = write(tmp_path, "\n".join(lines), "own.jsonl")
     with pytest.raises(ValueError, match=f"^{re.escape(path + message)}"):
         list(read_questions(path))
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"own\.csv: expected \.json \(SQuAD\), \.jsonl or \.parquet"):
         list(read_questions(str(tmp_path / "own.csv")))
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
@@ -221,7 +221,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         list(read_questions(str(path)))
 
 
-def test_to_predict_from_question_and_context_may_be_empty(tmp_path: Path) -> None:
+def test_question_and_context_may_be_empty_for_prediction(tmp_path: Path) -> None:
     rows = [{"question": "", "context": "x"}, {"question": "?", "context": ""}]
     path = write(tmp_path, "\n".join(map(json.dumps, rows)), "own.jsonl")
     assert [(e.question, e.context) for e in read_questions(path, labelled=False)] == [("", "x"), ("?", "")]
@@ -230,7 +230,7 @@ def test_to_predict_from_question_and_context_may_be_empty(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "questions", "impossible"), [("dev-v1.1", 10_570, 0), ("dev-v2.0-part-dev", 2_580, 1_316)]
 )
-def test_the_real_files(name: str, questions: int, impossible: int) -> None:
+def test_published_files_have_their_numbers_of_questions(name: str, questions: int, impossible: int) -> None:
     path = SQUAD / f"{name}.json"
     if not path.exists():
         pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")

@@ -1,4 +1,4 @@
-"""Tagging: windows by property, everything else by hand, and a small model against one written out."""
+"""Tagging: windows (property), encodings and scores (hand-worked), and a small model that learns."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def tokens(ids: np.ndarray) -> str:
     return " ".join(TOKENIZER.token(int(number)) for number in ids)
 
 
-def shown(encoded) -> list[str]:
-    """Every window, the tokens that the head reads in brackets."""
+def show(encoded) -> list[str]:
+    """Return every window, with the tokens that the head reads in brackets."""
     found = []
     for number, (begin, end) in enumerate(zip(encoded.starts, encoded.starts[1:], strict=False)):
         names = tokens(encoded.input_ids[begin:end]).split()
@@ -53,13 +53,13 @@ def shown(encoded) -> list[str]:
     return found
 
 
-# --- encoding
+# Encoding
 
 
-def test_a_sentence_is_a_window_and_a_words_first_token_carries_its_tag():
+def test_sentence_is_a_window_and_the_first_token_of_a_word_has_its_tag():
     examples = [TagExample(("Anna", "ab", "\x00", "in"), ("B-PER", "I-PER", "O", "B-LOC")), TagExample(("a",), ("O",))]
     encoded = TASK.encode(examples, TOKENIZER)
-    assert shown(encoded) == ["[CLS] <Anna> <a> ##b <[UNK]> <in> [SEP]", "[CLS] <a> [SEP]"]
+    assert show(encoded) == ["[CLS] <Anna> <a> ##b <[UNK]> <in> [SEP]", "[CLS] <a> [SEP]"]
     assert encoded.labels.tolist() == [2, 3, 0, 1, 0]
     assert (encoded.example_ids.tolist(), encoded.position_counts.tolist(), encoded.label_counts.tolist()) == (
         [0, 1],
@@ -74,9 +74,9 @@ def test_a_sentence_is_a_window_and_a_words_first_token_carries_its_tag():
     assert (unlabelled.labels.tolist(), unlabelled.label_counts.tolist()) == ([], [0, 0])
 
 
-def test_a_long_sentence_is_cut_between_words_and_its_pieces_overlap():
+def test_long_sentence_is_split_between_words_into_overlapping_windows():
     encoded = replace(TASK, max_length=10).encode([TagExample(tuple("abcdefgh.abcd"))], TOKENIZER, labelled=False)
-    assert shown(encoded) == [
+    assert show(encoded) == [
         "[CLS] <a> <b> <c> <d> <e> <f> g h [SEP]",
         "[CLS] f <g> <h> <.> <a> <b> <c> d [SEP]",
         "[CLS] f g h . a b c <d> [SEP]",
@@ -84,10 +84,10 @@ def test_a_long_sentence_is_cut_between_words_and_its_pieces_overlap():
     assert (encoded.example_ids.tolist(), encoded.truncated) == ([0, 0, 0], 0)
 
 
-def test_a_word_longer_than_the_window_keeps_its_beginning_and_is_counted():
+def test_word_longer_than_the_window_is_truncated_and_counted():
     example = TagExample(("a", "abcdefghab", "b"), ("O", "B-PER", "O"))
     encoded = replace(TASK, max_length=8).encode([example, example, TagExample(("a",), ("O",))], TOKENIZER)
-    assert shown(encoded)[:3] == ["[CLS] <a> [SEP]", "[CLS] <a> ##b ##c ##d ##e ##f [SEP]", "[CLS] <b> [SEP]"]
+    assert show(encoded)[:3] == ["[CLS] <a> [SEP]", "[CLS] <a> ##b ##c ##d ##e ##f [SEP]", "[CLS] <b> [SEP]"]
     assert encoded.labels.tolist() == [0, 2, 0, 0, 2, 0, 0]
     assert encoded.truncated == 2
 
@@ -99,10 +99,10 @@ def test_document_context_fills_the_window_from_both_sides(tmp_path):
     expected = {
         7: [
             "[CLS] <a> <b> Anna lives in [SEP]",
-            "[CLS] a b <Anna> <lives> <in> [SEP]",  # cde is three tokens, and no word is cut
+            "[CLS] a b <Anna> <lives> <in> [SEP]",  # cde is three tokens, and words are not split
             "[CLS] in <c> ##d ##e f [SEP]",
             "[CLS] <f> <g> <h> [SEP]",
-            "[CLS] <Paris> [SEP]",  # a document of its own
+            "[CLS] <Paris> [SEP]",  # another document
         ],
         12: [
             "[CLS] <a> <b> Anna lives in c ##d ##e f g [SEP]",
@@ -115,10 +115,10 @@ def test_document_context_fills_the_window_from_both_sides(tmp_path):
     for max_length, windows in expected.items():
         task = replace(TASK, context=True, max_length=max_length)
         encoded = task.encode(list(task.read(str(path))), TOKENIZER)
-        assert shown(encoded) == windows
+        assert show(encoded) == windows
         assert len(encoded.labels) == 10
     alone = TASK.encode(list(TASK.read(str(path))), TOKENIZER)
-    assert shown(alone)[1:3] == ["[CLS] <Anna> <lives> <in> [SEP]", "[CLS] <c> ##d ##e [SEP]"]
+    assert show(alone)[1:3] == ["[CLS] <Anna> <lives> <in> [SEP]", "[CLS] <c> ##d ##e [SEP]"]
 
 
 WORDS = st.text("abcdefgh.", max_size=9) | st.sampled_from(["Paris", "\x00", "語", "a" * 120])
@@ -127,7 +127,7 @@ SENTENCES = st.lists(st.tuples(st.lists(WORDS, max_size=9), st.booleans()), max_
 
 @settings(max_examples=150)
 @given(sentences=SENTENCES, max_length=st.integers(3, 20), context=st.booleans())
-def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentences, max_length, context):
+def test_every_word_is_read_once_in_consecutive_windows(sentences, max_length, context):
     document, examples = 0, []
     for words, new in sentences:
         document += new
@@ -138,8 +138,8 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
     def word_tokens(words):
         return [(TOKENIZER.encode_raw([word])[0].tolist() or [TOKENIZER.unk_id])[: max_length - 2] for word in words]
 
-    def flat(parts):
-        return list(chain.from_iterable(parts))
+    def flat(lists):
+        return list(chain.from_iterable(lists))
 
     assert encoded.position_counts.all()
     assert encoded.lengths.max(initial=0) <= max_length
@@ -153,17 +153,17 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
         example = given_examples[owner]
         first = len(read[owner])
         read[owner] += [ids[row] for row in rows]
-        # The window is a run of whole words of the sentence and of those around it, and this is where its words stand.
+        # The window is a range of whole words of the sentence and its context; its positions are those of its words.
         around = [flat(side) for side in (example.before, example.after)]
         own = word_tokens(example.words)
         before, after = word_tokens(around[0]) + own[:first], own[first + len(rows) :] + word_tokens(around[1])
         tagged = flat(own[first : first + len(rows)])
         left, right = ids[1 : rows[0]], ids[rows[0] + len(tagged) : -1]
         assert ids[rows[0] : rows[0] + len(tagged)] == tagged
-        assert rows == [rows[0] + sum(map(len, own[first : first + place])) for place in range(len(rows))]
-        begin = [flat(before[place:]) for place in range(len(before) + 1)].index(left)
-        end = [flat(after[:place]) for place in range(len(after) + 1)].index(right)
-        # And as much of them as there is room for: no word beside it would fit.
+        assert rows == [rows[0] + sum(map(len, own[first : first + count])) for count in range(len(rows))]
+        begin = [flat(before[count:]) for count in range(len(before) + 1)].index(left)
+        end = [flat(after[:count]) for count in range(len(after) + 1)].index(right)
+        # The range is maximal: no further word would fit.
         assert all(
             len(ids) + len(word) > max_length for word in before[max(begin - 1, 0) : begin] + after[end : end + 1]
         )
@@ -174,7 +174,7 @@ def test_every_word_is_read_once_in_order_in_windows_that_hold_together(sentence
     assert encoded.truncated == len(holders)
 
 
-# --- predictions
+# Predictions
 
 
 def model(task: Tagging) -> EncoderForTask:
@@ -194,7 +194,7 @@ def model(task: Tagging) -> EncoderForTask:
 
 @settings(max_examples=15)
 @given(sentences=st.lists(st.lists(st.text("abcdefgh.", min_size=1, max_size=4), min_size=1, max_size=9), max_size=6))
-def test_predictions_are_those_of_each_sentence_alone(sentences):
+def test_predictions_do_not_depend_on_the_batch(sentences):
     network = model(TASK).eval()
     examples = [TagExample(tuple(words)) for words in sentences]
     predictions = [one for chunk in predict_chunks(network, TASK, TOKENIZER, examples) for one in chunk.predictions]
@@ -213,20 +213,20 @@ def test_predictions_are_those_of_each_sentence_alone(sentences):
 
 
 def logits_for(tags: list[str], share: float = 0.5) -> np.ndarray:
-    """Outputs that give each tag this probability and the others the rest in equal parts."""
+    """Return outputs that give each tag this probability, and share the rest equally among the others."""
     rest = (1 - share) / (len(TASK.labels) - 1)
     return np.log(np.array([[share if tag == label else rest for label in TASK.labels] for tag in tags], np.float32))
 
 
-def decoded(examples: list[TagExample], tags: list[str], task: Tagging = TASK) -> list[TagPrediction]:
+def decode(examples: list[TagExample], tags: list[str], task: Tagging = TASK) -> list[TagPrediction]:
     return task.decode(examples, task.encode(examples, TOKENIZER, labelled=False), logits_for(tags))
 
 
-def test_entities_have_their_places_in_words_and_in_raw_text():
+def test_entities_have_word_indices_and_character_offsets():
     words = TagExample(("Anna", "B.", "lives", "in", "Paris"))
     text = TagExample.from_text("  Anna B lives\nin Paris.")
     tags = ["B-PER", "I-PER", "O", "O", "B-LOC"]
-    from_words, from_text, nothing = decoded([words, text, TagExample(())], [*tags, *tags, "O"])
+    from_words, from_text, nothing = decode([words, text, TagExample(())], [*tags, *tags, "O"])
     assert from_words.tags == tuple(tags)
     assert from_words.probabilities == pytest.approx([0.5] * 5)
     assert from_words.entities == (
@@ -237,33 +237,33 @@ def test_entities_have_their_places_in_words_and_in_raw_text():
     assert nothing == TagPrediction((), (), (), ())
 
 
-def test_predicted_tags_that_are_ill_formed_are_read_as_they_are_scored():
-    (found,) = decoded([TagExample(("Anna", "in", "Paris"))], ["I-PER", "B-LOC", "I-PER"])
+def test_ill_formed_predictions_are_decoded_as_they_are_scored():
+    (found,) = decode([TagExample(("Anna", "in", "Paris"))], ["I-PER", "B-LOC", "I-PER"])
     assert [(one.label, one.text) for one in found.entities] == [("PER", "Anna"), ("LOC", "in"), ("PER", "Paris")]
 
 
 @settings(max_examples=60)
 @given(text=st.text() | st.text("Ana Bo.-’s\n"), data=st.data())
-def test_every_entity_is_cut_from_the_text(text, data):
+def test_every_entity_is_a_slice_of_the_text(text, data):
     example = TagExample.from_text(text)
     count = len(example.words)
     tags = data.draw(st.lists(st.sampled_from(TASK.labels), min_size=count, max_size=count))
     if not tags:
         return
-    (found,) = decoded([example], tags)
+    (found,) = decode([example], tags)
     assert all(text[one.start : one.end] == one.text for one in found.entities)
     assert (found.entities == ()) == (set(tags) == {"O"})
 
 
 def test_plain_classes_have_no_entities():
     task = Tagging(scheme="none", labels=TASK.labels)
-    (found,) = decoded([TagExample(("Anna",))], ["B-PER"], task)
+    (found,) = decode([TagExample(("Anna",))], ["B-PER"], task)
     assert (found.tags, found.entities) == (("B-PER",), ())
 
 
-def test_a_record_is_plain_and_has_the_same_columns_for_every_example():
+def test_record_is_plain_and_has_the_same_columns_for_every_example():
     examples = [TagExample(("Anna",)), TagExample(())]
-    records = [to_record(TASK, *pair) for pair in zip(examples, decoded(examples, ["B-PER"]), strict=True)]
+    records = [to_record(TASK, *pair) for pair in zip(examples, decode(examples, ["B-PER"]), strict=True)]
     assert json.loads(json.dumps(records[0])) == {
         "words": ["Anna"],
         "tags": ["B-PER"],
@@ -273,10 +273,10 @@ def test_a_record_is_plain_and_has_the_same_columns_for_every_example():
     assert records[0].keys() == records[1].keys()
 
 
-# --- loss and score
+# Loss and score
 
 
-def test_the_loss_is_the_sum_over_words():
+def test_loss_is_the_sum_over_words():
     examples = [TagExample(("Anna", "in"), ("B-PER", "O")), TagExample(("Paris",), ("B-LOC",))]
     batch = collate(TASK.encode(examples, TOKENIZER), np.array([1, 0]))
     logits = torch.from_numpy(logits_for(["B-LOC", "O", "O"]))
@@ -285,9 +285,9 @@ def test_the_loss_is_the_sum_over_words():
     assert TASK.loss(logits, batch, smoothing=0.1).item() == pytest.approx(smoothed * 3)
 
 
-def test_scores_by_hand():
+def test_scores_hand_worked():
     examples = [TagExample(("Anna", "B", "in", "Paris"), ("I-PER", "I-PER", "O", "I-LOC")), TagExample((), ())]
-    predictions = decoded(examples, ["B-PER", "I-PER", "O", "O"])
+    predictions = decode(examples, ["B-PER", "I-PER", "O", "O"])
     assert replace(TASK, scheme="iob1").score(examples, predictions) == {
         "f1": pytest.approx(2 / 3),
         "precision": 1.0,
@@ -297,19 +297,19 @@ def test_scores_by_hand():
     assert replace(TASK, scheme="none").score(examples, predictions) == {"accuracy": 0.5}
 
 
-def test_a_model_that_learned_iob1_as_it_stands_is_scored_by_what_it_means():
+def test_iob1_predictions_are_scored_by_the_spans_they_spell():
     examples = [TagExample(("Anna", "B", "Cd", "in"), ("I-PER", "I-PER", "B-PER", "O"))]
     task = Tagging(scheme="iob1", labels=("O", "I-PER", "B-PER"))
     for tags in (("I-PER", "I-PER", "B-PER", "O"), ("B-PER", "I-PER", "B-PER", "O")):
-        assert set(task.score(examples, decoded(examples, tags)).values()) == {1.0}
-    worse = task.score(examples, decoded(examples, ("I-PER", "I-PER", "I-PER", "O")))
+        assert set(task.score(examples, decode(examples, tags)).values()) == {1.0}
+    worse = task.score(examples, decode(examples, ("I-PER", "I-PER", "I-PER", "O")))
     assert (worse["accuracy"], worse["f1"]) == (0.75, 0.0)
-    two = Tagging(scheme="iob2", labels=("O", "B-PER", "I-PER"))  # where I- begins no span, it is a wrong tag
-    assert two.score(examples, decoded(examples, ("I-PER", "I-PER", "B-PER", "O")))["accuracy"] == 0.75
+    two = Tagging(scheme="iob2", labels=("O", "B-PER", "I-PER"))  # I- begins no span there: a wrong tag
+    assert two.score(examples, decode(examples, ("I-PER", "I-PER", "B-PER", "O")))["accuracy"] == 0.75
 
 
-def test_a_small_model_learns_tags_and_a_long_text_keeps_its_words():
-    # Every word has its tag at every place, so that a head that has learned them knows what each is of.
+def test_small_model_learns_tags_and_tags_a_long_text():
+    # A word has the same tag everywhere, so that a model that has learned the tags can name each word's.
     words, tags = ("Anna", "lives", "in", "Paris"), ("B-PER", "O", "O", "B-LOC")
     turned = [TagExample(words[first:] + words[:first], tags[first:] + tags[:first]) for first in range(4)]
     examples = [TagExample(3 * one.words, 3 * one.tags) for one in turned]
@@ -329,10 +329,10 @@ def test_a_small_model_learns_tags_and_a_long_text_keeps_its_words():
     assert {one.text for one in found.entities if one.label == "LOC"} == {"Paris"}
 
 
-# --- settings, labels, misuse
+# Settings, labels, misuse
 
 
-def labelled(*tags: str) -> TagExample:
+def make_labelled(*tags: str) -> TagExample:
     return TagExample(tuple(f"w{number}" for number in range(len(tags))), tags, "a.conll", range(5, 5 + len(tags)))
 
 
@@ -350,8 +350,8 @@ def labelled(*tags: str) -> TagExample:
         (Tagging(), [("I", "I", "O")], "iob1", ("O", "B", "I"), "f1"),
     ],
 )
-def test_training_tells_scheme_labels_and_what_can_be_scored(task, sequences, scheme, labels, metric):
-    examples = [labelled(*tags) for tags in sequences]
+def test_scheme_labels_and_metric_follow_from_the_training_tags(task, sequences, scheme, labels, metric):
+    examples = [make_labelled(*tags) for tags in sequences]
     fitted = task.with_labels_of(examples)
     assert (fitted.scheme, fitted.labels, fitted.metric) == (scheme, labels, metric)
     assert fitted.head == ("token", len(labels))
@@ -362,8 +362,8 @@ def test_training_tells_scheme_labels_and_what_can_be_scored(task, sequences, sc
     )
 
 
-def test_a_fitted_task_is_kept_whole(tmp_path):
-    task = Tagging(words="form", context=True).with_labels_of([labelled("B-A", "O")])
+def test_fitted_task_survives_a_round_trip(tmp_path):
+    task = Tagging(words="form", context=True).with_labels_of([make_labelled("B-A", "O")])
     write_task(tmp_path, task)
     values = json.loads((tmp_path / "task.json").read_text())
     assert values.pop("kind") == "tagging"
@@ -386,37 +386,39 @@ def test_a_fitted_task_is_kept_whole(tmp_path):
         (Tagging(), [], "no sentences to learn from"),
     ],
 )
-def test_training_tags_that_make_no_task_are_refused(task, sequences, message):
+def test_invalid_training_tags_are_rejected(task, sequences, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        task.with_labels_of([labelled(*tags) for tags in sequences])
+        task.with_labels_of([make_labelled(*tags) for tags in sequences])
 
 
-def test_a_tag_that_training_did_not_have_is_refused_with_its_place():
+def test_unknown_tag_is_rejected_with_its_location():
     message = (
         "a.conll, line 6: tag 'I-ORG' of 'w1': it is unknown; the tags of the training data are O, B-LOC, B-PER, I-PER"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        TASK.encode([labelled("O", "O"), labelled("B-LOC", "I-ORG")], TOKENIZER)
+        TASK.encode([make_labelled("O", "O"), make_labelled("B-LOC", "I-ORG")], TOKENIZER)
     with pytest.raises(ValueError, match=re.escape(message)):
-        TASK.check([labelled("O", "O"), labelled("B-LOC", "I-ORG")])
-    with pytest.raises(ValueError, match="tag 'S-LOC' of 'w0': it is unknown"):  # of another scheme
-        TASK.check([labelled("S-LOC", "O")])
+        TASK.check([make_labelled("O", "O"), make_labelled("B-LOC", "I-ORG")])
+    with pytest.raises(ValueError, match="tag 'S-LOC' of 'w0': it is unknown"):  # a tag of another scheme
+        TASK.check([make_labelled("S-LOC", "O")])
     with pytest.raises(ValueError, match="tag 'X' of 'w1': it is unknown"):
-        Tagging(scheme="none", labels=("N", "V")).check([labelled("N", "X")])
+        Tagging(scheme="none", labels=("N", "V")).check([make_labelled("N", "X")])
 
 
-def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
-    """As I-LST in CoNLL-2000, of which training has B-LST alone."""
-    sentences = [labelled("B-LOC", "I-LOC"), labelled("O", "I-LOC"), labelled("B-PER", "O")]
+def test_unknown_spelling_of_a_known_type_counts_but_is_never_predicted():
+    """Example: I-LST in CoNLL-2000, whose training file has B-LST only."""
+    sentences = [make_labelled("B-LOC", "I-LOC"), make_labelled("O", "I-LOC"), make_labelled("B-PER", "O")]
     TASK.check(sentences)
     assert TASK.warnings(sentences) == [
         "1 word has a tag that the training data lack (I-LOC): scored, but never predicted"
     ]
     assert not TASK.warnings(sentences[2:])
-    assert not Tagging(labels=("O", "I-X"), scheme="iob1").warnings([labelled("I-X", "O"), labelled("B-X", "B-X")])
-    foreign = Tagging(labels=("O", "B-PER", "I-PER", "X"), scheme="iob1")  # of a hub's folder; X is in no span
+    assert not Tagging(labels=("O", "I-X"), scheme="iob1").warnings(
+        [make_labelled("I-X", "O"), make_labelled("B-X", "B-X")]
+    )
+    foreign = Tagging(labels=("O", "B-PER", "I-PER", "X"), scheme="iob1")  # as in a folder of the hub; X is in no span
     with pytest.raises(ValueError, match="tag 'B' of 'w0'"):
-        foreign.check([labelled("B", "O")])
+        foreign.check([make_labelled("B", "O")])
     encoded = TASK.encode(sentences, TOKENIZER)
     logits = torch.randn(len(encoded.positions), len(TASK.labels))
     known = [number for number, target in enumerate(encoded.labels) if target >= 0]
@@ -430,21 +432,21 @@ def test_a_spelling_that_training_did_not_have_is_scored_and_never_found():
     assert (scores["precision"], scores["recall"], scores["accuracy"]) == (2 / 3, 2 / 3, 5 / 6)
 
 
-def test_entities_of_one_kind_may_go_without_a_name():
-    """As those of biomedical corpora that mark diseases alone: B I O."""
-    task = Tagging().with_labels_of([labelled("B", "O")])
+def test_entities_of_one_type_may_have_no_type_name():
+    """Example: biomedical corpora that mark diseases only: B I O."""
+    task = Tagging().with_labels_of([make_labelled("B", "O")])
     assert task.labels == ("O", "B")
-    sentences = [labelled("B", "I"), labelled("O", "B")]
+    sentences = [make_labelled("B", "I"), make_labelled("O", "B")]
     assert task.warnings(sentences) == ["1 word has a tag that the training data lack (I): scored, but never predicted"]
     outputs = np.array([[0, 9], [9, 0], [9, 0], [0, 9]], dtype=np.float32)
     found = task.decode(sentences, task.encode(sentences, TOKENIZER), outputs)
     assert [entity.label for tagged in found for entity in tagged.entities] == ["_", "_"]
     assert task.score(sentences, found)["f1"] == 0.5
     with pytest.raises(ValueError, match="tag 'B-X' of 'w0': it is unknown"):
-        task.check([labelled("B-X", "O")])
+        task.check([make_labelled("B-X", "O")])
 
 
-def test_what_is_not_known_yet_cannot_be_asked_for():
+def test_properties_that_depend_on_labels_raise_before_they_are_known():
     with pytest.raises(ValueError, match="the tags are not known yet"):
         _ = Tagging().head
     with pytest.raises(ValueError, match="text 3: no tags; they are needed"):
@@ -461,7 +463,7 @@ def test_what_is_not_known_yet_cannot_be_asked_for():
         ({"max_length": 2}, r"max_length = 2: at least 3"),
     ],
 )
-def test_settings_out_of_bounds_are_refused(values, message):
+def test_settings_out_of_bounds_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         Tagging(**values)
 

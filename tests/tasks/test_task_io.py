@@ -1,4 +1,4 @@
-"""Which task a folder is for: from task.json, from config.json, and every way in which the two can be wrong."""
+"""The task of a folder, from task.json or config.json, and errors in either."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def save(folder: Path, task: AnyTask) -> Path:
     return folder
 
 
-def test_there_are_five():
+def test_there_are_five_task_types():
     assert set(TASK_TYPES) == set(TASKS)
     assert all(type(task) is TASK_TYPES[name] and task.kind == name for name, task in TASKS.items())
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_every_field_of_a_task_comes_back(tmp_path, task):
+def test_every_field_of_a_task_survives_a_round_trip(tmp_path, task):
     save(tmp_path / "m", task)
     assert read_task(tmp_path / "m") == task
     found = load_task(tmp_path / "m")
@@ -80,7 +80,7 @@ def test_every_field_of_a_task_comes_back(tmp_path, task):
     ],
     ids=lambda value: value.head.kind if isinstance(value, HeadRecord) else "",
 )
-def test_a_head_alone_tells_the_task_and_the_model_s_positions_its_length(tmp_path, record, expected):
+def test_task_is_inferred_from_head_and_positions(tmp_path, record, expected):
     assert infer_task(record, max_positions=64) == expected
     save(tmp_path / "m", expected)
     (tmp_path / "m/task.json").unlink()
@@ -92,7 +92,7 @@ def test_a_head_alone_tells_the_task_and_the_model_s_positions_its_length(tmp_pa
     assert load_task(tmp_path / "again").task == found.task
 
 
-def test_a_tagger_of_transformers_that_calls_its_tags_bilou(tmp_path):
+def test_bilou_labels_of_a_transformers_folder_become_bioes(tmp_path):
     task = Tagging(labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="bioes", max_length=64)
     save(tmp_path / "m", task)
     (tmp_path / "m/task.json").unlink()
@@ -104,11 +104,11 @@ def test_a_tagger_of_transformers_that_calls_its_tags_bilou(tmp_path):
     assert load_task(tmp_path / "again").task == task
 
 
-def test_long_models_answer_in_the_windows_of_the_paper():
+def test_inferred_question_answering_has_the_windows_of_the_paper():
     assert infer_task(HeadRecord(HeadSpec("span", 2), (), False), max_positions=512) == QuestionAnswering()
 
 
-def test_a_folder_without_a_task(tmp_path):
+def test_folder_without_a_task_has_none(tmp_path):
     save_model(tmp_path / "m", BertForPretraining(CONFIG), TOKENIZER)
     assert read_task(tmp_path / "m") is None
     assert load_task(tmp_path / "m") is None
@@ -116,7 +116,7 @@ def test_a_folder_without_a_task(tmp_path):
         read_task(tmp_path)
 
 
-def test_labels_in_another_order_than_the_weights_are_refused(tmp_path):
+def test_labels_in_another_order_than_the_weights_are_rejected(tmp_path):
     task = Classification(labels=("bad", "good"))
     save_task_folder(
         tmp_path / "m", TaskModel(EncoderForTask(BertEncoder(CONFIG, seed=1), task.head, 1), task), TOKENIZER
@@ -145,14 +145,14 @@ def test_labels_in_another_order_than_the_weights_are_refused(tmp_path):
         ('{"kind": "classification", "header": "no"}', "task.json: header: expected bool, got 'no'"),
     ],
 )
-def test_a_task_file_that_is_not_whole(tmp_path, content, message):
+def test_damaged_task_file_is_named(tmp_path, content, message):
     (tmp_path / "task.json").write_text(content)
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises(ValueError, match=message) as error:
         read_task(tmp_path)
-    assert str(told.value).startswith(str(tmp_path / "task.json"))
+    assert str(error.value).startswith(str(tmp_path / "task.json"))
 
 
-def test_a_task_of_another_model(tmp_path):
+def test_task_of_another_model_is_rejected(tmp_path):
     folder = save(tmp_path / "m", TASKS["tagging"])
     for other, message in (
         (Tagging(labels=("O", "B-X")), "expected a token head with 2 outputs, got a model with a token head with 3"),
@@ -164,7 +164,7 @@ def test_a_task_of_another_model(tmp_path):
     assert load_task_model(folder).head == HeadSpec("token", 3)
 
 
-def test_labels_are_written_for_other_software(tmp_path):
+def test_labels_are_written_to_config_json(tmp_path):
     folder = save(tmp_path / "m", TASKS["classification"])
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["id2label"] == {"0": "ja", "1": 'ne"in\n'}
