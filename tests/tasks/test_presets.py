@@ -209,7 +209,7 @@ def test_options_are_those_of_the_task_types() -> None:
     assert not names & {"labels", "threshold", "mean", "scale", "max_short_rows"}
     docs = field_docs(TaskOptions)
     assert set(docs) == names
-    assert "Classification, regression, multiple-choice: Longest sequence" in docs["max_length"]
+    assert "Classification, regression, multiple-choice: of two segments" in docs["max_length"]
     assert docs["max_length"].endswith("[384].")
     assert docs["doc_stride"].startswith("Question-answering: ")
     assert "[ending0 ending1 ending2 ending3]" in docs["endings"]
