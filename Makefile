@@ -33,10 +33,13 @@ test: check
 test-slow: install
 	$(BIN)/pytest -m slow
 
-# The tests that hold kernels to their reference implementation, each call sent to an emulated processor.
+# The tests that compare kernels with their reference implementations; each call is sent to an emulated processor.
 test-arm: install
-	OMP_NUM_THREADS=2 PYTHONPATH=tests/kernels $(BIN)/pytest -p emulated_kernels \
-	    tests/kernels/test_fused_ops.py tests/kernels/test_attention.py tests/models/test_encoder.py
+	for level in armv8.2-a-bf16 armv8-a; do \
+	    EMULATED_LEVEL=$$level OMP_NUM_THREADS=2 PYTHONPATH=tests/kernels $(BIN)/pytest -p emulated_kernels \
+	        -k 'not tile_registers' tests/kernels/test_fused_ops.py tests/kernels/test_attention.py \
+	        tests/models/test_encoder.py || exit 1; \
+	done
 
 test-sanitize: install
 	$(BIN)/python tests/kernels/instruction_sets.py

@@ -1,6 +1,7 @@
-// Calls functions of a native library that is built for another processor, on behalf of emulated_kernels.py: reads requests
-// from standard input, writes what the buffers hold afterwards to standard output. The library is the first argument.
-#include <cstddef>
+// Calls functions of a native library for another processor, on behalf of emulated_kernels.py: reads requests from
+// standard input, and writes the buffers as they are afterwards to standard output. The first argument is the library.
+//
+// Arguments: q integer, d double, p pointer into a buffer, b block of memory with pointers into buffers at some offsets.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -19,14 +20,7 @@ static void read(void* to, size_t size) {
     if (size && fread(to, size, 1, stdin) != 1) exit(1);
 }
 
-struct MaskKey {  // as in dropout.h
-    uint32_t key0, key1, threshold;
-    float scale;
-    int64_t first_token;
-    const void* positions;
-};
-
-// On AArch64 integers and pointers are passed in x0-x7 and then on the stack, doubles in d0-d7: apart from each other.
+// On AArch64 integers and pointers are passed in x0-x7 and then on the stack, doubles in d0-d7: one signature serves all.
 #define I8(n) i[n], i[n + 1], i[n + 2], i[n + 3], i[n + 4], i[n + 5], i[n + 6], i[n + 7]
 #define T8(T) T, T, T, T, T, T, T, T
 using Function = void (*)(T8(int64_t), T8(int64_t), T8(int64_t), T8(int64_t), T8(double));
@@ -55,29 +49,17 @@ int main(int, char** arguments) {
         std::vector<int64_t> i;
         std::vector<double> d;
         for (auto count = read<uint32_t>(); count > 0; count--) switch (read<char>()) {
-            case 'i': i.push_back(read<int64_t>()); break;
+            case 'q': i.push_back(read<int64_t>()); break;
             case 'd': d.push_back(read<double>()); break;
             case 'p': i.push_back((int64_t)pointer()); break;
             case 'b': {
                 auto& block = blocks.emplace_back(read<uint32_t>());
+                auto pointers = read<uint32_t>();
                 read(block.data(), block.size());
-                i.push_back((int64_t)block.data());
-                break;
-            }
-            case 'a': {
-                auto items = read<uint32_t>();
-                auto& block = blocks.emplace_back(items * sizeof(char*));
-                for (uint32_t item = 0; item < items; item++) ((char**)block.data())[item] = pointer();
-                i.push_back((int64_t)block.data());
-                break;
-            }
-            case 'k': {
-                auto items = read<uint32_t>();
-                auto& block = blocks.emplace_back(items * sizeof(MaskKey));
-                for (uint32_t item = 0; item < items; item++) {
-                    auto& key = ((MaskKey*)block.data())[item];
-                    read(&key, offsetof(MaskKey, positions));
-                    key.positions = pointer();
+                for (; pointers > 0; pointers--) {
+                    auto offset = read<uint32_t>();
+                    char* address = pointer();
+                    memcpy(block.data() + offset, &address, sizeof address);
                 }
                 i.push_back((int64_t)block.data());
                 break;

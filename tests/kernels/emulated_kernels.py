@@ -1,14 +1,16 @@
-"""A pytest plugin that runs the native kernels on an emulated processor: `pytest -p emulated_kernels tests/kernels`.
+"""A pytest plugin that runs the native kernels on an emulated ARM processor: `pytest -p emulated_kernels …`.
 
-It compiles them with Debian's cross-compiler, as for a wheel, starts a process under qemu-user, and sends every call
-there: the buffers, the arguments, and back the buffers. So the tests that hold the kernels to their reference
-implementation in PyTorch hold those of the other processor to it, too.
+It compiles them with Debian's cross-compiler, as for a wheel, and starts a process under qemu-user. Every call is sent
+there: the buffers and the arguments, and back the buffers. So the same tests that compare the kernels of this machine
+with their reference implementations compare those of the other processor. `EMULATED_LEVEL` selects an instruction set
+of cpu.LEVELS; the default is the best.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import shutil
 import struct
 import subprocess
@@ -24,7 +26,8 @@ from bertwright.kernels import attention, ffi, fused_encoder, fused_ops, linear_
 from bertwright.kernels.compile import Compiler, compile_flags, compile_library
 from bertwright.kernels.cpu import LEVELS
 
-CROSS, EMULATOR, SYSTEM = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
+CROSS, SYSTEM = "aarch64-linux-gnu-g++", "/usr/aarch64-linux-gnu"
+EMULATOR = ["qemu-aarch64", "-cpu", "max", "-L", SYSTEM]
 SOURCE = native.PACKAGE / "kernels" / "csrc" / "kernels.cpp"
 
 
@@ -40,25 +43,27 @@ class Emulator:
     def __init__(self) -> None:
         folder = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        levels = {level.name: level for level in LEVELS["aarch64"]}
+        self.level = levels[os.environ.get("EMULATED_LEVEL") or next(iter(levels))]
         compiler = Compiler((CROSS,), "g++")
-        flags = compile_flags(compiler, True, LEVELS["aarch64"][0].flags)
-        library = compile_library(SOURCE, compiler, flags, folder)
+        library = compile_library(SOURCE, compiler, compile_flags(compiler, True, self.level.flags), folder)
+        self.bf16_isa = "neon_bf16" if b"bf16_isa_name" in library.read_bytes() else None
         caller = folder / "caller"
-        # -fopenmp: the caller brings the OpenMP library, as torch does elsewhere.
+        # -fopenmp: the caller loads the OpenMP library, as torch does elsewhere.
         command = [CROSS, "-O1", "-fopenmp", "-Wl,--no-as-needed", "-rdynamic", str(Path(__file__).with_suffix(".cpp"))]
         subprocess.run([*command, "-o", str(caller)], check=True)
         self.process = subprocess.Popen(
-            [EMULATOR, "-L", SYSTEM, str(caller), str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*EMULATOR, str(caller), str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         atexit.register(self.process.kill)
         self.calls: dict[str, int] = {}
-        self.positions: dict[int, Tensor] = {}  # mask keys hold their address alone
+        self.tensors: dict[int, Tensor] = {}  # by address, for structures
 
     def call(self, function: str, *values: Any) -> None:
-        """Do what `ffi.call` does."""
+        """Call a kernel, like `ffi.call`."""
         storages: dict[int, Any] = {}
 
-        def place(tensor: Tensor | None) -> bytes:
+        def pointer(tensor: Tensor | None) -> bytes:
             if tensor is None or tensor.numel() == 0:
                 return struct.pack("<iQ", -1, 0)
             storage = tensor.untyped_storage()
@@ -66,25 +71,33 @@ class Emulator:
             number = list(storages).index(storage.data_ptr())
             return struct.pack("<iQ", number, tensor.data_ptr() - storage.data_ptr())
 
-        def key(value: Any) -> bytes:
-            return bytes(value)[: ffi.CMaskKey.positions.offset] + place(self.positions.get(value.positions or 0))
+        def block(content: bytes, pointers: dict[int, Tensor | None]) -> bytes:
+            written = (struct.pack("<I", offset) + pointer(tensor) for offset, tensor in pointers.items())
+            return b"b" + struct.pack("<II", len(content), len(pointers)) + content + b"".join(written)
+
+        def structures(items: list[ctypes.Structure]) -> bytes:
+            pointers = {
+                number * ctypes.sizeof(item) + getattr(type(item), name).offset: self.tensors.get(getattr(item, name))
+                for number, item in enumerate(items)
+                for name, kind in item._fields_
+                if kind is ctypes.c_void_p
+            }
+            return block(b"".join(map(bytes, items)), pointers)
 
         def argument(code: str, value: Any) -> bytes:
-            if code == "q":
-                return b"i" + struct.pack("<q", value)
-            if code == "d":
-                return b"d" + struct.pack("<d", value)
+            if code in "qd":
+                return code.encode() + struct.pack(f"<{code}", value)
             if isinstance(value, Tensor) or value is None:
-                return b"p" + place(value)
+                return b"p" + pointer(value)
             if isinstance(value, RowPointer):
-                return b"p" + place(value.matrix)
-            if isinstance(value, ffi.CMaskKey):
-                return b"k" + struct.pack("<I", 1) + key(value)
+                return b"p" + pointer(value.matrix)
+            if isinstance(value, ctypes.Structure):
+                return structures([value])
             if isinstance(value, ctypes.Array):
-                if issubclass(value._type_, ffi.CMaskKey):
-                    return b"k" + struct.pack("<I", len(value)) + b"".join(map(key, value))
-                return b"b" + struct.pack("<I", ctypes.sizeof(value)) + bytes(value)
-            return b"a" + struct.pack("<I", len(value)) + b"".join(map(place, value))
+                return (
+                    structures(list(value)) if issubclass(value._type_, ctypes.Structure) else block(bytes(value), {})
+                )
+            return block(bytes(8 * len(value)), {8 * number: tensor for number, tensor in enumerate(value)})
 
         codes = ffi.SIGNATURES[function] + "q"
         arguments = [argument(*pair) for pair in zip(codes, [*values, torch.get_num_threads()], strict=True)]
@@ -104,36 +117,38 @@ class Emulator:
         self.calls[function] = self.calls.get(function, 0) + 1
 
     def row_pointer(self, matrix: Tensor) -> RowPointer:
-        """Do what `ffi.row_pointer` does."""
+        """Return a matrix with its address, like `ffi.row_pointer`."""
         pointer = RowPointer(matrix.data_ptr())
         pointer.matrix = matrix
         return pointer
+
+    def address(self, tensor: Tensor) -> int:
+        """Return the address of a tensor, like `ffi.address`."""
+        found = find_address(tensor)
+        self.tensors[found] = tensor
+        return found
 
 
 def memory(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size else memoryview(bytearray())
 
 
-emulator = Emulator()
 find_address = ffi.address
-
-
-def address(tensor: Tensor) -> int:
-    found = find_address(tensor)
-    if tensor.dtype == torch.int64:
-        emulator.positions[found] = tensor
-    return found
-
-
+emulator = Emulator()
 for module in [module for name, module in sys.modules.items() if name.startswith("bertwright.kernels.")]:
-    for name, function in (("call", emulator.call), ("row_pointer", emulator.row_pointer), ("address", address)):
+    for name, function in (
+        ("call", emulator.call),
+        ("row_pointer", emulator.row_pointer),
+        ("address", emulator.address),
+        ("bf16_isa", lambda: emulator.bf16_isa),
+    ):
         if hasattr(module, name):
             setattr(module, name, function)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    told = ", ".join(f"{name} {count}" for name, count in sorted(emulator.calls.items()))
-    terminalreporter.write_line(f"calls on {EMULATOR}: {told}")
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(emulator.calls.items()))
+    terminalreporter.write_line(f"calls on {emulator.level.name}, emulated: {counts}")
 
 
 def pytest_sessionfinish(session: Any) -> None:

@@ -88,6 +88,7 @@ def test_without_affinity_masks_all_cpus_count(tmp_path: Path, monkeypatch: pyte
 
 ZEN3 = """fpu pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c lahf_lm abm bmi1 avx2 bmi2 sha_ni"""
 SAPPHIRE_RAPIDS = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl avx512_bf16 amx_bf16 amx_tile amx_int8"
+NEOVERSE_V1 = "fp asimd aes crc32 atomics fphp asimdhp asimdrdm asimddp sve i8mm bf16 dgh rng"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,8 @@ SAPPHIRE_RAPIDS = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl avx512_bf
         ("x86_64", "flags\t\t: fpu sse2", []),
         ("x86_64", f"flags\t\t: {SAPPHIRE_RAPIDS}", [level.name for level in LEVELS["x86_64"]]),
         ("aarch64", "Features\t: fp asimd evtstrm aes", ["armv8-a"]),
+        ("aarch64", f"Features\t: {NEOVERSE_V1}", [level.name for level in LEVELS["aarch64"]]),
+        ("aarch64", f"Features\t: {NEOVERSE_V1.replace('bf16', '')}", ["armv8-a"]),
         ("riscv64", "isa\t\t: rv64imafdc", []),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 
@@ -33,8 +34,14 @@ def test_kernels_on_an_emulated_instruction_set_pass(name: str) -> None:
     check(instruction_sets.run(instruction_sets.EMULATED[name]), " passed")
 
 
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
-@pytest.mark.parametrize("level", LEVELS["x86_64"], ids=lambda level: level.name)
+@pytest.mark.parametrize(
+    ("compiler", "level"),
+    [
+        *itertools.product(["g++", "clang++"], LEVELS["x86_64"]),
+        *itertools.product(["aarch64-linux-gnu-g++"], LEVELS["aarch64"]),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_sources_compile_without_warnings(compiler: str, level: Level) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} on this machine")

@@ -24,6 +24,7 @@ _V3 = _V2 | frozenset("abm avx avx2 bmi1 bmi2 f16c fma movbe".split())
 _V4 = _V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
 _BF16 = _V4 | {"avx512_bf16"}
 _AMX = _BF16 | {"amx_bf16", "amx_tile"}
+_ARM_BF16 = frozenset("asimd asimdrdm atomics bf16 crc32".split())
 # The levels of each architecture, best first. The tuning is fixed because it decides which products and sums are fused.
 LEVELS = {
     "x86_64": (
@@ -33,7 +34,10 @@ LEVELS = {
         Level("x86-64-v3", ("-march=x86-64-v3", "-mtune=generic"), _V3),
         Level("x86-64-v2", ("-march=x86-64-v2", "-mtune=generic"), _V2),
     ),
-    "aarch64": (Level("armv8-a", ("-march=armv8-a", "-mtune=generic"), frozenset({"asimd"})),),
+    "aarch64": (
+        Level("armv8.2-a-bf16", ("-march=armv8.2-a+bf16", "-mtune=generic"), _ARM_BF16),
+        Level("armv8-a", ("-march=armv8-a", "-mtune=generic"), frozenset({"asimd"})),
+    ),
 }
 
 

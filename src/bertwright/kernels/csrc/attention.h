@@ -82,8 +82,8 @@ struct Bf16Gemm {
         for (int64_t r = 0; r < rows; r++, x += stride) {
             bfloat16* row = y + r * width;
             int64_t c = 0;
-            for (; c + TILE <= size; c += TILE) store((float*)(row + c), load((const float*)(x + c)));
-            if (c == size) continue;
+            for (; c + 2 * W <= size; c += 2 * W) store((float*)(row + c), load((const float*)(x + c)));
+            if (c == width) continue;
             memcpy(row + c, x + c, (size - c) * sizeof *y);
             memset(row + size, 0, (width - size) * sizeof *y);
         }

@@ -27,7 +27,11 @@ static constexpr Bf16Isa BF16_ISAS[] = {
 #if defined(__AMX_BF16__) && defined(__linux__)
     BF16_ISA(amx),
 #endif
+#if defined(__AVX512BF16__)
     BF16_ISA(avx512_bf16),
+#else
+    BF16_ISA(neon_bf16),
+#endif
 };
 
 static const Bf16Isa& bf16_isa =

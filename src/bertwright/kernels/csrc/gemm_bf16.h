@@ -15,9 +15,13 @@ INLINE void prefetch_block(const bfloat16* out, int64_t stride, int64_t rows) {
 }
 INLINE void prefetch_block(const float*, int64_t, int64_t) {}
 INLINE void write_block(const float* block, const float* bias, bfloat16* out, int64_t stride, int64_t rows) {
-    const FloatVec left = bias ? load(bias) : FloatVec{}, right = bias ? load(bias + W) : FloatVec{};
-    for (int64_t r = 0; r < rows; r++, block += TILE)
-        store((float*)(out + r * stride), pack_bf16(load(block) + left, load(block + W) + right));
+    for (int c = 0; c < TILE; c += 2 * W) {
+        const FloatVec left = bias ? load(bias + c) : FloatVec{}, right = bias ? load(bias + c + W) : FloatVec{};
+        for (int64_t r = 0; r < rows; r++) {
+            const float* sums = block + r * TILE + c;
+            store((float*)(out + r * stride + c), pack_bf16(load(sums) + left, load(sums + W) + right));
+        }
+    }
 }
 INLINE void write_block(const float* block, const float*, float* out, int64_t stride, int64_t rows) {
     for (int64_t r = 0; r < rows; r++)

@@ -7,11 +7,7 @@ struct Moments {
     float mean, rstd;
 };
 
-// Mean and 1 / standard deviation of a row in the cache, in two passes, so that a large mean costs no precision.
-INLINE Moments row_moments(const float* z, int64_t columns, float eps) {
-    FloatVec total{};
-    for_each_vector(columns, [&](int64_t c, auto load, auto) { total += load(z + c); });
-    const float mean = reduce_add(total) / columns;
+INLINE float row_variance(const float* z, int64_t columns, float mean) {
     FloatVec squares{};
     int64_t c = 0;
     for (; c + W <= columns; c += W) {
@@ -20,7 +16,22 @@ INLINE Moments row_moments(const float* z, int64_t columns, float eps) {
     }
     float rest = 0;
     for (; c < columns; c++) rest += (z[c] - mean) * (z[c] - mean);
-    return {mean, 1.0f / std::sqrt((reduce_add(squares) + rest) / columns + eps)};
+    return (reduce_add(squares) + rest) / columns;
+}
+
+// Mean and 1 / standard deviation of a row in the cache, in two passes, so that a large mean costs no precision.
+INLINE Moments row_moments(const float* z, int64_t columns, float eps) {
+    FloatVec total{};
+    for_each_vector(columns, [&](int64_t c, auto load, auto) { total += load(z + c); });
+    float mean = reduce_add(total) / columns, variance = row_variance(z, columns, mean);
+    constexpr float LARGE = 1024;  // (32 standard deviations)²
+    if (mean * mean > LARGE * variance) {  // the rounding error of such a mean matters
+        float error = 0;
+        for (int64_t c = 0; c < columns; c++) error += z[c] - mean;
+        mean += error / columns;
+        variance = row_variance(z, columns, mean);
+    }
+    return {mean, 1.0f / std::sqrt(variance + eps)};
 }
 
 // z = residual + dropout(x + bias), y = LayerNorm(z). `z` and `moments`, for the backward pass, may both be null.

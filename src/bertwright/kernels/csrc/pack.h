@@ -8,8 +8,8 @@
 //   …                                           …
 //   memory: [c / PANEL][k][c % PANEL]           memory: [c / 16][k / 2][c % 16], B(k+1, c) in the upper half of a word
 //
-// Such a word is what one multiply-add of pairs reads, and 16 × 16 of them are one tile register. Rows and columns that
-// B lacks are zeros. pack_b reads B, pack_b_t reads its transpose (columns × depth).
+// One multiply-add of pairs reads such a word, and 16 × 16 of them are one tile register. Rows and columns that B lacks
+// are zeros. pack_b reads B, pack_b_t reads its transpose (columns × depth).
 #pragma once
 #include "memory.h"
 #include "transpose_in_register.h"
@@ -49,30 +49,33 @@ template <class T> static void pack_b_t(const T* b, int64_t stride, int64_t colu
             }
 }
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define HAS_BF16_ISA 1
 
 constexpr int TILE = 32;         // C is computed in blocks of TILE × TILE; depth is padded to TILE
 constexpr int TILE_ROWS = 16;    // rows of a tile register, and columns of a panel
 constexpr int PANEL_WORDS = 16;  // words of a panel's row, which hold two rows of B
-static_assert(W == PANEL_WORDS && TILE == 2 * TILE_ROWS, "a panel's row is one vector; two by two tiles make a block");
+static_assert(PANEL_WORDS % W == 0 && TILE == 2 * TILE_ROWS, "a panel's row is whole vectors; a block is 2 × 2 tiles");
 
 constexpr int64_t panel_words(int64_t depth, int64_t columns) { return depth / 2 * columns; }
 
 // 2W numbers as bfloat16; number 0 is in the lower half of word 0.
 INLINE FloatVec pack_bf16(FloatVec first, FloatVec last) {
+#if defined(__AVX512BF16__)
     return (FloatVec)_mm512_cvtne2ps_pbh((__m512)last, (__m512)first);
+#else
+    const HalfVec halves[] = {round_to_bf16(first), round_to_bf16(last)};
+    return load((const float*)halves);
+#endif
 }
 INLINE FloatVec load_pairs(const float* x) { return pack_bf16(load(x), load(x + W)); }
 INLINE FloatVec load_pairs(const bfloat16* x) { return load((const float*)x); }
 
 // W numbers as words, bfloat16 in the lower halves.
-INLINE UIntVec load_words(const float* x) {
-    return __builtin_convertvector((HalfVec)_mm512_cvtneps_pbh((__m512)load(x)), UIntVec);
-}
+INLINE UIntVec load_words(const float* x) { return __builtin_convertvector(round_to_bf16(load(x)), UIntVec); }
 INLINE UIntVec load_words(const bfloat16* x) { return zero_extend(x); }
 
-template <bool STREAM> INLINE void store_panel_row(uint32_t* to, FloatVec words) {
+template <bool STREAM> INLINE void store_words(uint32_t* to, FloatVec words) {
     if constexpr (STREAM) store_streaming(to, words);
     else store((float*)to, words);
 }
@@ -81,19 +84,23 @@ template <bool STREAM> INLINE void store_panel_row(uint32_t* to, FloatVec words)
 template <bool STREAM, class T>
 INLINE void pack_b_tile(const T* b, int64_t stride, int64_t depth, int64_t k, int64_t c, uint32_t* panels) {
     uint32_t* to = panels + panel_words(round_up(depth, TILE), c) + k / 2 * PANEL_WORDS;
-    for (int64_t r = k; r < k + TILE; r += 2, to += PANEL_WORDS) {
-        const T* even = b + r * stride + c;
-        store_panel_row<STREAM>(to, interleave(r < depth ? load_words(even) : UIntVec{},
-                                               r + 1 < depth ? load_words(even + stride) : UIntVec{}));
-    }
+    for (int64_t r = k; r < k + TILE; r += 2, to += PANEL_WORDS)
+        for (int w = 0; w < PANEL_WORDS; w += W) {
+            const T* even = b + r * stride + c + w;
+            store_words<STREAM>(to + w, interleave(r < depth ? load_words(even) : UIntVec{},
+                                                   r + 1 < depth ? load_words(even + stride) : UIntVec{}));
+        }
 }
 
 // The same of Bᵀ: one panel of rows from row c, TILE columns from column k.
 template <bool STREAM, class T>
 INLINE void pack_b_t_tile(const T* b, int64_t stride, int64_t depth, int64_t k, int64_t c, uint32_t* panels) {
     uint32_t* to = panels + panel_words(depth, c) + k / 2 * PANEL_WORDS;
-    transpose_square([&](int i) { return load_pairs(b + (c + i) * stride + k); },
-                     [&](int i, FloatVec words) { store_panel_row<STREAM>(to + i * PANEL_WORDS, words); });
+    for (int row = 0; row < TILE / 2; row += W)
+        for (int w = 0; w < PANEL_WORDS; w += W)
+            transpose_square(
+                [&](int i) { return load_pairs(b + (c + w + i) * stride + k + 2 * row); },
+                [&](int i, FloatVec words) { store_words<STREAM>(to + (row + i) * PANEL_WORDS + w, words); });
 }
 
 // For a B that is padded with zeros to whole tiles; the depth is a multiple of TILE.

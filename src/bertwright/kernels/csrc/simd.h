@@ -14,6 +14,8 @@
 #else
 #include <immintrin.h>
 #endif
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -77,15 +79,20 @@ INLINE FloatVec load(const bfloat16* p) {
     memcpy(&h, p, sizeof h);
     return (FloatVec)(__builtin_convertvector(h, UIntVec) << 16);
 }
-// Rounds to nearest, ties to even; NaN stays NaN.
-INLINE void store(bfloat16* p, FloatVec x) {
+// To nearest, ties to even; NaN stays NaN.
+INLINE HalfVec round_to_bf16(FloatVec x) {
 #if defined(__AVX512BF16__)
-    __m256bh h = _mm512_cvtneps_pbh((__m512)x);  // flushes numbers below 2^-126 to 0
+    return (HalfVec)_mm512_cvtneps_pbh((__m512)x);  // flushes numbers below 2^-126 to 0
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    return (HalfVec)vcvt_bf16_f32((float32x4_t)x);
 #else
     UIntVec bits = (UIntVec)x;
     UIntVec rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-    HalfVec h = __builtin_convertvector((x == x) ? rounded : (bits >> 16) | 0x40, HalfVec);
+    return __builtin_convertvector((x == x) ? rounded : (bits >> 16) | 0x40, HalfVec);
 #endif
+}
+INLINE void store(bfloat16* p, FloatVec x) {
+    const HalfVec h = round_to_bf16(x);
     memcpy(p, &h, sizeof h);
 }
 
