@@ -49,3 +49,13 @@ def test_sources_compile_without_warnings(compiler: str, level: Level) -> None:
     flags = [*FLAGS, *level.flags, "-fopenmp", "-Wno-psabi", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     result = subprocess.run([compiler, *flags, str(source)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_amx_is_compiled_by_each_compiler(compiler: str) -> None:
+    """The macro for AMX has another name in clang 14."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} on this machine")
+    (source,) = native.PACKAGE.rglob("kernels.cpp")
+    command = [compiler, "-E", *LEVELS["x86_64"][0].flags, str(source)]
+    assert "namespace amx" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

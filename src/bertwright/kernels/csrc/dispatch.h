@@ -24,7 +24,7 @@ struct Bf16Isa {
 
 // The fastest first.
 static constexpr Bf16Isa BF16_ISAS[] = {
-#if defined(__AMX_BF16__) && defined(__linux__)
+#if HAS_AMX
     BF16_ISA(amx),
 #endif
 #if defined(__AVX512BF16__)

@@ -6,7 +6,8 @@
 
 #if HAS_BF16_ISA
 
-#if defined(__AMX_BF16__) && defined(__linux__)
+#if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__linux__)  // the latter by clang 14
+#define HAS_AMX 1
 #include <sys/syscall.h>
 #include <unistd.h>
 
