@@ -20,7 +20,7 @@ fi
 out=${1:-bench/results}
 mkdir -p "$out"
 export PYTHONPATH=src:bench
-if ! python3 -c 'import nanotoken, tyro, seqeval, tomli_w, zstandard' 2> /dev/null; then
+if ! python3 -c 'import google_crc32c, nanotoken, tyro, seqeval, tomli_w, zstandard' 2> /dev/null; then
     site=$(mktemp -d)
     python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" .wheels/*.whl
     export PYTHONPATH=$PYTHONPATH:$site

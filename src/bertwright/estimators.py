@@ -45,11 +45,12 @@ from bertwright.training.settings import DeviceSettings
 class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The base of the estimators: parameters, fine-tuning, and saving as a model folder.
 
-    `model`: the pre-trained BERT to start from: a model folder, a run's folder, or a hub name. `max_length`: maximum
-    tokens per sequence; None: 128, or the model's positions if they are fewer. `random_state`: as in scikit-learn; an
-    integer is the seed of `bertwright finetune`. `threads`: None: torch's number of threads, which joblib limits to its
-    share of the cores. `verbose`: print what `bertwright finetune` prints. The other parameters are fields of
-    `FinetuneSettings`, `TuningSettings` and `DeviceSettings` with the same defaults, explained there.
+    - `model`: the pre-trained BERT to start from: a model folder, a run's folder, or a hub name.
+    - `max_length`: maximum tokens per sequence; by default 128, or the model's positions if they are fewer.
+    - `random_state`: as in scikit-learn; an integer is the seed of `bertwright finetune`.
+    - `threads`: by default torch's number of threads, which joblib limits to its share of the cores.
+    - `verbose`: print what `bertwright finetune` prints.
+    - The others are fields of `FinetuneSettings`, `TuningSettings` and `DeviceSettings` with the same defaults.
 
     After `fit`, `model_` is the fine-tuned `Bert`. It computes with the present `device`, `dtype` and `threads`.
     """

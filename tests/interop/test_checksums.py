@@ -69,7 +69,7 @@ def test_flipped_bit_in_any_file_is_noticed(request, kind):
     folder = request.getfixturevalue(kind)
     rng = np.random.default_rng(5)
     for path in sorted(folder.iterdir()):
-        for bit in rng.integers(0, 8 * path.stat().st_size, 12).tolist():
+        for bit in rng.integers(0, 8 * path.stat().st_size, 16).tolist():
             flip(path, bit)
             name = "" if path.name == CHECKSUMS else f"{path.name}:"
             with pytest.raises(ValueError, match=f"{folder}/{name}.*") as caught:

@@ -65,9 +65,7 @@ class LayerStates(EncoderModel):
         self.layers = tuple(layers)
         self.pooled = pooled
         self.head = HeadSpec("token", len(layers) * encoder.config.hidden_size)
-        self.train(
-            encoder.training
-        )  # a new module is in training mode, and `predict_logits` restores the mode it finds
+        self.train(encoder.training)  # `predict_logits` restores the mode that it finds: keep that of the encoder
 
     def forward(self, batch: Batch, positions: Tensor) -> Tensor:
         """Compute the states R × K·H, float32, at `positions` (R int64); if `pooled`, as `EncoderForTask` does."""
