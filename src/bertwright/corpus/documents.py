@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
+from bertwright.corpus.wikipedia import read_articles
 from bertwright.io.decoding import (
     BLOCK,
     FIX_CORPUS,
@@ -24,13 +25,15 @@ from bertwright.io.tables import ByteRange, iter_rows
 from bertwright.settings import Positional, check_not_str
 
 CONLL_FORMATS = (".conllu", ".conll")
-CORPUS_FORMATS = (*FORMATS, *CONLL_FORMATS)
+DUMP_FORMAT = ".xml"  # of a Wikipedia dump
+CORPUS_FORMATS = (*FORMATS, *CONLL_FORMATS, DUMP_FORMAT)
 FILES_PER_SHARD = 1_000  # opening a small file takes longer than reading it, and workers share the opening
 
 BLANK_LINE = re.compile(r"\n\s*\n")
 # A subset of the blank lines of BLANK_LINE: a shard may end at fewer positions than a document.
 BLANK_LINE_BYTES = re.compile(rb"\n[ \t\r\f\v]*+\n")
 LINE_END = re.compile(rb"\n")
+PAGE_END = re.compile(rb"</page>[ \t\r]*\n")
 
 DOCUMENT_MARK = re.compile(r"# *newdoc\b|-DOCSTART-")
 SENTENCE_TEXT = re.compile(r"# *text *= *(.*)")
@@ -42,9 +45,9 @@ class CorpusSettings:
 
     inputs: Positional[tuple[str, ...]]
     """Files, folders (searched recursively, following links, without hidden names), globs, or
-    hf://datasets/NAME/... paths: .txt, .jsonl, .csv, .tsv, .parquet, .conllu, .conll, all but .parquet also as .gz,
-    .zst or .bz2. `file=`, `line=` or `blank-line=` before an input overrides --document-unit for it, as in
-    file=books/."""
+    hf://datasets/NAME/... paths: .txt, .jsonl, .csv, .tsv, .parquet, .conllu, .conll, .xml (Wikipedia dumps such as
+    pages-articles.xml.bz2: the running text of each article), all but .parquet also as .gz, .zst or .bz2. `file=`,
+    `line=` or `blank-line=` before an input overrides --document-unit for it, as in file=books/."""
 
     document_unit: DocumentUnit = "blank-line"
     """Extent of a document in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
@@ -158,7 +161,7 @@ def shard_corpus(
 ) -> list[CorpusShard]:
     """Divide the corpus into shards of about `target_bytes` on disk and at most `FILES_PER_SHARD` files, in order.
 
-    Large uncompressed .txt and .jsonl files are split between documents; small files next to each other share a shard.
+    Large uncompressed .txt, .jsonl and .xml files are split between documents; adjacent small files share a shard.
     Compressed files, tables and documents are never split.
     """
     if target_bytes < 1:
@@ -185,7 +188,11 @@ def shard_corpus(
 def _split_file(file: InputFile, target_bytes: int, encoding: str) -> list[ByteRange]:
     """Return byte ranges of about `target_bytes` that end between documents; one for a file that is not split."""
     boundary = LINE_END if file.format == ".jsonl" or file.document_unit == "line" else BLANK_LINE_BYTES
-    is_whole = file.format not in (".txt", ".jsonl") or (file.format == ".txt" and file.document_unit == "file")
+    if file.format == DUMP_FORMAT:
+        boundary = PAGE_END
+    is_whole = file.format not in (".txt", ".jsonl", DUMP_FORMAT) or (
+        file.format == ".txt" and file.document_unit == "file"
+    )
     if is_whole or file.compression or file.size <= target_bytes or not is_splittable(encoding):
         return [ByteRange()]
     spans: list[ByteRange] = []
@@ -224,9 +231,12 @@ def _count_lines(stream: BinaryIO, start: int, end: int) -> int:
 
 def _read_file(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[Document]:
     """Yield the documents of a file, or of a byte range that starts and ends between documents."""
-    if file.format not in (".txt", *CONLL_FORMATS):
+    if file.format not in (".txt", *CONLL_FORMATS, DUMP_FORMAT):
         return _tidy(file, stats, _rows(file, settings, stats, span))
     blocks = decode_blocks(file, settings.codec, stats, span.start, span.end)
+    if file.format == DUMP_FORMAT:
+        is_complete = span.end in (None, file.size)
+        return _tidy(file, stats, read_articles(file.path, blocks, span.line, is_complete))
     if file.format in CONLL_FORMATS:
         return _tidy(file, stats, _conll_documents(file, lines(file.path, blocks, span.line)))
     if file.document_unit == "line":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,12 +37,16 @@ class InputFile:
 def suffixes(path: str) -> tuple[str, str]:
     """Return the suffix that names the format and the one that names the compression, in lower case; "" for none.
 
+    The files of a Wikipedia dump in several files end with the range of their pages: .xml-p1p41242.
+
     >>> suffixes("a/b.train.JSONL.gz"), suffixes("hf://datasets/a/b.v1/*.conll"), suffixes("a.bz2")
     (('.jsonl', '.gz'), ('.conll', ''), ('', '.bz2'))
+    >>> suffixes("kowiki-latest-pages-articles1.xml-p1p82407.bz2")
+    ('.xml', '.bz2')
     """
     found = PurePath(path.lower()).suffixes
     compression = found.pop() if found and found[-1] in COMPRESSIONS else ""
-    return found[-1] if found else "", compression
+    return re.sub(r"^\.xml-p\d+p\d+$", ".xml", found[-1]) if found else "", compression
 
 
 def open_inputs(
