@@ -62,7 +62,7 @@ class FileOperations:
         return any(letter in "wax+" for letter in mode) if mode else bool(flags & WRITE_FLAGS)
 
     def _is_inside(self, path: str) -> bool:
-        return not os.path.isabs(path) or os.path.realpath(path).startswith(self.folder)
+        return not Path(path).is_absolute() or os.path.realpath(path).startswith(self.folder)
 
 
 fsync = os.fsync

@@ -1,0 +1,64 @@
+"""Campaign: single flipped bits in models, checkpoints and stores; whatever a digest covers is noticed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from campaign import SEED, Commands, read_files, scale, summarize
+from project import CPU, reopen_run
+
+pytestmark = pytest.mark.slow
+
+NUM_FLIPS = 240
+FIRST_STEPS = (
+    "--size tiny --hidden-size 16 --num-heads 2 --max-positions 32 --max-length 24 --batch-size 4 --long-ratio 0 "
+    f"--steps 2 --eval-sequences 8 {CPU}"
+)
+# Folder, command that reads it, files that a digest covers.
+FOLDERS = {
+    "checkpoint": ("open/checkpoints/step-00000009", "pretrain --run open --resume", True),
+    "best checkpoint": ("open-task/best", "finetune --run open-task --resume", True),
+    "store": ("store/train", f"pretrain --store store --run new {FIRST_STEPS}", True),
+    "tokenizer of a store": ("store/tokenizer", f"pretrain --store store --run new {FIRST_STEPS}", True),
+    "model": ("classification/model", f"predict classification/model 'the bear sees' {CPU}", True),
+    "records": ("open/metrics.jsonl", "pretrain --run open --resume", True),
+}
+
+
+def test_flipped_bits_are_noticed(project: Path, commands: Commands) -> None:
+    original, work = project.parent / "unflipped", project.parent / "flipped"
+    shutil.copytree(project, original)
+    for run, source in (("open", "run"), ("open-task", "classification")):
+        shutil.copytree(original / source, original / run)
+        reopen_run(original / run)
+    chance = random.Random(SEED)
+    noticed: dict[str, Counter[str]] = {name: Counter() for name in FOLDERS}
+    missed = []
+    for number in range(scale(NUM_FLIPS)):
+        name = list(FOLDERS)[number % len(FOLDERS)]
+        location, command, _ = FOLDERS[name]
+        files = sorted(path for path in [original / location, *(original / location).rglob("*")] if path.is_file())
+        path = chance.choice(files).relative_to(original)
+        shutil.copytree(original, work)
+        before = read_files(work)
+        content = bytearray((work / path).read_bytes())
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        (work / path).write_bytes(content)
+        outcome = commands(command, work)
+        assert outcome.problem is None, f"{path}: {outcome}"
+        noticed[name]["all"] += 1
+        noticed[name]["noticed"] += outcome.code == 2
+        if outcome.code != 2:
+            missed.append(f"{name}: {path}: {outcome}")
+        else:
+            after = read_files(work)
+            changed = [one for one in before if after.get(one) != before[one] and one != str(path)]
+            assert not changed, outcome
+        shutil.rmtree(work)
+    numbers = ", ".join(f"{name} {counts['noticed']} of {counts['all']}" for name, counts in noticed.items())
+    summarize(f"bit flips: {numbers} noticed")
+    assert not missed, "\n\n".join(missed)
