@@ -1,5 +1,6 @@
 # make demo   the main job on real text, from nothing to filled masks (about five minutes after the installation)
 # make test   style, types and tests, as CI runs them
+# make test-slow   long tests: campaigns of kills, damaged files and disk faults, full-size examples
 # make test-sanitize   the kernels under AddressSanitizer and UndefinedBehaviorSanitizer, on native and emulated instruction sets
 # make wheels   dist/: a wheel with prebuilt kernels for each architecture, checked by auditwheel
 # make test-arm   the kernels for aarch64, in an emulator (Debian's g++-aarch64-linux-gnu and qemu-user)

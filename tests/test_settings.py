@@ -75,6 +75,18 @@ def test_misuse_names_key_value_and_fix(table: dict[str, Any], message: str) -> 
         from_table(Outer, table, "t")
 
 
+def test_value_that_the_record_rejects_names_the_file() -> None:
+    @dataclass(frozen=True)
+    class Checked:
+        number: int = 1
+
+        def __post_init__(self) -> None:
+            check_minimum(self, 1, "number")
+
+    with pytest.raises(ValueError, match=r"^settings\.toml: number is 0; "):
+        from_table(Checked, {"number": 0}, "settings.toml")
+
+
 def test_broken_toml_names_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("steps = 1\nsize = = 2\n")
     with pytest.raises(ValueError, match=r"a\.toml: not valid TOML: .*line 2"):

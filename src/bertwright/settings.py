@@ -56,7 +56,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
     """Build a settings dataclass from a parsed TOML table.
 
-    Raises ValueError with `where`, the key and a hint for unknown keys, missing required ones and wrong types.
+    Raises ValueError with `where`, the key and a hint for unknown keys, missing required ones, wrong types and values.
     """
     field_types = _field_types(cls, table, where)
     missing = [
@@ -75,7 +75,10 @@ def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
             if dataclasses.is_dataclass(field_type):
                 value = _complete(_check_table(value, location), field)
             values[field.name] = convert(value, field_type, location)
-    return cls(**values)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def partial_from_table(cls: type[S], table: dict[str, Any], where: str, missing: Any) -> S:

@@ -11,7 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
     @property
     def problem(self) -> str | None:
-        """What no input and no fault may cause: a traceback, a hang, a crash, an error of several lines."""
+        """Behaviour that no input and no fault may cause: a traceback, a hang, a crash, an error of several lines."""
         if self.timed_out:
             return "hangs"
         if self.memory > MAX_RSS:
@@ -76,8 +76,7 @@ class Outcome(NamedTuple):
 class Commands:
     """Client of `fork_server`: runs command lines one after the other."""
 
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "log"
+    def __init__(self) -> None:
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -97,23 +96,16 @@ class Commands:
         """Run a command line in a folder; `fault` is what `fork_server` causes in it."""
         assert self.server.stdin is not None
         assert self.server.stdout is not None
-        logs = [Path(f"{self.log}.{stream}") for stream in ("out", "err")]
-        for log in logs:
-            log.write_text("")
-            log.chmod(0o666)
         request = {
             "arguments": shlex.split(command),
             "folder": str(folder),
-            "log": str(self.log),
             "fault": fault,
             "timeout": TIMEOUT,
             "memory": MEMORY,
         }
         self.server.stdin.write(json.dumps(request) + "\n")
         self.server.stdin.flush()
-        answer = json.loads(self.server.stdout.readline())
-        out, err = (log.read_text(encoding="utf-8", errors="replace") for log in logs)
-        return Outcome(command, out=out, err=err, **answer)
+        return Outcome(command, **json.loads(self.server.stdout.readline()))
 
     def check(self, command: str, folder: Path) -> Outcome:
         """Run a command line that must succeed."""
@@ -176,9 +168,3 @@ def read_files(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
-
-
-def damage_bytes(content: bytes, choose: Callable[[int], int]) -> Iterator[bytes]:
-    """Yield a content with one bit flipped; `choose(n)` selects a number below n."""
-    position = choose(len(content))
-    yield content[:position] + bytes([content[position] ^ 1 << choose(8)]) + content[position + 1 :]

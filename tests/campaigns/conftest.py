@@ -11,9 +11,9 @@ from project import build_project
 
 
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def commands() -> Iterator[Commands]:
     """Runs command lines in forks of a process that has imported the package."""
-    commands = Commands(tmp_path_factory.mktemp("commands"))
+    commands = Commands()
     yield commands
     commands.close()
 

@@ -8,6 +8,7 @@ limit of the system.
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib
 import io
 import json
@@ -28,6 +29,7 @@ WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
 CREATIONS = ("open", "os.mkdir", "os.fsync")  # what fails on a full disk
 EXIT_TRACEBACK = 70
+PIPE_SIZE = 1 << 20
 # Modules that the commands import when they need them.
 IMPORTED_LATE = """
 bertwright.inference.model bertwright.tasks.task_io bertwright.interop.google tyro scipy.stats sklearn.metrics
@@ -96,9 +98,9 @@ def run_command(request: dict[str, Any]) -> NoReturn:
     try:
         os.setsid()
         os.chdir(request["folder"])
-        for stream, path in ((1, ".out"), (2, ".err")):
-            os.dup2(os.open(request["log"] + path, os.O_WRONLY | os.O_APPEND), stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(request["out"], 1)
+        os.dup2(request["err"], 2)
         sys.stdin, sys.stdout, sys.stderr = (
             io.TextIOWrapper(open(stream, mode, closefd=False), "utf-8")  # noqa: SIM115
             for stream, mode in ((0, "rb"), (1, "wb"), (2, "wb"))
@@ -117,10 +119,9 @@ def run_command(request: dict[str, Any]) -> NoReturn:
             main()
         except SystemExit as exit_:
             code = exit_.code if isinstance(exit_.code, int) else 0
-        count = operations.count
+        os.write(request["count"], str(operations.count).encode())
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(request["pipe"], str(count).encode())
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -138,28 +139,42 @@ def wait_for(process: int, seconds: float) -> bool:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Run one request in a fork; return its exit code (-9: killed), its seconds, and its file operations."""
-    ours, theirs = os.pipe()
+    """Run one request in a fork; return its exit code (-9: killed), what it printed, its seconds and operations."""
+    pipes = {name: os.pipe() for name in ("out", "err", "count")}  # no files: a fault may limit their size
+    for reader, writer in pipes.values():
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+        os.set_blocking(reader, False)
     started = time.perf_counter()
     process = os.fork()
     if process == 0:
-        run_command(request | {"pipe": theirs})
-    os.close(theirs)
+        run_command(request | {name: writer for name, (_, writer) in pipes.items()})
     kill_after = request["fault"].get("after")
     is_late = not wait_for(process, request["timeout"] if kill_after is None else kill_after)
     if is_late:
         os.kill(process, signal.SIGKILL)
     _, status, usage = os.wait4(process, 0)
     seconds = time.perf_counter() - started
-    count = os.read(ours, 64)
-    os.close(ours)
+    printed = {name: read_pipe(*pipe) for name, pipe in pipes.items()}
     return {
         "code": os.waitstatus_to_exitcode(status),
         "timed_out": is_late and kill_after is None,
         "seconds": seconds,
-        "operations": int(count or 0),
+        "out": printed["out"],
+        "err": printed["err"],
+        "operations": int(printed["count"] or 0),
         "memory": usage.ru_maxrss << 10,
     }
+
+
+def read_pipe(reader: int, writer: int) -> str:
+    """Close a pipe; return what is in it."""
+    os.close(writer)
+    try:
+        return os.read(reader, PIPE_SIZE).decode("utf-8", "replace")
+    except BlockingIOError:  # empty, and a worker of a killed command has not ended yet
+        return ""
+    finally:
+        os.close(reader)
 
 
 def draw_nothing() -> None:

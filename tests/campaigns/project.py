@@ -98,10 +98,10 @@ def write_corpus(folder: Path, count: int) -> None:
     (folder / "text.txt.zst").write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(text.encode()))
     sentences = [document.replace(".", " .").split("\n") for document in documents]
     lines = [
-        f"# newdoc id = {number}\n" * (place == 0)
+        f"# newdoc id = {number}\n" * (index == 0)
         + "".join(f"{n}\t{word}\t_\tX\t_\t_\t0\t_\t_\t_\n" for n, word in enumerate(sentence.split(), 1))
         for number, document in enumerate(sentences)
-        for place, sentence in enumerate(document)
+        for index, sentence in enumerate(document)
     ]
     (folder / "text.conllu").write_text("\n".join(lines) + "\n")
 

@@ -275,8 +275,8 @@ def check_outcome(outcome: Outcome, case: Case, folder: Path, before: dict[str, 
     if outcome.code == 1:
         problems.append("exit code 1")
     name = case.path.rpartition("/")[2]
-    known = [name, case.path.split("/")[0], "command line"]
-    if outcome.code == 2 and not any(part in outcome.err for part in known):
+    known = [name, case.path.split("/")[0], "command line", "changed since the run started"]
+    if outcome.code == 2 and not any(text in outcome.err for text in known):
         problems.append(f"the message does not name {name}")
     after = read_files(folder)
     own = case.path.split("/")[0] if "--resume" in case.command else "new"  # a resumed run changes itself
@@ -315,9 +315,9 @@ def test_damaged_files_are_read_or_rejected(project: Path, commands: Commands) -
         outcome = commands(case.command, work)
         results["read" if outcome.code == 0 else "rejected"] += 1
         if problems := check_outcome(outcome, case, work, expected):
-            kept = project.parent / f"failure-{number}-{Path(case.path).name}"
-            kept.write_bytes(damaged)
-            failures.append(f"{number} {case.path} {damage.__name__}: {'; '.join(problems)}; {kept}\n  {outcome}")
+            saved = project.parent / f"failure-{number}-{Path(case.path).name}"
+            saved.write_bytes(damaged)
+            failures.append(f"{number} {case.path} {damage.__name__}: {'; '.join(problems)}; {saved}\n  {outcome}")
         restore(work, original)
     summarize(
         f"damaged files: {count:,} of {len(CASES)} kinds: {results['rejected']:,} rejected with one message, "
