@@ -31,6 +31,7 @@ CONVERTED = """
 docs/glossary.md
 tests/commands/conftest.py
 tests/commands/task_models.py
+tests/commands/test_ensemble.py
 tests/commands/test_evaluate.py
 tests/commands/test_predict.py
 tests/metrics/*

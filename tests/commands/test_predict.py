@@ -17,7 +17,7 @@ from bertwright.commands.predict.run import predict
 from bertwright.commands.predict.settings import PredictSettings
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import read_rows
-from bertwright.tasks import prediction
+from bertwright.tasks import ensemble, prediction
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.presentation import truncation_warnings
@@ -158,7 +158,7 @@ def test_predict_reports_errors_in_the_last_file_before_the_first_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prediction, "MAX_CHUNK_EXAMPLES", 1)
-    monkeypatch.setattr(prediction, "predict_logits", lambda *_: pytest.fail("predicted before all files were read"))
+    monkeypatch.setattr(ensemble, "predict_logits", lambda *_: pytest.fail("predicted before all files were read"))
     _, model = save_random_model(vocabulary_folder, task, tmp_path / "model")
     first, second = (tmp_path / name for name in names.split())
     first.write_text(GOOD[first.name])
@@ -227,7 +227,7 @@ def test_predict_prints_a_table_for_each_tagged_text(
     task = Tagging(labels=("O", "B-PER", "I-PER"), scheme=scheme)
     _, model = save_random_model(vocabulary_folder, task, tmp_path / "model")
     monkeypatch.setattr(
-        prediction, "predict_logits", lambda _, encoded: bears(encoded.positions)
+        ensemble, "predict_logits", lambda _, encoded, __: bears(encoded.positions)
     )  # the second word of each text
     predict(PredictSettings(model, ("the bear", "the [wolf]", " "), device=CPU), console)
     shown = [" ".join(line.split()) for line in read_output(console).splitlines()]

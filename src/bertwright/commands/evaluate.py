@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -21,8 +22,8 @@ from bertwright.training.settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.inference.model import Bert
-    from bertwright.models.heads import EncoderForTask
     from bertwright.tasks.task import AnyTask
+    from bertwright.tasks.task_io import TaskModel
     from bertwright.training.context import ExecutionContext
 
 
@@ -36,11 +37,13 @@ class EvaluateSettings:
     """Labelled files, in the format of the training files."""
     output: Path | None = None
     """Also write the scores to this new JSON file."""
+    ensemble: tuple[str, ...] = ()
+    """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
     overrides: TaskOptions = field(default_factory=TaskOptions)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "inputs")
+        check_not_str(self, "inputs", "ensemble")
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
 
@@ -54,7 +57,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     check_unique(settings.inputs)
     # These import torch, which takes longer than the checks above.
     from bertwright.commands.finetune.run import find_only_class, score_table
-    from bertwright.tasks.prediction import evaluate_examples
+    from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.tasks.presentation import score_tables, truncation_warnings
     from bertwright.training.context import execution_context
 
@@ -62,36 +65,57 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
         new_file(settings.output) if settings.output else nullcontext() as temporary,
         execution_context(settings.device) as context,
     ):
-        model, task, network = load_for_task(settings.model, settings.overrides, context)
+        model, members, task = load_for_task((settings.model, *settings.ensemble), settings.overrides, context)
         examples = [example for path in settings.inputs for example in task.read(path)]
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
         task.check(examples)
         encoded = task.encode(examples, model.tokenizer, labelled=False)
         with item_progress(console, "evaluating", encoded.num_items) as advance:
-            result = evaluate_examples(network, task, examples, encoded, advance=advance)
+            predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
+        scores = task.score(examples, predictions)
         if temporary is not None:
-            temporary.write_text(json.dumps(result.scores, indent=2) + "\n", encoding="utf-8")
-    heading(console, f"{settings.model} on {len(examples):,} examples")
+            temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    name = f"{len(members)} models" if settings.ensemble else settings.model
+    heading(console, f"{name} on {len(examples):,} examples")
     warnings = task.warnings(examples, settings.inputs)
     warnings += truncation_warnings(task, len(examples), encoded.truncated, model.config.max_positions)
-    if only := find_only_class(task, result.predictions):
+    if only := find_only_class(task, predictions):
         warnings.append(f"all predictions are {only!r}: the model does not tell the classes apart")
     for warning in warnings:
         notice(console, warning)
-    console.print(score_table({"score": result.scores}, task.metric))
-    for table in score_tables(task, examples, result.predictions):
+    console.print(score_table({"score": scores}, task.metric))
+    for table in score_tables(task, examples, predictions):
         console.print(filled_table(table.columns, table.rows))
     if settings.output is not None:
         say(console, f"{settings.output}: scores written")
-    return result.scores
+    return scores
 
 
-def load_for_task(name: str, overrides: TaskOptions, context: ExecutionContext) -> tuple[Bert, AnyTask, EncoderForTask]:
-    """Load a fine-tuned model; return it, its task with the user's options, and its network.
+class LoadedModels(NamedTuple):
+    """The models of a task, ready to predict."""
 
-    Raises ValueError for a model without a task.
-    """
+    first: Bert
+    """The first model, with its tokenizer."""
+    members: list[TaskModel]
+    """All models."""
+    task: AnyTask
+    """Their common task, with the user's options."""
+
+
+def load_for_task(names: Sequence[str], overrides: TaskOptions, context: ExecutionContext) -> LoadedModels:
+    """Load fine-tuned models of one task. Raises ValueError for a model without a task, and for different ones."""
+    from bertwright.tasks.ensemble import merge_tasks
+
+    loaded = [_load_one(name, overrides, context) for name in names]
+    for name, one in zip(names, loaded, strict=True):
+        if one.tokenizer.digest != loaded[0].tokenizer.digest:
+            raise ValueError(f"{name}: its vocabulary is not that of {names[0]}; the models of an ensemble share one")
+    members = [one.task_model for one in loaded]
+    return LoadedModels(loaded[0], members, merge_tasks([member.task for member in members]))
+
+
+def _load_one(name: str, overrides: TaskOptions, context: ExecutionContext) -> Bert:
     from bertwright.commands.finetune.setup import within_positions
     from bertwright.inference.model import load
     from bertwright.models.heads import EncoderForTask
@@ -100,6 +124,5 @@ def load_for_task(name: str, overrides: TaskOptions, context: ExecutionContext) 
     model = load(folder, context.device, context.dtype)
     if model.task is None or not isinstance(model.model, EncoderForTask):
         raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
-    task = overrides.apply_to(model.task)
-    model.task = within_positions(task, overrides, model.config.max_positions)
-    return model, model.task, model.model
+    model.task = within_positions(overrides.apply_to(model.task), overrides, model.config.max_positions)
+    return model

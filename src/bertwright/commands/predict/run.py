@@ -11,16 +11,14 @@ from typing import Any
 
 from rich.console import Console
 
-from bertwright.commands.evaluate import load_for_task
+from bertwright.commands.evaluate import LoadedModels, load_for_task
 from bertwright.commands.output_paths import check_absent
 from bertwright.commands.predict.inputs import check_and_count, read_examples, read_passthrough, typed_examples
 from bertwright.commands.predict.outputs import PredictedExample, open_output, write_predictions
 from bertwright.commands.predict.settings import STANDARD_OUTPUT, PredictSettings
 from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
-from bertwright.inference.model import Bert
 from bertwright.io.decoding import STDIN
-from bertwright.models.heads import EncoderForTask
-from bertwright.tasks.prediction import predict_chunks
+from bertwright.tasks.ensemble import predict_ensemble_chunks
 from bertwright.tasks.presentation import (
     NATIVE_SUFFIXES,
     DisplayTable,
@@ -53,36 +51,39 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     if settings.output is not None and not to_stdout:
         check_absent(settings.output)
     with execution_context(settings.device) as context:
-        model, task, _ = load_for_task(settings.model, settings.overrides, context)
+        models = load_for_task((settings.model, *settings.ensemble), settings.overrides, context)
         if settings.output is None:
-            counts = _predict_texts(settings, model, task, console)
+            counts = _predict_texts(settings, models, console)
         else:
-            counts = _predict_files(settings, model, task, console)
-    for warning in truncation_warnings(task, counts.examples, counts.truncated, model.config.max_positions):
+            counts = _predict_files(settings, models, console)
+    for warning in truncation_warnings(
+        models.task, counts.examples, counts.truncated, models.first.config.max_positions
+    ):
         notice(console, warning)
     for text in filter(os.path.isfile, settings.texts):  # unlike Path, it accepts a text of any length
         notice(console, f"{text} is a file, but was read as a text; to label its content: --inputs {text}")
 
 
-def _predict_texts(settings: PredictSettings, model: Bert, task: AnyTask, console: Console) -> Counts:
+def _predict_texts(settings: PredictSettings, models: LoadedModels, console: Console) -> Counts:
     """Print the predictions of the texts of the command line."""
-    counts, examples = Counts(), typed_examples(settings, task)
+    counts, examples = Counts(), typed_examples(settings, models.task)
     with item_progress(console, "predicting", len(examples)) as advance:
-        predicted = list(_predict_all(model, task, examples, counts, advance))
-    _print_tables(console, to_tables(task, predicted))
+        predicted = list(_predict_all(models, examples, counts, advance))
+    _print_tables(console, to_tables(models.task, predicted))
     return counts
 
 
-def _predict_files(settings: PredictSettings, model: Bert, task: AnyTask, console: Console) -> Counts:
+def _predict_files(settings: PredictSettings, models: LoadedModels, console: Console) -> Counts:
     """Write the predictions of the examples in files or on standard input."""
     assert settings.output is not None
+    task = models.task
     _check_output_format(settings, task)
     if settings.keep_columns:
-        _check_column_names(settings, model, task)
+        _check_column_names(settings, models)
     total = None if settings.inputs == (STDIN,) else check_and_count(settings, task)
     counts, started = Counts(), time.perf_counter()
     with item_progress(console, "predicting", total) as advance, open_output(settings.output) as file:
-        pairs = _predict_all(model, task, read_examples(settings, task), counts, advance)
+        pairs = _predict_all(models, read_examples(settings, task), counts, advance)
         rows = zip(pairs, read_passthrough(settings, task), strict=bool(settings.keep_columns))
         predicted = (PredictedExample(*pair, passthrough) for pair, passthrough in rows)
         changed = write_predictions(file, settings.suffix, task, predicted, settings.safe_csv)
@@ -95,11 +96,10 @@ def _predict_files(settings: PredictSettings, model: Bert, task: AnyTask, consol
 
 
 def _predict_all(
-    model: Bert, task: AnyTask, examples: Iterable[Any], counts: Counts, advance: ProgressCallback
+    models: LoadedModels, examples: Iterable[Any], counts: Counts, advance: ProgressCallback
 ) -> Iterator[tuple[Any, Any]]:
     """Yield each example with its prediction, in order; add each chunk to `counts`, and report it to `advance`."""
-    assert isinstance(model.model, EncoderForTask)
-    for chunk in predict_chunks(model.model, task, model.tokenizer, examples):
+    for chunk in predict_ensemble_chunks(models.members, models.task, models.first.tokenizer, examples):
         yield from zip(chunk.examples, chunk.predictions, strict=True)
         counts.examples += len(chunk.examples)
         counts.truncated += chunk.truncated
@@ -121,11 +121,11 @@ def _check_output_format(settings: PredictSettings, task: AnyTask) -> None:
         )
 
 
-def _check_column_names(settings: PredictSettings, model: Bert, task: AnyTask) -> None:
+def _check_column_names(settings: PredictSettings, models: LoadedModels) -> None:
     """Raise ValueError if a column to copy has the name of a field of the predictions; predicts the first example."""
-    assert isinstance(model.model, EncoderForTask)
-    for chunk in predict_chunks(model.model, task, model.tokenizer, islice(read_examples(settings, task), 1)):
-        record = to_record(task, chunk.examples[0], chunk.predictions[0])
+    first = islice(read_examples(settings, models.task), 1)
+    for chunk in predict_ensemble_chunks(models.members, models.task, models.first.tokenizer, first):
+        record = to_record(models.task, chunk.examples[0], chunk.predictions[0])
         if clash := [name for name in settings.keep_columns if name in record]:
             raise ValueError(f"--keep-columns {clash[0]}: predictions have a field of that name; rename the column")
 

@@ -33,6 +33,8 @@ class PredictSettings:
     output: Path | None = None
     """New file for the predictions, one record per example, in order: .jsonl, .tsv (without quotes) or .csv; .conll for
     tags; .json for answers in SQuAD's format. -: standard output, as .jsonl."""
+    ensemble: tuple[str, ...] = ()
+    """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
     keep_columns: tuple[str, ...] = ()
     """Columns of the input tables that are copied to the output, before the prediction, such as an id or the text."""
     safe_csv: bool = False
@@ -42,7 +44,7 @@ class PredictSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "texts", "inputs", "keep_columns")
+        check_not_str(self, "texts", "inputs", "ensemble", "keep_columns")
         if bool(self.texts) == bool(self.inputs):
             raise ValueError(f"give either texts, or files with --inputs; {STDIN} means standard input")
         check_stdin_alone(self.inputs)

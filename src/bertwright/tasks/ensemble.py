@@ -1,0 +1,102 @@
+"""Ensembles: the averaged predictions of several models of one task (tables 2 to 4).
+
+R positions that the head reads, C outputs per position, N examples. The models have the same vocabulary, so that they
+read the same sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.batching.batch import offsets_from_lengths
+from bertwright.tasks.prediction import PredictedChunk, predict_logits, split_into_chunks
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.regression import Regression
+from bertwright.tasks.task import AnyTask, Encoded, Outputs
+from bertwright.tasks.task_io import TaskModel
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+Floats = npt.NDArray[np.float64]
+
+
+def merge_tasks(tasks: Sequence[AnyTask]) -> AnyTask:
+    """Return the task of an ensemble: the first one, in question answering with the mean threshold.
+
+    Raises ValueError for models of different task types, labels or lengths.
+    """
+    first = tasks[0]
+    for number, task in enumerate(tasks[1:], 2):
+        for what in ("kind", "label_names", "head", "max_length"):
+            expected, found = getattr(first, what), getattr(task, what)
+            if expected != found:
+                raise ValueError(
+                    f"model {number} of the ensemble: expected the {what.replace('_', ' ')} of the first model, "
+                    f"{expected!r}, got {found!r}"
+                )
+    if isinstance(first, QuestionAnswering):
+        thresholds = [task.threshold for task in tasks if isinstance(task, QuestionAnswering)]
+        return replace(first, threshold=float(np.mean(thresholds)))
+    return first
+
+
+def predict_ensemble(
+    members: Sequence[TaskModel], encoded: Encoded, advance: Callable[[int], None] | None = None
+) -> Outputs:
+    """Compute the outputs, R × C float32, whose decoding gives the mean of the members' predictions.
+
+    These are the logarithms of mean probabilities; in a regression, mean numbers in units of the first member's scale.
+    A single member's outputs are returned as they are. `advance` receives the items that all members have read.
+    """
+    outputs = []
+    for number, member in enumerate(members, 1):
+        outputs.append(predict_logits(member.model, encoded, advance if number == len(members) else None))
+    if len(members) == 1:
+        return outputs[0]
+    if isinstance(members[0].task, Regression):
+        scales = [member.task.scale for member in members if isinstance(member.task, Regression)]
+        scaled = [one.astype(np.float64) * (scale / scales[0]) for one, scale in zip(outputs, scales, strict=True)]
+        numbers: Outputs = np.mean(scaled, axis=0).astype(np.float32)
+        return numbers
+    kind = members[0].task.head.kind
+    logarithms = [log_probabilities(one.astype(np.float64), encoded, kind) for one in outputs]
+    mean: Outputs = (np.logaddexp.reduce(logarithms, axis=0) - np.log(len(members))).astype(np.float32)
+    return mean
+
+
+def log_probabilities(outputs: Floats, encoded: Encoded, kind: str) -> Floats:
+    """Compute the logarithms of probabilities, R × C, among the outputs that compete.
+
+    These are the labels of a position, the endings of a choice, and in a span head all tokens of a question's windows,
+    for the start and for the end.
+    """
+    if kind not in ("choice", "span"):
+        shifted = outputs - outputs.max(axis=1, keepdims=True)
+        labels: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        return labels
+    if kind == "choice":
+        counts = np.full(encoded.num_items, encoded.sequences_per_item)
+    else:
+        examples, first = np.unique(encoded.example_ids, return_index=True)
+        assert len(examples)
+        ends = np.append(encoded.position_starts[first[1:]], len(outputs))
+        counts = ends - encoded.position_starts[first]
+    starts = offsets_from_lengths(counts)[:-1]
+    shifted = outputs - np.repeat(np.maximum.reduceat(outputs, starts), counts, axis=0)
+    totals = np.log(np.add.reduceat(np.exp(shifted), starts))
+    competing: Floats = shifted - np.repeat(totals, counts, axis=0)
+    return competing
+
+
+def predict_ensemble_chunks(
+    members: Sequence[TaskModel], task: AnyTask, tokenizer: Tokenizer, examples: Iterable[Any]
+) -> Iterator[PredictedChunk[Any, Any]]:
+    """Predict any number of examples in constant memory, in order, chunk by chunk. `task`: of `merge_tasks`."""
+    for chunk in split_into_chunks(examples):
+        encoded = task.encode(chunk, tokenizer, labelled=False)
+        predictions = task.decode(chunk, encoded, predict_ensemble(members, encoded))
+        yield PredictedChunk(chunk, predictions, encoded.truncated)
