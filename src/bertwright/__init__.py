@@ -5,7 +5,8 @@ A trained model is two calls:
     model = bertwright.load("run/model")
     model.fill_mask("Paris is the [MASK] of France.")
 
-A fine-tuned model has `classify`, `choose`, `tag` or `answer`; every model has `embed`, for text vectors.
+A pre-trained model has `fill_mask` and `next_sentence`, a fine-tuned one `classify`, `choose`, `tag` or `answer`. Every
+model has `embed` for text vectors, `features` for word vectors, and `attention`.
 
 The functions that train one take a settings object each. They do the same as the commands of the command line and print
 the same; with `rich.console.Console(quiet=True)` as second argument they only emit Python warnings:

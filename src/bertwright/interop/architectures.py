@@ -99,11 +99,7 @@ class Bert(Architecture):
         ("layer_norm_eps", "layer_norm_eps", 1e-12),
         ("pad_token_id", "pad_token_id", 0),
         ("is_decoder", "is_causal", False),
-        (
-            "sinusoidal_positions",
-            "sinusoidal_positions",
-            False,
-        ),  # our own field; transformers ignores it and reads the table of positions
+        ("sinusoidal_positions", "sinusoidal_positions", False),  # our own; transformers reads the weights
     )
     # Options of `transformers` that are not implemented, with their only supported value.
     REQUIRED_VALUES: ClassVar[tuple[tuple[str, Any], ...]] = (
