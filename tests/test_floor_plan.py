@@ -25,7 +25,7 @@ corpus.wikipedia corpus.documents corpus.sentences corpus.sketches corpus.survey
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
 tokenstore.store tokenstore.worker tokenstore.executor tokenstore.build
 models.config models.initialization models.text_encoder models.encoder models.head_spec models.heads
-models.mimetic_init models.rnn models.representations models.feature_head
+models.mimetic_init models.rnn models.composite models.representations models.feature_head
 pretraining.settings pretraining.segments pretraining.masking pretraining.data pretraining.objective
 pretraining.padding pretraining.evaluation
 training.schedules training.settings training.distributed training.context training.throughput training.optimizer
@@ -46,7 +46,8 @@ commands.finetune.settings commands.finetune.setup commands.finetune.run command
 commands.predict.settings commands.predict.inputs commands.predict.outputs commands.predict.run
 commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission
 commands.probe.settings commands.probe.head_training commands.probe.run
-experiments.paper experiments.bootstrap experiments.levels experiments.task_files experiments.jobs experiments.plans
+experiments.paper experiments.bootstrap experiments.levels experiments.task_files
+experiments.composition experiments.jobs experiments.plans
 experiments.cost experiments.report
 commands.experiment.settings commands.experiment.setup commands.experiment.run
 estimators

@@ -155,14 +155,15 @@ def test_last_phase_has_long_sequences(tmp_path: Path, make_settings: Make) -> N
     assert "Steps 9 to 12, length 64" in printed
 
 
-@pytest.mark.parametrize("objective", ["mlm", "ltr"])
+@pytest.mark.parametrize("objective", ["mlm", "ltr", "rtl"])
 def test_run_with_another_objective(tmp_path: Path, make_settings: Make, objective: str) -> None:
     data = DataSettings(max_length=32, batch_size=8, objective=objective)  # type: ignore[arg-type]
     settings = make_settings(tmp_path / "run", data=data)
     printed = run_pretrain(settings)
     assert "next-sentence accuracy" not in printed
     config = json.loads((settings.run / "model" / "config.json").read_text())
-    assert config["is_decoder"] == (objective == "ltr")
+    assert config["is_decoder"] == (objective != "mlm")
+    assert config["model_type"] == ("bert-rtl" if objective == "rtl" else "bert")
 
 
 def test_transformers_activation_and_positions_are_trained_and_read_by_transformers(

@@ -24,7 +24,8 @@ from bertwright.commands.pretrain.setup import open_run as open_pretraining
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, train
 from bertwright.commands.probe.run import open_probe
 from bertwright.console import ProgressCallback
-from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob
+from bertwright.experiments.composition import compose
+from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob
 from bertwright.inference.feature_cache import cached_features
 from bertwright.interop.huggingface import save_model
 from bertwright.models.feature_head import FeatureHead
@@ -76,10 +77,12 @@ class _Clock:
 
     def measure(self, job: Job) -> JobCost:
         """Return the time of a job, measured now or for a job that takes as long."""
-        shape = _pretraining(job).settings.model if job.parents or isinstance(job, PretrainJob) else None
+        shape = self._shape(job)
         if isinstance(job, PretrainJob):
             data = replace(job.settings.data, mask_mix=(1.0, 0.0, 0.0))
             return self._once(("pretrain", shape, data, job.settings.steps), lambda: _pretraining_cost(job.settings))
+        if isinstance(job, ComposeJob):
+            return JobCost(0.0, 0.0)  # a copy of files
         if isinstance(job, FinetuneJob):
             one = replace(job.settings, seed=0, optimizer=replace(job.settings.optimizer, learning_rate=1e-12))
             return self._once((one, shape), lambda: self._finetuning_cost(job))
@@ -91,18 +94,33 @@ class _Clock:
             self.found[kind] = measure()
         return self.found[kind]
 
+    def _shape(self, job: Job) -> object:
+        """Return everything about a job's model that its time depends on."""
+        if isinstance(job, PretrainJob):
+            return job.settings.model, job.settings.data.objective == "rtl"
+        layers = job.settings.lstm_layers if isinstance(job, ComposeJob) else 0
+        return (layers, *map(self._shape, job.parents))
+
     def _model(self, job: Job) -> str:
-        """Return a folder with an untrained model of the shape that the job starts from."""
-        if not job.parents:
-            return str(job.settings.model)
-        settings = _pretraining(job).settings
-        folder = self.folder / str(hash(settings.model))
-        if not folder.exists():
-            assert settings.store is not None
-            tokenizer = Tokenizer.load(settings.store / "tokenizer")
-            config = settings.model.config(tokenizer.vocab_size, causal=False)
-            save_model(folder, settings.model.new_model(config, seed=0), tokenizer)
-        return str(folder)
+        """Return a folder with an untrained model such as the one that the job starts from."""
+        return str(self._untrained_model(job.parents[0])) if job.parents else str(job.settings.model)
+
+    def _untrained_model(self, job: Job) -> Path:
+        """Return a folder with an untrained model such as the job's."""
+        folder = self.folder / str(hash(self._shape(job)))
+        if folder.exists():
+            return folder
+        if isinstance(job, ComposeJob):
+            models = [self._untrained_model(parent) for parent in job.parents]
+            compose(folder, models, job.settings.lstm_layers, job.settings.seed)
+            return folder
+        assert isinstance(job, PretrainJob)
+        assert job.settings.store is not None
+        tokenizer = Tokenizer.load(job.settings.store / "tokenizer")
+        is_reversed = job.settings.data.objective == "rtl"
+        config = job.settings.model.config(tokenizer.vocab_size, is_reversed, is_reversed)
+        save_model(folder, job.settings.model.new_model(config, seed=0), tokenizer)
+        return folder
 
     def _finetuning_cost(self, job: FinetuneJob) -> JobCost:
         settings = replace(job.settings, run=self.folder / "run", model=self._model(job))
@@ -136,13 +154,6 @@ class _Clock:
                 heads = settings.epochs * len(settings.seeds)
                 per_example += heads * (time.perf_counter() - started) / (2 * len(examples))
         return JobCost(per_example * total, 0.0)
-
-
-def _pretraining(job: Job) -> PretrainJob:
-    """Return the pre-training from which a job starts, or the job itself."""
-    while not isinstance(job, PretrainJob):
-        job = job.parents[0]
-    return job
 
 
 def _tokenizer(model: str | None) -> Tokenizer:

@@ -34,6 +34,7 @@ from bertwright.commands.probe.run import probe
 from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.console import format_duration, say
 from bertwright.experiments.bootstrap import ExampleScores, example_scores
+from bertwright.experiments.composition import compose
 from bertwright.files import (
     atomic_file,
     digest_bytes,
@@ -55,7 +56,7 @@ from bertwright.training.trial_log import RESULTS_FILE
 RESULT, EXAMPLES, LOG, CLAIM = "result.json", "examples.npz", "log.txt", ".claim"
 POLL_S = 2.0  # between looks at the jobs of other processes
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content.
-NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "log_every", "store", "model", "features")
+NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "pad_batches", "log_every", "store", "model", "features")
 TASK_FILES = ("data", *SPLITS)
 
 
@@ -132,6 +133,38 @@ class PretrainJob(Job):
 
     def prune(self, folder: Path) -> None:
         """Keep the model and the checkpoints."""
+
+
+@dataclass(frozen=True)
+class ComposeSettings:
+    """Settings of a composed model."""
+
+    lstm_layers: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class ComposeJob(Job):
+    """A model folder composed of the parents' models (see `experiments.composition`)."""
+
+    compose: ComposeSettings
+
+    kind: ClassVar[str] = "compose"
+
+    @property
+    def settings(self) -> ComposeSettings:
+        """Settings of the model."""
+        return self.compose
+
+    def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
+        """Write the model; it has no scores."""
+        if not (folder / "model").is_dir():  # else a process was killed before it wrote the result
+            models = [work.model_folder(parent) for parent in self.parents]
+            compose(folder / "model", models, self.settings.lstm_layers, self.settings.seed)
+        return {}
+
+    def prune(self, folder: Path) -> None:
+        """Keep the model."""
 
 
 @dataclass(frozen=True)
@@ -340,4 +373,6 @@ def _describe(result: JobResult) -> str:
         return f"held-out perplexity {scores['perplexity']:.1f}"
     if "dev" in scores:
         return f"dev {100 * scores['dev']:.1f}"
+    if not scores:
+        return "done"
     return f"{len(scores)} heads, dev {100 * float(np.mean(list(scores.values()))):.1f} on average"

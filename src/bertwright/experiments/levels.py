@@ -74,7 +74,9 @@ class Level:
             init_scheme=self.init_scheme,
         )
 
-    def data(self, objective: Literal["mlm+nsp", "mlm", "ltr"], mask_mix: tuple[float, float, float]) -> DataSettings:
+    def data(
+        self, objective: Literal["mlm+nsp", "mlm", "ltr", "rtl"], mask_mix: tuple[float, float, float]
+    ) -> DataSettings:
         """Return the settings of examples."""
         return DataSettings(self.max_length, self.batch_size, objective, mask_mix=mask_mix)
 

@@ -5,24 +5,36 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
+from bertwright.commands.finetune.setup import digest_initial_weights
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.experiments import paper
-from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_files
+from bertwright.experiments.jobs import (
+    ComposeJob,
+    ComposeSettings,
+    FinetuneJob,
+    Job,
+    PretrainJob,
+    ProbeJob,
+    digest_task_files,
+)
 from bertwright.experiments.levels import Level, Shape
 from bertwright.experiments.paper import Figures
 from bertwright.experiments.task_files import FoundTask, find_task
-from bertwright.models.representations import RepresentationName
+from bertwright.interop.huggingface import load_config
+from bertwright.interop.model_files import model_folder
+from bertwright.models.representations import REPRESENTATIONS, RepresentationName
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import AnyTask
 from bertwright.training.settings import DeviceSettings
 
-ExperimentName = Literal["table5", "table8", "figure5"]
-Objective = Literal["mlm+nsp", "mlm", "ltr"]
+ExperimentName = Literal["table1", "table5", "table6", "table7", "table8", "figure5"]
+Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
 Mix = tuple[float, float, float]
 
 PAPER_MIX: Mix = (0.8, 0.1, 0.1)
@@ -91,11 +103,20 @@ class Inputs:
     tasks: tuple[str, ...]
     """Names of presets; empty: those of the paper's table."""
     device: DeviceSettings
+    model: str | None = None
+    """Model folder of tables 1 and 7, in place of a pre-training."""
 
 
 def make_plan(name: ExperimentName, inputs: Inputs) -> Plan:
     """Return the plan of an experiment. Raises ValueError if none of its tasks has files."""
-    plans: dict[ExperimentName, Callable[[Planner], Plan]] = {"table5": table5, "table8": table8, "figure5": figure5}
+    plans: dict[ExperimentName, Callable[[Planner], Plan]] = {
+        "table1": table1,
+        "table5": table5,
+        "table6": table6,
+        "table7": table7,
+        "table8": table8,
+        "figure5": figure5,
+    }
     return plans[name](Planner(inputs))
 
 
@@ -149,18 +170,30 @@ class Planner:
         )
         return PretrainJob(f"pre-train {name}", (("store", inputs.store_digest),), (), settings)
 
-    def finetune(self, row: str, column: str, task: FoundTask, parent: Job, step: int | None = None) -> list[Trial]:
-        """Return the fine-tunings of a cell, one for each seed and learning rate."""
+    def start(self) -> Job | None:
+        """Return the pre-training of tables 1 and 7; None if a model folder is given."""
+        return None if self.inputs.model else self.pretrain("mlm+nsp", "mlm+nsp")
+
+    def finetune(
+        self, row: str, column: str, task: FoundTask, parent: Job | Mapping[int, Job] | None, step: int | None = None
+    ) -> list[Trial]:
+        """Return the fine-tunings of a cell, one for each seed and learning rate.
+
+        `parent`: the job whose model, or its checkpoint after `step`, is fine-tuned, or one for each seed; None: the
+        model folder that the user gave.
+        """
         level, name = self.level, task.settings.task
         recipe = level.task_recipes.get(name, level.recipe)
         is_word_task = PRESETS[name].task.kind in WORD_TASKS
         limit = level.word_task_limit if is_word_task else level.limit
         trials = []
         for seed in range(level.seeds):
+            start = parent[seed] if isinstance(parent, Mapping) else parent
             for rate in recipe.learning_rates:
                 settings = FinetuneSettings(
                     run=RUN,
                     task=task.settings,
+                    model=self.inputs.model,
                     epochs=recipe.epochs,
                     batch_size=recipe.batch_size,
                     seed=seed,
@@ -171,30 +204,46 @@ class Planner:
                     device=self.inputs.device,
                 )
                 described = f"fine-tune {row} on {name}, rate {rate:g}, seed {seed}"
-                job = FinetuneJob(described, digest_task_files(task.settings), (parent,), settings, step)
+                job = FinetuneJob(described, self.digests(task, start), parents_of(start), settings, step)
                 trials.append(Trial(row, column, seed, rate, job, "dev"))
         return trials
 
-    def probe(self, row: str, names: Mapping[RepresentationName, str], task: FoundTask, parent: Job) -> list[Trial]:
-        """Return the trials of heads on a frozen model; `names`: the column of each representation."""
+    def digests(self, task: FoundTask, parent: Job | None) -> tuple[tuple[str, str], ...]:
+        """Return the digests of a task's files and of the user's model."""
+        files = digest_task_files(task.settings)
+        return files if parent is not None else (*files, *digest_initial_weights(self.inputs.model).items())
+
+    def probe(
+        self, cells: Mapping[RepresentationName, tuple[str, str]], task: FoundTask, parent: Job | None, name: str
+    ) -> list[Trial]:
+        """Return the trials of heads on a frozen model, the job's or the user's.
+
+        `cells`: row and column of each representation; `name`: of the model.
+        """
         level = self.level
         settings = ProbeSettings(
             run=RUN,
             task=task.settings,
-            representations=tuple(names),
+            model=self.inputs.model,
+            representations=tuple(cells),
             seeds=tuple(range(level.seeds)),
             epochs=level.probe_epochs,
             lstm_size=level.lstm_size,
             lstm_layers=level.lstm_layers,
             device=self.inputs.device,
         )
-        described = f"train heads on frozen {row}, {task.settings.task}"
-        job = ProbeJob(described, digest_task_files(task.settings), (parent,), settings)
+        described = f"train heads on frozen {name}, {task.settings.task}"
+        job = ProbeJob(described, self.digests(task, parent), parents_of(parent), settings)
         return [
-            Trial(row, column, seed, settings.learning_rates[0], job, f"{name}/{seed}")
-            for name, column in names.items()
+            Trial(row, column, seed, settings.learning_rates[0], job, f"{representation}/{seed}")
+            for representation, (row, column) in cells.items()
             for seed in settings.seeds
         ]
+
+
+def parents_of(parent: Job | None) -> tuple[Job, ...]:
+    """Return the parents of a job that starts from a job's model, or from none."""
+    return () if parent is None else (parent,)
 
 
 def _example(name: str) -> str:
@@ -216,23 +265,51 @@ SPAN_TASKS = ("conll2003", "squad")
 ACCURACY = {"mrpc": "accuracy"}  # tables 5 and 6; table 1 has F1
 
 
+LSTM_LAYERS = 2  # of LTR + BiLSTM: the paper gives no size; as in table 7, with as many outputs as the hidden size
+
+
+def _compose(name: str, parents: tuple[PretrainJob, ...], lstm_layers: int, seed: int) -> ComposeJob:
+    """Return the job of a composed model."""
+    described = f"compose {name}, seed {seed}" if lstm_layers else f"compose {name}"
+    return ComposeJob(described, (), parents, ComposeSettings(lstm_layers, seed))
+
+
 def table5(planner: Planner) -> Plan:
     """Return the plan of table 5: pre-training objectives."""
     tasks = planner.find_tasks((*SENTENCE_TASKS, *SPAN_TASKS), **ACCURACY)
-    objectives: dict[str, Objective] = {"MLM + NSP": "mlm+nsp", "MLM": "mlm", "LTR": "ltr"}
-    trials = []
-    for row, objective in objectives.items():
-        parent = planner.pretrain(objective, objective)
-        trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
-    every = tuple(tasks)
+    ltr, rtl = planner.pretrain("ltr", "ltr"), planner.pretrain("rtl", "rtl")
+    seeds = range(planner.level.seeds)
+    parents: dict[str, Job | dict[int, Job]] = {
+        "MLM + NSP": planner.pretrain("mlm+nsp", "mlm+nsp"),
+        "MLM": planner.pretrain("mlm", "mlm"),
+        "LTR": ltr,
+        "LTR + BiLSTM": {seed: _compose("LTR + BiLSTM", (ltr,), LSTM_LAYERS, seed) for seed in seeds},
+        "LTR + RTL": _compose("LTR + RTL", (ltr, rtl), 0, 0),
+    }
+    trials = [
+        trial
+        for row, parent in parents.items()
+        for name, task in tasks.items()
+        for trial in planner.finetune(row, name, task, parent)
+    ]
+    every, sentences = tuple(tasks), tuple(name for name in tasks if name in SENTENCE_TASKS)
     claims = [
         Claim("Next-sentence prediction helps on QNLI, MNLI and SQuAD", "MLM + NSP", "MLM", ("qnli", "mnli", "squad")),
         Claim("The bidirectional model is better than the left-to-right one over all tasks", "MLM", "LTR", every),
         Claim("The bidirectional model is better than the left-to-right one on SQuAD", "MLM", "LTR", ("squad",)),
         Claim("The bidirectional model is better than the left-to-right one on NER", "MLM", "LTR", ("conll2003",)),
+        Claim("A BiLSTM improves the left-to-right model on SQuAD", "LTR + BiLSTM", "LTR", ("squad",)),
+        Claim("A BiLSTM improves the left-to-right model on NER", "LTR + BiLSTM", "LTR", ("conll2003",)),
+        Claim("The bidirectional model is better than LTR + BiLSTM on SQuAD", "MLM", "LTR + BiLSTM", ("squad",)),
+        Claim("A BiLSTM hurts the left-to-right model on sentence tasks", "LTR", "LTR + BiLSTM", sentences),
+        Claim("The bidirectional model is better than LTR and RTL concatenated", "MLM", "LTR + RTL", every),
     ]
+    planner.notes.append(
+        "Sentence tasks read [CLS] of bidirectional models, the token that is read last of LTR and RTL, and of the "
+        "BiLSTM the last output of each direction. LTR + RTL has twice the parameters and states of twice the size."
+    )
     title = "Table 5: pre-training objectives"
-    return Plan("table5", title, _titles(tasks), tuple(objectives), trials, claims, paper.TABLE5, planner.notes)
+    return Plan("table5", title, _titles(tasks), tuple(parents), trials, claims, paper.TABLE5, planner.notes)
 
 
 MIXES: dict[str, Mix] = {
@@ -256,7 +333,8 @@ def table8(planner: Planner) -> Plan:
         parent = planner.pretrain(f"mlm+nsp, masks {row}", "mlm+nsp", mask_mix=mix)
         trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
         if "conll2003" in tasks:
-            trials += planner.probe(row, {representation: FEATURES}, tasks["conll2003"], parent)
+            cell = (row, FEATURES)
+            trials += planner.probe({representation: cell}, tasks["conll2003"], parent, f"model, masks {row}")
     titles = _titles(tasks)
     claims = [
         Claim("[MASK] alone is worse than the mix, if NER reads features", "80/10/10", "100/0/0", (FEATURES,)),
@@ -268,6 +346,79 @@ def table8(planner: Planner) -> Plan:
         planner.notes.append(f"Features are {representation}; each head counts with its best epoch on dev.")
     title = "Table 8: masking strategies (MASK/SAME/RND, percent)"
     return Plan("table8", title, titles, tuple(MIXES), trials, claims, paper.TABLE8, planner.notes)
+
+
+def table6(planner: Planner) -> Plan:
+    """Return the plan of table 6: model sizes, with held-out perplexity."""
+    tasks = planner.find_tasks(("mnli", "mrpc", "sst2"), **ACCURACY)
+    trials, figures = list[Trial](), Figures()
+    for shape, (published, scores) in zip(planner.level.shapes, paper.TABLE6.items(), strict=True):
+        row = "L{} H{} A{}".format(*shape)
+        parent = planner.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
+        row = row if row == published else f"{row} (paper: {published})"
+        figures[row] = scores
+        trials.append(Trial(row, PERPLEXITY, 0, 0.0, parent, PERPLEXITY))
+        trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
+    rows = tuple(figures)
+    claims = [Claim("The largest model is better than the smallest one", rows[-1], rows[0], tuple(tasks))]
+    claims += [
+        Claim(f"{larger} has a lower perplexity than {smaller}", larger, smaller, (PERPLEXITY,))
+        for smaller, larger in pairwise(rows)
+    ]
+    titles = {PERPLEXITY: "held-out perplexity"} | _titles(tasks)
+    return Plan("table6", "Table 6: model size", titles, rows, trials, claims, figures, planner.notes)
+
+
+FINE_TUNED = "fine-tuned"
+
+
+def table7(planner: Planner) -> Plan:
+    """Return the plan of table 7: fine-tuning beside six kinds of features, on CoNLL-2003."""
+    task = planner.find_tasks(("conll2003",))["conll2003"]
+    parent, model = planner.start(), planner.inputs.model
+    layers = planner.level.shape[0] if model is None else load_config(model_folder(model)).num_layers
+    names = [name for name, one in REPRESENTATIONS.items() if layers >= -(one.layers.start or 0)]
+    if skipped := [name for name in REPRESENTATIONS if name not in names]:
+        planner.notes.append(f"The model has {layers} layers, too few for {', '.join(skipped)}.")
+    planner.notes.append("Each head on frozen features counts with its best epoch on dev.")
+    cells = {name: (f"features: {name}", "conll2003") for name in names}
+    trials = planner.finetune(FINE_TUNED, "conll2003", task, parent)
+    trials += planner.probe(cells, task, parent, model or "model")
+    figures = {row: {"conll2003": 100 * REPRESENTATIONS[name].paper} for name, (row, _) in cells.items()}
+    figures[FINE_TUNED] = {"conll2003": paper.TABLE7_FINE_TUNED}
+
+    def claim(text: str, better: str, worse: str) -> list[Claim]:
+        rows = [better, worse]
+        return [Claim(text, better, worse, ("conll2003",))] if all(row in figures for row in rows) else []
+
+    last, four, every = ("features: last", "features: concat-last-four", "features: sum-all")
+    claims = [
+        *claim("Fine-tuning is better than the last four layers as features", FINE_TUNED, four),
+        *claim("The last four layers are better features than the last one", four, last),
+        *claim("All layers are better features than the last one", every, last),
+        *claim("The last layer is better than the embeddings", last, "features: embeddings"),
+    ]
+    rows = (FINE_TUNED, *(row for row, _ in cells.values()))
+    titles = {"conll2003": "conll2003 F1"}
+    return Plan("table7", "Table 7: features and fine-tuning", titles, rows, trials, claims, figures, planner.notes)
+
+
+OURS = "ours"
+TABLE1_TASKS = (
+    "mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte", "squad", "squad_v2", "swag",
+    "conll2003", "codah", "conll2000", "ud_pos", "nsmc",
+)  # fmt: skip
+
+
+def table1(planner: Planner) -> Plan:
+    """Return the plan of tables 1 to 4: one model on all tasks whose files are found, beside the paper's systems."""
+    tasks = planner.find_tasks(TABLE1_TASKS)
+    parent = planner.start()
+    trials = [trial for name, task in tasks.items() for trial in planner.finetune(OURS, name, task, parent)]
+    figures = {row: {n: v for n, v in scores.items() if n in tasks} for row, scores in paper.TABLE1.items()}
+    planner.notes.append("Ours are dev scores; the paper's are test scores, of SQuAD 1.1 those of dev.")
+    rows = (OURS, *(row for row, scores in figures.items() if scores))
+    return Plan("table1", "Tables 1 to 4: all tasks", _titles(tasks), rows, trials, [], figures, planner.notes)
 
 
 def features_of(shape: Shape) -> RepresentationName:

@@ -43,19 +43,23 @@ class ClaimResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Shown or reversed if the whole interval is on one side of 0."""
+        """Shown or reversed if the whole interval is on one side of 0; of two perplexities, the sign decides."""
+        if self.columns == (PERPLEXITY,):
+            return "shown" if self.found.mean > 0 else "reversed"
         if not self.has_interval or self.found.low <= 0 <= self.found.high:
             return "not shown"
         return "shown" if self.found.mean > 0 else "reversed"
 
     def __str__(self) -> str:
-        unit = "nats per token" if self.columns == (PERPLEXITY,) else "points"
-        scale = 1 if self.columns == (PERPLEXITY,) else 100
-        low, high, mean = (scale * value for value in (self.found.low, self.found.high, self.found.mean))
+        if self.columns == (PERPLEXITY,):
+            paper = "" if self.paper is None else f"; paper {self.paper:+.2f}"
+            found = f"{self.found.mean:+.2f} nats per token, one run each{paper}"
+            return f"{self.claim.text}: {self.verdict} at this budget ({found})."
+        low, high, mean = (100 * value for value in (self.found.low, self.found.high, self.found.mean))
         interval = f", 95 % interval {low:+.1f} to {high:+.1f}" if self.has_interval else ", one run each: no interval"
         paper = "" if self.paper is None else f"; paper {self.paper:+.1f}"
         where = f" on {', '.join(self.columns)}"
-        return f"{self.claim.text}: {self.verdict} at this budget ({mean:+.1f} {unit}{where}{interval}{paper})."
+        return f"{self.claim.text}: {self.verdict} at this budget ({mean:+.1f} points{where}{interval}{paper})."
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def table_rows(report: Report) -> list[list[str]]:
         for column in report.plan.columns:
             published = report.plan.figures.get(row, {}).get(column)
             ours = format_cell(report.cells.get((row, column)), column)
-            texts.append(ours if published is None else f"{ours or '–'} [{published:g}]")
+            texts.append(f"{ours} [{published:.4g}]".strip() if published is not None else ours)
         rows.append(texts)
     return rows
 

@@ -58,6 +58,9 @@ class BertConfig:
     """Written into config.json for other software; bertwright computes no padding."""
     is_causal: bool = False
     """True if tokens attend to themselves and earlier tokens only (paper, section 5.1: the LTR ablation)."""
+    is_reversed: bool = False
+    """True if a causal model reads each sequence from its last token to its first (paper, section 5.1: the RTL model
+    that is concatenated with LTR)."""
 
     def __post_init__(self) -> None:
         for name in ("hidden_dropout", "attention_dropout", "layer_norm_eps", "initializer_range"):
@@ -81,6 +84,8 @@ class BertConfig:
                 raise ValueError(f"{name} = {getattr(self, name)}: expected a positive number")
         if self.activation not in get_args(Activation):
             raise ValueError(f"activation = {self.activation!r}: expected one of {', '.join(get_args(Activation))}")
+        if self.is_reversed and not self.is_causal:
+            raise ValueError("is_reversed = True: expected is_causal = True; other models read in both directions")
         if not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id = {self.pad_token_id}: expected an id below vocab_size = {self.vocab_size}")
 
@@ -104,6 +109,13 @@ class BertConfig:
     def with_dropout(self, rate: float) -> BertConfig:
         """Return this configuration with both dropout rates set."""
         return replace(self, hidden_dropout=rate, attention_dropout=rate)
+
+    @property
+    def direction(self) -> str:
+        """Tokens that a state depends on: "bidirectional", "left-to-right" or "right-to-left"."""
+        if not self.is_causal:
+            return "bidirectional"
+        return "right-to-left" if self.is_reversed else "left-to-right"
 
     @property
     def head_size(self) -> int:

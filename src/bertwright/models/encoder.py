@@ -7,12 +7,14 @@ F feed-forward size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertwright.batching.batch import Batch
+from bertwright.batching.batch import Batch, offsets_from_lengths
 from bertwright.kernels.attention import attention
 from bertwright.kernels.ffi import CMaskKey, c_mask_key
 from bertwright.kernels.fused_encoder import (
@@ -154,6 +156,7 @@ class BertEncoder(TextEncoder):
         In bfloat16, on a CPU with instructions for it, one native call computes all layers instead of `Layer.forward`.
         Pre-training reads one state in six, and skipping the others saves most of the last layer.
         """
+        batch, positions = self.to_reading_order(batch, positions)
         hidden = self.embed(batch)
         *layers, last = cast(list[Layer], list(self.layers))
         if self.config.activation != "relu" and can_fuse(hidden, self.shape):
@@ -174,6 +177,7 @@ class BertEncoder(TextEncoder):
         Layers above the last of `layers` are not computed.
         """
         layers = range(len(self.layers) + 1) if layers is None else layers
+        batch, positions = self.to_reading_order(batch, positions)
         hidden, last = self.embed(batch), layers[-1]
         states = [hidden if positions is None else hidden[positions]] if 0 in layers else []
         for number, layer in enumerate(self.layers[:last], 1):
@@ -182,11 +186,36 @@ class BertEncoder(TextEncoder):
                 states.append(hidden if number == last or positions is None else hidden[positions])
         return states
 
+    def to_reading_order(self, batch: Batch, positions: Tensor | None) -> tuple[Batch, Tensor | None]:
+        """Return the batch as the layers read it, and the positions there of the states that the caller reads."""
+        if not self.config.is_reversed:
+            return batch, positions
+        mirrored = mirror_tokens(batch)
+        ids, types = batch.input_ids[mirrored], batch.token_type_ids[mirrored]
+        read = replace(batch, input_ids=ids, token_type_ids=types)
+        return read, mirrored if positions is None else mirrored[positions]
+
+    def sentence_positions(self, batch: Batch) -> Tensor:
+        """Return the position of each sequence's summary, B int64; of a causal encoder, the token that is read last."""
+        return batch.cu_seqlens.long()[:-1] if self.config.is_reversed else super().sentence_positions(batch)
+
     def embed(self, batch: Batch) -> Tensor:
         """Compute the first layer's input, T × H. Raises ValueError for a sequence longer than the positions."""
         self.check_length(batch)
         embedded: Tensor = self.embeddings(batch, self.sparse_gradients)
         return embedded.to(self.compute_dtype)
+
+
+def mirror_tokens(batch: Batch) -> Tensor:
+    """Return the position of each token's mirror image in its own sequence, T int64.
+
+    >>> from bertwright.batching.batch import from_flat
+    >>> mirror_tokens(from_flat(np.zeros(6), np.zeros(6), np.array([4, 2]))).tolist()
+    [3, 2, 1, 0, 5, 4]
+    """
+    starts = offsets_from_lengths(batch.lengths)
+    mirrored = np.repeat(starts[:-1] + starts[1:] - 1, batch.lengths) - np.arange(starts[-1])
+    return torch.from_numpy(mirrored).to(batch.input_ids.device)
 
 
 def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:

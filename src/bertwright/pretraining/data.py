@@ -235,7 +235,7 @@ class PretrainingData:
             )
         text = segments.a_ends - segments.a_starts + segments.b_ends - segments.b_starts
         lengths = text + settings.specials
-        if settings.objective == "ltr":
+        if settings.is_causal:
             return _Layout(segments, lengths, lengths - 1)
         counts = masking.mask_counts(lengths, settings.specials, settings.mlm_probability, settings.max_predictions)
         return _Layout(segments, lengths, counts)
@@ -299,8 +299,8 @@ class PretrainingData:
         return _Texts(ids, types, lengths, is_text, np.arange(offset, offset + len(ids)))
 
     def _mask(self, texts: _Texts, counts: np.ndarray, mask_key: int) -> Masked:
-        if self.settings.objective == "ltr":
-            return masking.causal_lm_targets(texts.ids, texts.lengths)
+        if self.settings.is_causal:
+            return masking.causal_lm_targets(texts.ids, texts.lengths, self.settings.objective == "rtl")
         scores = uniform(texts.positions, derive_key(mask_key, 2))
         if self.settings.whole_word_mask:
             continues = self._vocab.continuation[texts.ids]

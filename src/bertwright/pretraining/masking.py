@@ -130,13 +130,16 @@ def mask_tokens(
     return Masked(input_ids, positions, labels)
 
 
-def causal_lm_targets(ids: np.ndarray, lengths: np.ndarray) -> Masked:
+def causal_lm_targets(ids: np.ndarray, lengths: np.ndarray, is_reversed: bool = False) -> Masked:
     """Return left-to-right targets: every token but the last of a sequence predicts the next (section 5.1, "LTR").
 
-    >>> causal_lm_targets(np.array([2, 7, 8, 3, 2, 9, 3]), np.array([4, 3])).labels.tolist()
-    [7, 8, 3, 9, 3]
+    `is_reversed`: right to left, every token but the first predicts the previous one.
+
+    >>> ids, lengths = np.array([2, 7, 8, 3, 2, 9, 3]), np.array([4, 3])
+    >>> [causal_lm_targets(ids, lengths, is_reversed).labels.tolist() for is_reversed in (False, True)]
+    [[7, 8, 3, 9, 3], [2, 7, 8, 2, 9]]
     """
-    is_last = np.zeros(len(ids), dtype=bool)
-    is_last[offsets_from_lengths(lengths)[1:] - 1] = True
-    positions = np.flatnonzero(~is_last)
-    return Masked(ids, positions, ids[positions + 1])
+    bounds, predicts = offsets_from_lengths(lengths), np.ones(len(ids), dtype=bool)
+    predicts[bounds[:-1] if is_reversed else bounds[1:] - 1] = False
+    positions = np.flatnonzero(predicts)
+    return Masked(ids, positions, ids[positions - 1 if is_reversed else positions + 1])

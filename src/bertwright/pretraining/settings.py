@@ -17,9 +17,10 @@ class DataSettings:
     """Tokens of an example, with [CLS] and [SEP]. Paper, section A.2: 128 for the first 90 % of the steps, then 512."""
     batch_size: int = 256
     """Examples per step, over all ranks and micro-batches. Paper, section A.2: 256."""
-    objective: Literal["mlm+nsp", "mlm", "ltr"] = "mlm+nsp"
+    objective: Literal["mlm+nsp", "mlm", "ltr", "rtl"] = "mlm+nsp"
     """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens in one segment
-    ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP")."""
+    ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every
+    previous token, right to left."""
     short_seq_prob: float = 0.1
     """Share of examples with a random, shorter target length, as inputs in fine-tuning have. Google's code: 0.1 of the
     passes over a document, which makes some 20 % of its examples short; 0.2 gives the same share."""
@@ -63,6 +64,11 @@ class DataSettings:
             )
 
     @property
+    def is_causal(self) -> bool:
+        """Every token predicts an adjacent one, and sees the tokens on one side only."""
+        return self.objective in ("ltr", "rtl")
+
+    @property
     def specials(self) -> int:
         """Number of [CLS] and [SEP] in one example."""
         return 3 if self.objective == "mlm+nsp" else 2
@@ -93,6 +99,6 @@ class DataSettings:
     @property
     def predictions_per_full_example(self) -> int:
         """Number of predicted tokens in an example of `max_length` tokens, the most of any example."""
-        if self.objective == "ltr":
+        if self.is_causal:
             return self.max_length - 1
         return min(max(1, round(self.mlm_probability * self.max_length)), self.max_predictions, self.max_num_tokens)

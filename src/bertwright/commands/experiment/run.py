@@ -6,6 +6,7 @@ WORK/NAME-LEVEL/report.md    the table beside the paper's, and the claims; repor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -41,7 +42,12 @@ from bertwright.experiments.report import LEGEND, Report, make_report, plot, tab
 from bertwright.files import lock_folder, write_json, write_text
 from bertwright.kernels.cpu import model_name
 
-KINDS = {"pretrain": "pre-training", "finetune": "fine-tuning", "probe": "heads on frozen features"}
+KINDS = {
+    "pretrain": "pre-training",
+    "compose": "composed models",
+    "finetune": "fine-tuning",
+    "probe": "heads on frozen features",
+}
 
 
 def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
@@ -60,7 +66,7 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
                 record_sizes(settings, level)
         plan = plan_experiment(settings, level)
     if settings.dry_run:
-        print_plan(plan, level, work, measure(plan, console), console)
+        print_plan(plan, describe_level(level, settings.model), work, measure(plan, console), console)
         return None
     if not settings.report_only:
         say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
@@ -76,7 +82,9 @@ def measure(plan: Plan, console: Console) -> dict[str, JobCost]:
         return estimate_costs(jobs, advance)
 
 
-def print_plan(plan: Plan, level: Level, work: Work, costs: dict[str, JobCost], console: Console) -> None:
+def print_plan(
+    plan: Plan, common: Mapping[str, str], work: Work, costs: Mapping[str, JobCost], console: Console
+) -> None:
     """Print the jobs of a plan by kind, the finished ones and the time that the others will take."""
     heading(console, plan.title)
     jobs = all_jobs(plan.jobs)
@@ -88,15 +96,15 @@ def print_plan(plan: Plan, level: Level, work: Work, costs: dict[str, JobCost], 
         seconds = format_duration(total_seconds(waiting, costs))
         table.add_row(KINDS[kind], str(len(chosen)), str(len(chosen) - len(waiting)), seconds)
     console.print(table)
-    console.print(key_value_table(describe_level(level)))
+    console.print(key_value_table(common))
     for note in plan.notes:
         notice(console, note)
     say(console, f"estimated time: {format_duration(total_seconds(pending, costs))} of one process; start the same "
                  "command several times to share it")  # fmt: skip
 
 
-def describe_level(level: Level) -> dict[str, str]:
-    """Return what the models of an experiment have in common, for people."""
+def describe_level(level: Level, model: str | None) -> dict[str, str]:
+    """Return what the models of an experiment have in common, for people; `model`: the folder that the user gave."""
     layers, hidden, heads = level.shape
     lengths = f"length {level.max_length}" + (
         f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
@@ -104,13 +112,15 @@ def describe_level(level: Level) -> dict[str, str]:
     rates = ", ".join(f"{rate:g}" for rate in level.recipe.learning_rates)
     limit = "all" if level.limit is None else f"at most {level.limit:,}"
     words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
-    return {
+    trained = {
         "model": f"L{layers} H{hidden} A{heads} unless stated; the same first weights ({level.init_scheme} "
-        f"initialisation) for all objectives",
+        "initialisation) for all objectives",
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}; rate "
         f"{level.optimizer.learning_rate:g}, dropout {level.dropout:g}",
+    }
+    return (trained if model is None else {"model": model}) | {
         "fine-tuning": f"{level.recipe.epochs:g} epochs in batches of {level.recipe.batch_size}, rate {rates}, dropout "
-        f"0.1; the last step is scored",
+        "0.1; the last step is scored",
         "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
     }
 
@@ -120,7 +130,7 @@ def describe_setup(settings: ExperimentSettings, level: Level) -> dict[str, str]
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
     return {
         "command": f"bertwright experiment {settings.experiment} --level {settings.level}",
-        **describe_level(level),
+        **describe_level(level, settings.model),
         "machine": f"{device}; PyTorch {torch.__version__}, bertwright {version('bertwright')}",
         "date": datetime.now(UTC).date().isoformat(),
     }

@@ -19,12 +19,15 @@ class ExperimentSettings:
     Start the same command several times, on one machine or on several with a shared disk, to share the work.
     """
 
-    experiment: Positional[Literal["table5", "table8", "figure5"]]
-    """table5: pre-training objectives; table8: masking strategies; figure5: scores against steps of pre-training."""
+    experiment: Positional[Literal["table1", "table5", "table6", "table7", "table8", "figure5"]]
+    """table1: one model on all tasks (tables 1 to 4); table5: pre-training objectives; table6: model sizes; table7:
+    features and fine-tuning; table8: masking strategies; figure5: scores against steps of pre-training."""
     work: Path
     """Folder for jobs and reports. Experiments that share it share their pre-trainings."""
     store: Path | None = None
     """Token store that `bertwright prepare` wrote, with held-out documents. All models are pre-trained on it."""
+    model: str | None = None
+    """Model folder, run folder or hub name for table1 and table7. Unset: a model is pre-trained on the store."""
     data: Path | None = None
     """Folder whose sub-folders have the files of published tasks under their own names, such as MRPC/train.tsv."""
     level: Literal["demo", "night", "paper"] = "demo"
@@ -61,6 +64,8 @@ class ExperimentSettings:
         if self.budget is not None and given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise ValueError(f"--budget decides {flags}; omit one or the other")
+        if self.model is not None and self.experiment not in ("table1", "table7"):
+            raise ValueError(f"--model: {self.experiment} compares pre-trainings, so it needs a --store; omit --model")
         if self.dry_run and self.report_only:
             raise ValueError("--dry-run and --report-only: choose one")
 

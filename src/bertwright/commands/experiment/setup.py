@@ -18,6 +18,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 BUDGET_FILE = "budget.json"
 SIZES = ("steps", "limit", "word_task_limit")  # settings that a budget decides
 MIN_STEPS, MIN_EXAMPLES = 100, 50
+MODEL_RATES = (5e-5,)  # of fine-tuning a model folder, below the level of the paper, which has four
 PRETRAINING_SHARE = 0.5  # of a budget
 UNLIMITED = 100_000  # examples that a level without limits is scaled from
 
@@ -27,7 +28,10 @@ def chosen_level(settings: ExperimentSettings) -> Level:
     changes = {name: value for name in ("seeds", *SIZES) if (value := getattr(settings, name)) is not None}
     if has_recorded_sizes(settings):
         changes |= read_json(settings.output / BUDGET_FILE)
-    return replace(LEVELS[settings.level], **changes)
+    level = LEVELS[settings.level]
+    if settings.model is not None and settings.level != "paper":  # a trained model needs a lower rate than a young one
+        level = replace(level, recipe=replace(level.recipe, learning_rates=MODEL_RATES), task_recipes={})
+    return replace(level, **changes)
 
 
 def has_recorded_sizes(settings: ExperimentSettings) -> bool:
@@ -46,6 +50,9 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
         raise ValueError("torchrun: expected a single process; start the same command several times to share the work")
     if settings.data is None:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
+    if settings.model is not None:
+        inputs = Inputs(level, None, "", settings.data, settings.tasks, settings.device, settings.model)
+        return make_plan(settings.experiment, inputs)
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
     store = settings.store.resolve()
@@ -73,8 +80,9 @@ def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: di
     tuning = sum(costs[job.key].proportional for job in jobs if job.kind != "pretrain")
     fixed = sum(costs[job.key].fixed for job in jobs if job.kind != "pretrain")
     seconds = 60 * settings.budget
-    steps = _round_down(level.steps * seconds * PRETRAINING_SHARE / training)
-    scale = (seconds * (1 - PRETRAINING_SHARE) - fixed) / tuning
+    share = PRETRAINING_SHARE if training else 0.0
+    steps = _round_down(level.steps * seconds * share / training) if training else level.steps
+    scale = (seconds * (1 - share) - fixed) / tuning
     limits = [_round_down(scale * (limit or UNLIMITED)) for limit in (level.limit, level.word_task_limit)]
     if steps < MIN_STEPS or min(limits) < MIN_EXAMPLES:
         count = len(jobs)

@@ -211,8 +211,8 @@ def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay:
         raise ValueError(f"freeze_layers = {freeze_layers}: this model has {layers} layers")
     scales = {}
     for name, parameter in model.named_parameters():
-        layer = re.match(r"encoder\.layers\.(\d+)\.", name)
-        depth = int(layer[1]) + 1 if layer else 0 if name.startswith("encoder.embeddings.") else layers + 1
+        layer = re.match(r"encoder\.(?:encoders\.\d+\.)?(?:layers\.(\d+)|embeddings)\.", name)
+        depth = layers + 1 if layer is None else 0 if layer[1] is None else int(layer[1]) + 1
         scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (layers + 1 - depth)
     return scales
 

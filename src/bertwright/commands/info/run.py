@@ -17,6 +17,7 @@ from bertwright.files import read_json
 from bertwright.inference.feature_cache import BLOCKS, cache_info
 from bertwright.interop.huggingface import load_config, load_model
 from bertwright.interop.model_files import is_run
+from bertwright.models.config import BertConfig
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.settings import read_toml
 from bertwright.tasks.presentation import describe_task
@@ -167,7 +168,7 @@ def _describe_series(folder: Path, kind: str, planned: int) -> Description:
 
 
 def _format_shape(config: EncoderConfig) -> str:
-    direction = ", left to right" if config.is_causal else ""
+    direction = f", {config.direction}" if isinstance(config, BertConfig) and config.is_causal else ""
     return f"{config}{direction}"
 
 

@@ -72,11 +72,13 @@ class ModelSettings:
         if self.sinusoidal_positions and self.init_scheme == "mimetic":
             raise ValueError("sinusoidal_positions: init_scheme mimetic sets the positions itself; choose one of them")
 
-    def config(self, vocab_size: int, causal: bool) -> BertConfig:
+    def config(self, vocab_size: int, causal: bool, is_reversed: bool = False) -> BertConfig:
         """Return a new model's configuration; raises ValueError for an impossible shape."""
         intermediate = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
         given = intermediate | self._collect_given(*NEW_MODEL) | self.dropouts
-        config = BertConfig.from_size(self.size or "base", vocab_size, is_causal=causal, **given)
+        config = BertConfig.from_size(
+            self.size or "base", vocab_size, is_causal=causal, is_reversed=is_reversed, **given
+        )
         if self.initializer_range is not None:
             return config
         return replace(config, initializer_range=0.02 * max(1.0, PAPER_HIDDEN_SIZE / config.hidden_size) ** 0.5)

@@ -83,7 +83,8 @@ def _initial_model(
 ) -> BertForPretraining:
     """Return the model of the newest checkpoint; else that of --init; else one with random weights."""
     if latest is None and settings.model.init is None:
-        config = settings.model.config(tokenizer.vocab_size, causal=settings.data.objective == "ltr")
+        objective = settings.data.objective
+        config = settings.model.config(tokenizer.vocab_size, settings.data.is_causal, is_reversed=objective == "rtl")
         _check_memory(config)
         return settings.model.new_model(config, settings.data.seed)
     folder = latest or model_folder(str(settings.model.init))
@@ -97,10 +98,9 @@ def _initial_model(
         raise ValueError(
             f"{folder}: expected a BERT, got model_type {loaded.model.encoder.model_type}; give another --init"
         )
-    if loaded.model.config.is_causal != (settings.data.objective == "ltr"):
-        raise ValueError(
-            f"{folder}: a {_direction(loaded.model.config)} model does not fit --objective {settings.data.objective}"
-        )
+    reads, objective = loaded.model.config.direction, settings.data.objective
+    if reads != {"ltr": "left-to-right", "rtl": "right-to-left"}.get(objective, "bidirectional"):
+        raise ValueError(f"{folder}: a {reads} model does not fit --objective {objective}")
     huggingface.check_vocabulary(tokenizer, loaded.model.config, folder)
     for head in loaded.missing_heads:
         notice(console, f"{folder} has no {head} head: it starts from random weights")
@@ -118,10 +118,6 @@ def _check_memory(config: BertConfig) -> None:
             f"{available / 1e9:,.0f} GB of memory; lower --num-layers ({config.num_layers:,}) or --hidden-size "
             f"({config.hidden_size:,})"
         )
-
-
-def _direction(config: BertConfig) -> str:
-    return "left-to-right" if config.is_causal else "bidirectional"
 
 
 def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:

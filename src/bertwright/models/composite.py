@@ -1,0 +1,175 @@
+"""Encoders composed of pre-trained BERTs, for the left-to-right ablations of section 5.1 of the paper.
+
+The states of several BERTs are concatenated (LTR + RTL), and a BiLSTM reads them (LTR + BiLSTM); everything is
+fine-tuned together.
+
+T tokens, B sequences, R positions whose states are read, E encoders of hidden size Hᵢ, H their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from bertwright.batching.batch import Batch
+from bertwright.kernels.dropout import Dropout
+from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder, dropout_for
+from bertwright.models.rnn import BiLSTM, initialize_uniform
+from bertwright.models.text_encoder import TextEncoder
+
+SITE_STRIDE = 0x9E3779B97F4A7C15  # difference of the dropout keys of consecutive sites
+
+
+@dataclass(frozen=True)
+class CompositeConfig:
+    """Configurations of the BERTs, and the size of the BiLSTM on them."""
+
+    encoders: tuple[BertConfig, ...]
+    lstm_layers: int = 0
+    """Layers of the BiLSTM, which has as many outputs per token as the encoders together; 0: no BiLSTM."""
+
+    def __post_init__(self) -> None:
+        if not self.encoders:
+            raise ValueError("encoders: expected at least one configuration")
+        for name in ("vocab_size", "max_positions", "type_vocab_size", "num_layers"):
+            values = [getattr(config, name) for config in self.encoders]
+            if len({*values}) > 1:
+                raise ValueError(f"{name}: expected the same value for all encoders, got {values}")
+        if self.lstm_layers < 0 or (self.lstm_layers and self.hidden_size % 2):
+            raise ValueError(f"lstm_layers = {self.lstm_layers}: expected at least 0, and an even hidden size")
+
+    def __str__(self) -> str:
+        """Format as "L2 H128 A2 left-to-right + L2 H128 A2 right-to-left"."""
+        names = [f"{config} {config.direction}" for config in self.encoders]
+        return " + ".join(names + ([f"{self.lstm_layers}-layer BiLSTM"] if self.lstm_layers else []))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        return self.encoders[0].vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Size of a state: the sum over the encoders."""
+        return sum(config.hidden_size for config in self.encoders)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of an encoder, and one for the BiLSTM."""
+        return self.encoders[0].num_layers + bool(self.lstm_layers)
+
+    @property
+    def max_positions(self) -> int:
+        """Length of the longest sequence in tokens."""
+        return self.encoders[0].max_positions
+
+    @property
+    def type_vocab_size(self) -> int:
+        """Number of segments that a sequence may have."""
+        return self.encoders[0].type_vocab_size
+
+    @property
+    def is_causal(self) -> bool:
+        """Sentence tasks read the first position, where `CompositeEncoder` puts the summary of a sequence."""
+        return False
+
+    @property
+    def hidden_dropout(self) -> float:
+        """Dropout rate of states, of the BiLSTM and of task heads."""
+        return self.encoders[0].hidden_dropout
+
+    @property
+    def initializer_range(self) -> float:
+        """Standard deviation of the initial weights of new heads."""
+        return self.encoders[0].initializer_range
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters of encoders and BiLSTM."""
+        size = self.hidden_size
+        lstm = self.lstm_layers * 4 * size * (size + size // 2 + 2)
+        return sum(config.encoder_parameters for config in self.encoders) + lstm
+
+    def with_dropout(self, rate: float) -> CompositeConfig:
+        """Return this configuration with all dropout rates set."""
+        return replace(self, encoders=tuple(config.with_dropout(rate) for config in self.encoders))
+
+
+class CompositeEncoder(TextEncoder):
+    """BERTs side by side, and a BiLSTM on top; its initial weights are a function of the seed.
+
+    The state of a sequence's first token is the summary of the sequence: of each encoder, the state at its own
+    summary position ([CLS], or the token that a causal encoder reads last); of a BiLSTM, the forward direction's last
+    output and the backward direction's last one, which is at the first token.
+    """
+
+    model_type: ClassVar[str] = "bert-composite"
+    config: CompositeConfig
+
+    def __init__(self, config: CompositeConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        super().__init__(config, compute_dtype)
+        self.encoders = nn.ModuleList(BertEncoder(one, compute_dtype, seed) for one in config.encoders)
+        self.lstm = BiLSTM(config.hidden_size, config.hidden_size, config.lstm_layers) if config.lstm_layers else None
+        if self.lstm is not None and not next(self.lstm.parameters()).is_meta:
+            initialize_uniform(self.lstm, seed)
+
+    @property
+    def num_dropout_sites(self) -> int:
+        """Number of dropout sites: those of the encoders in order, then those of the BiLSTM."""
+        lstm = self.config.lstm_layers + 1 if self.lstm is not None else 0
+        return sum(encoder.num_dropout_sites for encoder in self._encoders) + lstm
+
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """Compute the states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H."""
+        firsts = batch.cu_seqlens.long()[:-1]
+        states = [encoder(own) for encoder, own in self._with_own_batches(batch)]
+        if self.lstm is None:
+            summaries = [state[encoder.sentence_positions(batch)]
+                         for encoder, state in zip(self._encoders, states, strict=True)]  # fmt: skip
+            outputs, summary = torch.cat(states, 1), torch.cat(summaries, 1)  # T H, B H
+        else:
+            outputs = self.lstm(torch.cat(states, 1).float(), batch.lengths.tolist(), self._lstm_dropout(batch))  # T H
+            half, lasts = self.config.hidden_size // 2, batch.cu_seqlens.long()[1:] - 1
+            summary = torch.cat([outputs[lasts, :half], outputs[firsts, half:]], 1)  # B H
+        outputs = outputs.index_copy(0, firsts, summary)
+        return outputs if positions is None else outputs[positions]
+
+    def hidden_states(
+        self, batch: Batch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    ) -> list[Tensor]:
+        """Compute the concatenated states after each of `layers`, T × H or R × H; the BiLSTM's outputs are the last."""
+        layers = range(self.config.num_layers + 1) if layers is None else layers
+        below = [layer for layer in layers if layer <= self.config.encoders[0].num_layers]
+        states = []
+        if below:
+            each = [encoder.hidden_states(own, below, positions) for encoder, own in self._with_own_batches(batch)]
+            states = [torch.cat(found, 1) for found in zip(*each, strict=True)]
+        return states + ([self(batch, positions)] if len(below) < len(layers) else [])
+
+    @property
+    def _encoders(self) -> list[BertEncoder]:
+        return cast(list[BertEncoder], list(self.encoders))
+
+    def _with_own_batches(self, batch: Batch) -> list[tuple[BertEncoder, Batch]]:
+        """Return the encoders, each with the batch under its own dropout sites."""
+        found, first_site = [], 0
+        for encoder in self._encoders:
+            encoder.compute_dtype, encoder.sparse_gradients = self.compute_dtype, self.sparse_gradients
+            found.append((encoder, replace(batch, dropout_seed=_shift_sites(batch.dropout_seed, first_site))))
+            first_site += encoder.num_dropout_sites
+        return found
+
+    def _lstm_dropout(self, batch: Batch) -> Dropout | None:
+        drop = dropout_for(self, self.config.hidden_dropout, batch)
+        first_site = sum(encoder.num_dropout_sites for encoder in self._encoders)
+        return None if drop is None else drop._replace(seed=_shift_sites(drop.seed, first_site))
+
+
+def _shift_sites(seed: int, first_site: int) -> int:
+    """Return the seed under which site 0 has the mask of `first_site`."""
+    return (seed + first_site * SITE_STRIDE) % 2**64
