@@ -62,6 +62,10 @@ tests/interop/test_huggingface.py
 tests/interop/test_model_files.py
 tests/interop/test_task_models.py
 tests/io/test_tables.py
+tests/batching/*
+tests/corpus/*
+tests/pretraining/*
+tests/training/*
 tests/models/test_config.py
 tests/models/test_encoder.py
 tests/models/test_feature_head.py

@@ -1,4 +1,4 @@
-"""The permutation without a table, against a slow twin, and the numbers that belong to places."""
+"""Permutations against a reference implementation; uniform numbers by counter and key."""
 
 import numpy as np
 import pytest
@@ -12,18 +12,18 @@ KEYS = st.integers(0, 2**64 - 1)
 
 
 @given(st.integers(1, 3000), KEYS)
-def test_every_index_comes_once(size: int, order_key: int) -> None:
+def test_permutation_contains_each_index_once(size: int, order_key: int) -> None:
     assert np.sort(permute(np.arange(size), size, order_key)).tolist() == list(range(size))
 
 
 @given(st.integers(1, 10**12), KEYS, st.data())
-def test_one_index_alone_is_the_slow_twins(size: int, order_key: int, data: st.DataObject) -> None:
+def test_single_index_equals_the_reference_implementation(size: int, order_key: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, size - 1))
-    assert int(permute(np.array([index]), size, order_key)[0]) == slowly_permuted(index, size, order_key)
+    assert int(permute(np.array([index]), size, order_key)[0]) == reference_permute(index, size, order_key)
 
 
-def slowly_permuted(index: int, size: int, order_key: int) -> int:
-    """The same network on Python's integers, one index at a time."""
+def reference_permute(index: int, size: int, order_key: int) -> int:
+    """Compute the same network with Python integers, one index at a time."""
     bits = max(2, (size - 1).bit_length())
     low_bits = bits // 2
     while True:
@@ -39,14 +39,14 @@ def slowly_permuted(index: int, size: int, order_key: int) -> int:
             return index
 
 
-def splitmix(place: int, hash_key: int) -> int:
-    bits = ((place + 1) * 0x9E3779B97F4A7C15 + hash_key) % 2**64
+def splitmix(counter: int, hash_key: int) -> int:
+    bits = ((counter + 1) * 0x9E3779B97F4A7C15 + hash_key) % 2**64
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB % 2**64
     return bits ^ (bits >> 31)
 
 
-def test_all_orders_of_a_small_range_are_equally_likely() -> None:
+def test_permutations_of_a_small_range_are_equally_likely() -> None:
     seen: dict[tuple[int, ...], int] = {}
     for number in range(6000):
         order = tuple(permute(np.arange(3), 3, derive_key(1, number)).tolist())
@@ -56,20 +56,20 @@ def test_all_orders_of_a_small_range_are_equally_likely() -> None:
     assert all(850 < count < 1150 for count in seen.values())
 
 
-def test_orders_under_two_keys_have_nothing_in_common() -> None:
+def test_permutations_under_two_keys_are_independent() -> None:
     one, other = permute(np.arange(10_000), 10_000, derive_key(1)), permute(np.arange(10_000), 10_000, derive_key(2))
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.05
     assert abs(np.corrcoef(one, np.arange(10_000))[0, 1]) < 0.05
 
 
-def test_numbers_belong_to_their_place_and_key() -> None:
+def test_uniform_numbers_depend_on_counter_and_key_alone() -> None:
     together = uniform(np.arange(1000), derive_key(3))
     assert uniform(np.array([17]), derive_key(3))[0] == together[17]
     keys = np.array([derive_key(3), derive_key(4)], dtype=np.uint64)
     assert uniform(np.array([17, 17]), keys).tolist() == [together[17], uniform(np.array([17]), derive_key(4))[0]]
 
 
-def test_numbers_are_uniform() -> None:
+def test_uniform_numbers_are_uniform() -> None:
     numbers = uniform(np.arange(100_000), derive_key(5))
     assert 0 <= numbers.min() <= numbers.max() < 1
     counts = np.bincount((numbers * 100).astype(int), minlength=100)
@@ -78,7 +78,7 @@ def test_numbers_are_uniform() -> None:
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.02
 
 
-def test_the_hash_is_splitmix() -> None:
+def test_splitmix64_equals_the_published_values() -> None:
     # The first outputs of SplitMix64 seeded with 1234567 (Vigna's reference implementation).
     assert splitmix64(np.arange(3), 1234567).tolist() == [
         6457827717110365317,
@@ -88,6 +88,6 @@ def test_the_hash_is_splitmix() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 5])
-def test_an_index_outside_the_range_is_refused(index: int) -> None:
+def test_index_outside_the_range_raises_an_error(index: int) -> None:
     with pytest.raises(ValueError, match="0 … 4"):
         permute(np.array([index]), 5, 1)

@@ -1,4 +1,4 @@
-"""The demo's corpus maker keeps prose and nothing else, and does not touch the words."""
+"""The corpus of the demo: prose alone, with its words unchanged."""
 
 import importlib.util
 from pathlib import Path
@@ -30,7 +30,7 @@ def add(a, b):
 '''
 
 
-def test_a_module_gives_its_prose_in_order() -> None:
+def test_prose_of_a_module_is_in_order() -> None:
     assert demo.tidy(demo.module_paragraphs(MODULE), set()).split("\n") == [
         "This comment explains why the function below has to do its work in no more than one step.",
         "Add two numbers to one another.",
@@ -38,7 +38,7 @@ def test_a_module_gives_its_prose_in_order() -> None:
     ]
 
 
-def test_a_paragraph_is_kept_once_and_small_documents_are_dropped() -> None:
+def test_repeated_paragraphs_and_small_documents_are_dropped() -> None:
     seen: set[str] = set()
     text = "One sentence that is here. And a second one. The third of them ends it."
     assert demo.tidy([text, text], seen) == text
@@ -56,5 +56,5 @@ def test_a_paragraph_is_kept_once_and_small_documents_are_dropped() -> None:
         "foo(a, b) -> a thing that has been made of both of them.",
     ],
 )
-def test_code_tables_and_credits_are_no_prose(paragraph: str) -> None:
+def test_code_tables_and_credits_are_dropped(paragraph: str) -> None:
     assert not demo.is_prose(paragraph)

@@ -1,4 +1,4 @@
-"""Documents: every format, compression and encoding; shards that add up to the corpus; errors of one line."""
+"""Documents: formats, compressions, encodings; shards that add up to the corpus; errors of one line."""
 
 import bz2
 import csv
@@ -44,7 +44,7 @@ def texts(*given: str | Path, **options: str) -> list[str]:
     return [document.text for document in read(CorpusSettings(tuple(map(str, given)), **options))]  # type: ignore[arg-type]
 
 
-def encoded(suffix: str) -> bytes:
+def encode_as(suffix: str) -> bytes:
     if suffix == ".jsonl":
         return "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in TEXTS).encode()
     if suffix == ".csv":
@@ -59,19 +59,19 @@ def encoded(suffix: str) -> bytes:
 
 @pytest.mark.parametrize("compression", COMPRESS)
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv"])
-def test_every_format_in_every_compression(tmp_path: Path, suffix: str, compression: str) -> None:
+def test_all_formats_in_all_compressions_give_the_same_documents(tmp_path: Path, suffix: str, compression: str) -> None:
     path = tmp_path / f"corpus{suffix}{compression}"
-    path.write_bytes(COMPRESS[compression](encoded(suffix)))
+    path.write_bytes(COMPRESS[compression](encode_as(suffix)))
     assert texts(path) == TEXTS
 
 
-def test_tsv_takes_quotes_as_plain_characters(tmp_path: Path) -> None:
+def test_quotes_in_tsv_are_plain_characters(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('id\ttext\n1\t"Open quote\n2\tB "q" b\n')
     assert texts(path) == ['"Open quote', 'B "q" b']
 
 
-def test_parquet_in_order_with_nulls_counted(tmp_path: Path) -> None:
+def test_parquet_rows_are_in_order_and_nulls_are_counted(tmp_path: Path) -> None:
     values = [f"Text {number}." for number in range(5000)]
     values[7] = None  # type: ignore[call-overload]
     polars.DataFrame({"text": values, "n": range(5000)}).write_parquet(tmp_path / "a.parquet", row_group_size=700)
@@ -82,20 +82,20 @@ def test_parquet_in_order_with_nulls_counted(tmp_path: Path) -> None:
     assert stats.null_values == 1
 
 
-def test_a_parquet_file_s_name_is_no_pattern(tmp_path: Path) -> None:
+def test_name_of_a_parquet_file_is_no_glob(tmp_path: Path) -> None:
     for name in ("part1.parquet", "part[1].parquet"):
         polars.DataFrame({"text": [name]}).write_parquet(tmp_path / name)
     assert texts(tmp_path / "part[1].parquet") == ["part[1].parquet"]
     assert texts(tmp_path) == ["part1.parquet", "part[1].parquet"]
 
 
-def test_frames_one_after_the_other_are_one_file(tmp_path: Path) -> None:
+def test_consecutive_compressed_frames_are_one_file(tmp_path: Path) -> None:
     for suffix, compress in COMPRESS.items():
         (tmp_path / f"a.txt{suffix}").write_bytes(compress(b"A a.\n\nB") + compress(b" b.\n"))
     assert texts(tmp_path) == ["A a.", "B b."] * 4
 
 
-def test_what_a_document_is(tmp_path: Path) -> None:
+def test_document_unit_decides_the_extent_of_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbf\r\nA\r\na\r\n \t\r\nB\r\n\r\n\r\nC\r\n")
     assert texts(path) == ["A\na", "B", "C"]
@@ -105,7 +105,7 @@ def test_what_a_document_is(tmp_path: Path) -> None:
     assert texts(f"blank-line={path}", document_unit="file") == ["A\na", "B", "C"]
 
 
-def test_sources_name_the_line(tmp_path: Path) -> None:
+def test_source_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n\nA\na\n\n\nB\n")
     assert [document.source for document in read(CorpusSettings((str(path),)))] == [f"{path}:3", f"{path}:7"]
@@ -121,7 +121,7 @@ def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
     assert texts(tmp_path, document_unit="line") == ["A\x0b\x1c\u2028\x85a", "B"]
 
 
-def test_empty_values_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_empty_values_are_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "A"}\n\n{"text": " "}\n{"text": null}\n{"text": "B"}\n')
     stats = ReadStats()
@@ -132,7 +132,7 @@ def test_empty_values_are_left_out_and_counted(tmp_path: Path) -> None:
 # --- which files
 
 
-def test_folders_globs_and_order(tmp_path: Path) -> None:
+def test_files_of_folders_and_globs_are_in_order(tmp_path: Path) -> None:
     for name in ("b/2.txt", "b/1.txt", "a.txt", "c.jsonl", ".hidden/x.txt", ".DS_Store"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f'{{"text": "{name}"}}')
@@ -145,7 +145,7 @@ def test_folders_globs_and_order(tmp_path: Path) -> None:
     ]
 
 
-def test_links_are_followed_and_each_folder_read_once(tmp_path: Path) -> None:
+def test_links_are_followed_and_each_folder_is_read_once(tmp_path: Path) -> None:
     for name in ("corpus/a.txt", "elsewhere/b.txt"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(name)
@@ -155,7 +155,7 @@ def test_links_are_followed_and_each_folder_read_once(tmp_path: Path) -> None:
     assert texts(tmp_path / "corpus") == ["corpus/a.txt", "elsewhere/b.txt"]
 
 
-def test_a_folder_that_cannot_be_searched_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_searched_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("A")
     (tmp_path / "locked").mkdir()
     scandir = os.scandir
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_searched_is_not_left_out(tmp_path: Path, monkey
 
 
 class FakeHub:
-    """What HfFileSystem answers, from a folder on this machine."""
+    """HfFileSystem of a folder on this machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -198,7 +198,7 @@ class FakeHub:
         )
 
 
-def test_hub_datasets_are_fetched_once_and_read_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_files_are_downloaded_once_and_read_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "datasets/owner/name"
     (folder / "data").mkdir(parents=True)
     (folder / "README.md").write_text("card")
@@ -243,9 +243,7 @@ def test_shards_add_up_to_the_corpus(tmp_path: Path, files: list[str], target: i
     assert sum(share.size for share in shares) == sum(file.size for file in open_corpus(corpus))
 
 
-def test_json_lines_are_cut_between_rows_and_blocks_may_be_small(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_of_json_lines_end_between_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": f"{n} é\n\n한"}, ensure_ascii=False) + "\n" for n in range(200)))
     corpus = CorpusSettings((str(path),))
@@ -266,7 +264,7 @@ def test_small_files_share_a_shard_and_compressed_ones_are_not_split(tmp_path: P
     assert [len(share.files) for share in shard_corpus(CorpusSettings((str(tmp_path),)), 40)] == [4, 2, 1]
 
 
-def test_many_small_files_are_shared_out_in_one_pass() -> None:
+def test_many_small_files_are_sharded_in_one_pass() -> None:
     looked_at = 0
 
     class Counted(InputFile):
@@ -283,7 +281,7 @@ def test_many_small_files_are_shared_out_in_one_pass() -> None:
     assert sum(share.size for share in shares) == 40_000 * 24
 
 
-def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
+def test_line_and_document_of_100_mb_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with path.open("w") as file:
         for _ in range(100):
@@ -332,7 +330,7 @@ def test_a_line_of_100_mb_and_a_document_of_100_mb(tmp_path: Path) -> None:
         ("a.tsv", b"id\ttext\n1\ta\tb\n", r"a\.tsv, line 2: expected 2 columns \(id, text\), got 3"),
     ],
 )
-def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_invalid_file_raises_an_error_of_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message) as raised:
         texts(tmp_path / name)
@@ -340,15 +338,15 @@ def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> N
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])
-def test_truncated_file_is_an_error(tmp_path: Path, suffix: str) -> None:
+def test_truncated_file_raises_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(COMPRESS[suffix](bytes(str(list(range(5000))), "ascii"))[:-20])
     with pytest.raises(ValueError, match=rf"a\.txt\{suffix}: truncated"):
         texts(path)
 
 
-def test_a_zst_file_with_a_long_window_is_read(tmp_path: Path) -> None:
-    """As `zstd --long=31` makes it from a pipe: the window is above the decoder's own limit, and no size is told."""
+def test_zst_file_with_a_long_window_is_read(tmp_path: Path) -> None:
+    """A file as `zstd --long=31` writes it from a pipe: a window above the decoder's default limit, no size."""
     chosen = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=True, write_content_size=False)
     compressor = zstandard.ZstdCompressor(compression_params=chosen).compressobj()
     path = tmp_path / "a.txt.zst"
@@ -363,7 +361,7 @@ def test_invalid_byte_deep_in_a_file_is_located(tmp_path: Path) -> None:
         texts(path)
 
 
-def test_bad_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> None:
+def test_invalid_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"a\xff \xe9\xef\xbf\xbd\n\n" + b"b" * 10_000 + b"\0\xe3")
     stats = ReadStats()
@@ -389,7 +387,7 @@ def test_columns_of_parquet_are_checked(tmp_path: Path) -> None:
         texts(tmp_path, column="number")
 
 
-def test_missing_and_duplicate_inputs_are_errors(tmp_path: Path) -> None:
+def test_missing_and_duplicate_inputs_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no input given"):
         CorpusSettings(())
     with pytest.raises(ValueError, match=r"nowhere\.txt: no such file or folder"):
@@ -407,7 +405,7 @@ def test_missing_and_duplicate_inputs_are_errors(tmp_path: Path) -> None:
         texts(tmp_path, tmp_path / "a.txt")
 
 
-def test_endless_document_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_document_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (documents, lines):
         monkeypatch.setattr(module, "MAX_CHARACTERS", 1 << 21)
     (tmp_path / "a.txt").write_text("x" * (1 << 22))
@@ -416,7 +414,7 @@ def test_endless_document_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
             texts(tmp_path, document_unit=rule)
 
 
-def test_documents_are_tidy(tmp_path: Path) -> None:
+def test_documents_have_unix_line_ends_and_no_outer_spaces(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("  A  \n\n B ")
     assert list(read(CorpusSettings((str(tmp_path),)))) == [
         Document("A", f"{tmp_path}/a.txt:1"),
@@ -473,12 +471,12 @@ def test_invalid_bytes_of_an_encoding_are_located_or_replaced(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["utf8x", "base64", "a b\0"])
-def test_unknown_encoding_is_an_error(name: str) -> None:
+def test_unknown_encoding_raises_an_error(name: str) -> None:
     with pytest.raises(ValueError, match=r"^encoding is "):
         CorpusSettings(("a.txt",), encoding=name)
 
 
-def test_wrong_encoding_is_suggested_a_right_one(tmp_path: Path) -> None:
+def test_wrong_encoding_raises_an_error_with_a_suggestion(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("El señor.".encode("latin-1"))
     with pytest.raises(ValueError, match=r"byte 5: f1 is not UTF-8 text; .*--encoding"):
         texts(tmp_path)
@@ -512,7 +510,7 @@ CONLLU = """\
 """
 
 
-def test_conllu_gives_documents_of_one_sentence_per_line(tmp_path: Path) -> None:
+def test_conllu_documents_have_one_sentence_per_line(tmp_path: Path) -> None:
     path = tmp_path / "a.conllu"
     path.write_text(CONLLU)
     assert list(read(CorpusSettings((str(path),)))) == [
@@ -521,7 +519,7 @@ def test_conllu_gives_documents_of_one_sentence_per_line(tmp_path: Path) -> None
     ]
 
 
-def test_conll_gives_its_words_joined(tmp_path: Path) -> None:
+def test_words_of_conll_are_joined_by_spaces(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
     path.write_bytes(
         "-DOCSTART- -X- O O\n\nEU NNP B-ORG\nñ NN O\n\nB NN O\n\n-DOCSTART- -X- O O\n\nC NN O\n".encode("latin-1")

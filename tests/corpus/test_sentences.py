@@ -1,4 +1,4 @@
-"""Sentence ends: a gold set made by hand, and that no text is lost whatever it is."""
+"""Sentence splitting: a gold set made by hand; no text is lost."""
 
 import pytest
 from hypothesis import given
@@ -132,13 +132,13 @@ CHINESE_AND_JAPANESE = """\
 
 
 @pytest.mark.parametrize("case", (ENGLISH + KOREAN + CHINESE_AND_JAPANESE).split("\n")[1:-1])
-def test_gold(case: str) -> None:
+def test_sentences_equal_those_split_by_hand(case: str) -> None:
     case = case.replace("⏎", "\n")
-    expected = [part.strip() for part in case.replace("\n", "¶").split("¶") if part.strip()]
+    expected = [text.strip() for text in case.replace("\n", "¶").split("¶") if text.strip()]
     assert split_sentences(case.replace("¶", "")) == expected
 
 
-def squeezed(text: str) -> str:
+def remove_spaces(text: str) -> str:
     return "".join(text.split())
 
 
@@ -146,16 +146,16 @@ PUNCTUATED = st.text(st.sampled_from(" \n\r\tabZ.!?…。！？다요니까1,'\"
 
 
 @given(st.one_of(st.text(), PUNCTUATED))
-def test_no_text_is_lost_and_sentences_are_tidy(text: str) -> None:
+def test_sentences_hold_all_text_without_outer_spaces(text: str) -> None:
     sentences = split_sentences(text)
-    assert squeezed("".join(sentences)) == squeezed(text)
+    assert remove_spaces("".join(sentences)) == remove_spaces(text)
     assert all(sentence and sentence == sentence.strip() for sentence in sentences)
 
 
 @given(PUNCTUATED)
-def test_a_sentence_split_again_loses_nothing(text: str) -> None:
-    again = [part for sentence in split_sentences(text) for part in split_sentences(sentence)]
-    assert squeezed("".join(again)) == squeezed(text)
+def test_splitting_sentences_again_loses_no_text(text: str) -> None:
+    again = [shorter for sentence in split_sentences(text) for shorter in split_sentences(sentence)]
+    assert remove_spaces("".join(again)) == remove_spaces(text)
 
 
 WRAPPED = """It was the best of times, it was the worst of times, it was the age of
@@ -179,7 +179,7 @@ def test_wrapped_lines_are_joined_by_a_space() -> None:
     assert split_sentences(WRAPPED.replace("\n\n", "\n \t\n")) == sentences
 
 
-def test_a_wrapped_paragraph_of_two_lines_needs_no_lower_case() -> None:
+def test_wrapped_paragraph_of_two_lines_needs_no_lower_case() -> None:
     text = "It was the worst thing that could ever have happened to poor old\nMr. Hale of Margate."
     assert split_sentences(text) == [text.replace("\n", " ")]
 
@@ -190,11 +190,11 @@ WRAPPED_KOREAN = """나라의 말이 중국과 달라 한자와 서로 통하지
 만드니 사람마다 쉽게 익혀 쓰게 하고자 할 따름이다."""
 
 
-def test_wrapped_korean_is_joined() -> None:
+def test_wrapped_korean_lines_are_joined() -> None:
     assert [sentence[:3] for sentence in split_sentences(WRAPPED_KOREAN)] == ["나라의", "내가 "]
 
 
-def test_a_paragraph_a_line_keeps_its_lines() -> None:
+def test_paragraphs_of_one_line_are_not_joined() -> None:
     assert split_sentences("Early life\nHe was born. He grew.\nCareer\nHe worked.") == [
         "Early life",
         "He was born.",
@@ -204,28 +204,28 @@ def test_a_paragraph_a_line_keeps_its_lines() -> None:
     ]
 
 
-def test_verse_and_lists_keep_their_lines() -> None:
+def test_lines_of_verse_and_lists_are_not_joined() -> None:
     assert len(split_sentences("Tyger Tyger, burning bright,\nIn the forests of the night;\nWhat immortal hand")) == 3
     assert split_sentences("- Apples\n- Pears\n- Plums") == ["- Apples", "- Pears", "- Plums"]
 
 
-def test_endless_text_is_cut_at_white_space_and_nothing_is_lost() -> None:
+def test_endless_text_is_split_at_white_space_without_loss() -> None:
     text = "word " * 5_000 + "x" * 25_000
     sentences = split_sentences(text)
     assert max(map(len, sentences)) <= LONGEST
-    assert squeezed("".join(sentences)) == squeezed(text)
+    assert remove_spaces("".join(sentences)) == remove_spaces(text)
     assert all(sentence.split(" ")[-1] == "word" for sentence in sentences[:2])
 
 
 @pytest.mark.parametrize(
     "run", [".", "! ", "…", ") ", ".)", "\n", "\n ", " ", "。", "니다 ", "(", ". (", "1. ", "[a", "다."]
 )
-def test_long_runs_of_anything_take_no_longer_than_text(run: str) -> None:
+def test_long_runs_of_one_character_are_split_in_linear_time(run: str) -> None:
     text = "a" + run * 200_000 + "b"  # a pattern that looks back over such a run would not come back today
-    assert squeezed("".join(split_sentences(text))) == squeezed(text)
+    assert remove_spaces("".join(split_sentences(text))) == remove_spaces(text)
 
 
-def test_one_sentence_a_line() -> None:
+def test_line_splitter_gives_one_sentence_per_line() -> None:
     assert make_sentence_splitter("line")(" A. B.\r\n\n C\n") == ["A. B.", "C"]
     assert make_sentence_splitter("rules")("A b. C d.") == ["A b.", "C d."]
     with pytest.raises(ValueError, match=r"sentence_splitter is 'lines'.*rules"):

@@ -21,13 +21,13 @@ from bertwright.corpus.sketches import CharacterCounter, DistinctCounter, Length
 from bertwright.corpus.survey import Survey, UnreadableCorpusError, survey
 
 
-def surveyed(folder: Path, text: str | bytes, name: str = "a.txt", **options: str) -> Survey:
+def survey_text(folder: Path, text: str | bytes, name: str = "a.txt", **options: str) -> Survey:
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     return survey(CorpusSettings((str(folder),), **options))  # type: ignore[arg-type]
 
 
-def test_counts_by_hand(tmp_path: Path) -> None:
-    found = surveyed(
+def test_counts_equal_those_worked_by_hand(tmp_path: Path) -> None:
+    found = survey_text(
         tmp_path, "It rained. We stayed.\nA line\n\n안녕 그래.\x07 A line <b>x</b>\n\nIt rained.\n\nIt rained."
     )
     assert (found.files, found.bytes_on_disk, found.bytes_of_text) == (1, 85, 85)
@@ -40,18 +40,18 @@ def test_counts_by_hand(tmp_path: Path) -> None:
     assert found.scripts == {"Latin": pytest.approx(45 / 49), "Hangul": pytest.approx(4 / 49)}
 
 
-def test_bytes_of_text_are_those_of_utf8_in_any_format(tmp_path: Path) -> None:
+def test_bytes_of_text_are_those_of_utf8_in_all_formats(tmp_path: Path) -> None:
     polars.DataFrame({"text": ["안녕 그래.", "Ab."]}).write_parquet(tmp_path / "a.parquet")
     assert survey(CorpusSettings((str(tmp_path),))).bytes_of_text == 14 + 3
 
 
-def test_it_can_be_written_as_json(tmp_path: Path) -> None:
-    found = surveyed(tmp_path, "A b. C d.\n\nE f.")
+def test_survey_can_be_written_as_json(tmp_path: Path) -> None:
+    found = survey_text(tmp_path, "A b. C d.\n\nE f.")
     assert json.loads(json.dumps(dataclasses.asdict(found)))["documents"] == 2
 
 
 def test_invalid_bytes_are_counted(tmp_path: Path) -> None:
-    found = surveyed(tmp_path, b"caf\xe9 one.\n\nTwo \xff\xfe.")
+    found = survey_text(tmp_path, b"caf\xe9 one.\n\nTwo \xff\xfe.")
     assert found.bad_bytes == 3
     assert "byte 3: e9" in found.first_bad_bytes
     assert any("--encoding-errors replace" in warning for warning in diagnose(found))
@@ -65,23 +65,23 @@ def test_progress_reaches_the_size_on_disk(tmp_path: Path) -> None:
     assert sum(reports) == found.bytes_on_disk
 
 
-def test_nothing_to_survey(tmp_path: Path) -> None:
+def test_survey_of_an_empty_corpus_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no documents in"):
-        surveyed(tmp_path, " \n ")
+        survey_text(tmp_path, " \n ")
 
 
-def test_what_the_tokenizer_deletes_is_counted_and_nothing_else(tmp_path: Path) -> None:
+def test_characters_that_the_tokenizer_deletes_are_counted(tmp_path: Path) -> None:
     normalizer = BertNormalizer(lowercase=False, strip_accents=False, handle_chinese_chars=False)
     every = [chr(code) for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000]
     text = "a" + "".join(every) + "a"
-    found = surveyed(tmp_path, text, document_unit="file")
+    found = survey_text(tmp_path, text, document_unit="file")
     left = len(normalizer.normalize_str(text))
     assert found.control_characters + found.replacement_characters == len(text) - left
     assert found.replacement_characters == 1
 
 
-def test_zero_width_characters_by_hand(tmp_path: Path) -> None:
-    found = surveyed(tmp_path, "zero\u200bwidth soft\u00adhyphen mark\ufeffed page\fbreak\ttab\u3000space\n\nB")
+def test_invisible_characters_are_counted(tmp_path: Path) -> None:
+    found = survey_text(tmp_path, "zero\u200bwidth soft\u00adhyphen mark\ufeffed page\fbreak\ttab\u3000space\n\nB")
     assert found.control_characters == 4
 
 
@@ -103,7 +103,7 @@ def mess(folder: Path, names: Iterable[str] = tuple(MESS)) -> CorpusSettings:
     return CorpusSettings((str(folder),))
 
 
-def test_files_that_cannot_be_read_are_listed_and_the_others_surveyed(tmp_path: Path) -> None:
+def test_unreadable_files_are_listed_and_the_others_surveyed(tmp_path: Path) -> None:
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
     reports: list[int] = []
     found = survey(mess(tmp_path), reports.append)
@@ -124,7 +124,7 @@ def test_files_that_cannot_be_read_are_listed_and_the_others_surveyed(tmp_path: 
         list(read(mess(tmp_path)))
 
 
-def test_a_file_that_may_not_be_opened_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_without_permission_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "locked.txt").write_text("A")
     opened = Path.open
 
@@ -138,7 +138,7 @@ def test_a_file_that_may_not_be_opened_is_listed(tmp_path: Path, monkeypatch: py
     assert file.message == f"{tmp_path}/locked.txt: Permission denied"
 
 
-def test_where_nothing_can_be_read_it_is_an_error_that_has_them_all(tmp_path: Path) -> None:
+def test_survey_of_unreadable_files_alone_raises_an_error_with_all_of_them(tmp_path: Path) -> None:
     with pytest.raises(
         UnreadableCorpusError, match=r"^no documents: 2 files cannot be read, the first is .*1\.docx: unkn"
     ):
@@ -149,15 +149,15 @@ def test_where_nothing_can_be_read_it_is_an_error_that_has_them_all(tmp_path: Pa
 
 
 @pytest.mark.parametrize("missing", ["nowhere.txt", "good.txt"])
-def test_missing_or_duplicate_input_is_an_error(tmp_path: Path, missing: str) -> None:
+def test_missing_or_duplicate_input_raises_an_error(tmp_path: Path, missing: str) -> None:
     good = str(tmp_path / "good.txt")
     mess(tmp_path)
     with pytest.raises(ValueError, match=r"no such file or folder|named twice"):
         survey(CorpusSettings((good, str(tmp_path / missing))))
 
 
-def test_a_column_of_a_file_with_semicolons(tmp_path: Path) -> None:
-    assert surveyed(tmp_path, "id;inhalt\n1;Hallo, Welt.\n2;Nein.\n", "a.csv", column="inhalt").words == 3
+def test_survey_reads_a_column_of_a_file_with_semicolons(tmp_path: Path) -> None:
+    assert survey_text(tmp_path, "id;inhalt\n1;Hallo, Welt.\n2;Nein.\n", "a.csv", column="inhalt").words == 3
 
 
 PROSE = "The rain fell on the town all day. Nobody went out. The river rose in the night. It was cold.\n\n"
@@ -189,13 +189,13 @@ PROSE = "The rain fell on the town all day. Nobody went out. The river rose in t
         ("a.jsonl", '{"text": "A"}\n{"text": null}\n{"text": ""}', "1 rows are empty or white space"),
     ],
 )
-def test_each_warning_has_its_corpus(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_corpus_triggers_its_warning(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        raise AssertionError("\n".join(diagnose(surveyed(tmp_path, text, name))))
+        raise AssertionError("\n".join(diagnose(survey_text(tmp_path, text, name))))
 
 
 def test_good_corpus_gives_no_warning(tmp_path: Path) -> None:
-    found = surveyed(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20)))
+    found = survey_text(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20)))
     good = dataclasses.replace(found, words=5_000_000)
     assert diagnose(good) == []
 
@@ -213,7 +213,7 @@ def test_good_corpus_gives_no_warning(tmp_path: Path) -> None:
 def test_small_corpus_is_recognized_in_every_script(
     tmp_path: Path, scripts: dict[str, float], words: int, characters: int, is_small: bool
 ) -> None:
-    found = surveyed(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20)))
+    found = survey_text(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20)))
     found = replace(found, scripts=scripts, words=words, characters=characters)
     assert any("words are little text" in warning for warning in diagnose(found)) == is_small
 
@@ -222,7 +222,7 @@ def test_small_corpus_is_recognized_in_every_script(
 
 
 @given(st.lists(st.integers(0, 3_000_000), min_size=1))
-def test_lengths_against_numpy(sizes: list[int]) -> None:
+def test_length_summary_equals_numpy(sizes: list[int]) -> None:
     counter = LengthHistogram()
     counter.add(sizes)
     lengths = counter.summarize()
@@ -232,14 +232,14 @@ def test_lengths_against_numpy(sizes: list[int]) -> None:
     assert (lengths.mean, lengths.largest) == (pytest.approx(np.mean(sizes)), max(sizes))
 
 
-def test_duplicates_beyond_the_limit_are_estimated() -> None:
+def test_number_of_distinct_texts_beyond_the_limit_is_estimated() -> None:
     distinct = DistinctCounter(limit=1000)
     distinct.add(str(number % 20_000) for number in range(50_000))
     assert len(distinct.seen) <= 1000
     assert distinct.duplicate_share() == pytest.approx(0.6, abs=0.03)
 
 
-def test_a_frequent_line_is_found_among_many_rare_ones() -> None:
+def test_frequent_line_is_found_among_many_rare_ones() -> None:
     frequent = LossyCounter()
     for start in range(0, 250_000, 1000):
         frequent.add([*map(str, range(start, start + 1000)), "footer"])
@@ -248,7 +248,7 @@ def test_a_frequent_line_is_found_among_many_rare_ones() -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"))))
-def test_characters_against_counting(texts: list[str]) -> None:
+def test_character_counts_equal_naive_counts(texts: list[str]) -> None:
     characters = CharacterCounter()
     for text in texts:
         characters.add(text)

@@ -1,4 +1,4 @@
-"""Whole steps: what they hold, that they are a function of (store, settings, step), and how ranks share them."""
+"""Batches of whole steps: content, dependence on (store, settings, step) alone, shares of ranks."""
 
 import re
 import threading
@@ -30,19 +30,19 @@ def with_settings(data: PretrainingData, tokenizer: Tokenizer, **changed: object
 
 
 def contents(batches: list[PretrainingBatch]) -> dict[str, list[int]]:
-    """All that the micro-batches hold, joined as if they were one."""
+    """Concatenate micro-batches into one."""
     joined: dict[str, list[int]] = {
         name: [] for name in ("ids", "types", "positions", "lengths", "masked", "labels", "nsp")
     }
-    for part in batches:
+    for micro_batch in batches:
         offset = len(joined["ids"])
-        joined["ids"] += part.batch.input_ids.tolist()
-        joined["types"] += part.batch.token_type_ids.tolist()
-        joined["positions"] += part.batch.position_ids.tolist()
-        joined["lengths"] += part.batch.cu_seqlens.diff().tolist()
-        joined["masked"] += (part.mlm_positions + offset).tolist()
-        joined["labels"] += part.mlm_labels.tolist()
-        joined["nsp"] += part.nsp_labels.tolist()
+        joined["ids"] += micro_batch.batch.input_ids.tolist()
+        joined["types"] += micro_batch.batch.token_type_ids.tolist()
+        joined["positions"] += micro_batch.batch.position_ids.tolist()
+        joined["lengths"] += micro_batch.batch.cu_seqlens.diff().tolist()
+        joined["masked"] += (micro_batch.mlm_positions + offset).tolist()
+        joined["labels"] += micro_batch.mlm_labels.tolist()
+        joined["nsp"] += micro_batch.nsp_labels.tolist()
     return joined
 
 
@@ -50,8 +50,8 @@ def original_ids(batch: PretrainingBatch) -> torch.Tensor:
     return batch.batch.input_ids.scatter(0, batch.mlm_positions, batch.mlm_labels)
 
 
-def test_a_worked_example_in_words(make_store, tokenizer: Tokenizer) -> None:
-    """Two sentences are one pair; nothing is left to chance but the coin and the masks."""
+def test_step_on_two_sentences_equals_that_worked_by_hand(make_store, tokenizer: Tokenizer) -> None:
+    """Two sentences are one pair; only the order and the masks are random."""
     store = make_store([[[5, 6], [7, 9, 10]], [[21], [22]]])
     data = PretrainingData(store, tokenizer, DataSettings(max_length=16, batch_size=40, short_seq_prob=0.0))
     (batch,) = data.batches_for_step(0)
@@ -67,7 +67,7 @@ def test_a_worked_example_in_words(make_store, tokenizer: Tokenizer) -> None:
     }
 
 
-def test_sequences_have_their_frame(data: PretrainingData) -> None:
+def test_sequences_have_special_tokens_and_segment_types(data: PretrainingData) -> None:
     (batch,) = data.batches_for_step(3)
     ids, types = original_ids(batch), batch.batch.token_type_ids
     bounds = batch.batch.cu_seqlens.tolist()
@@ -83,7 +83,7 @@ def test_sequences_have_their_frame(data: PretrainingData) -> None:
         assert batch.batch.position_ids[first:last].tolist() == list(range(last - first))
 
 
-def test_masked_tokens_in_numbers(data: PretrainingData) -> None:
+def test_shares_of_masked_tokens(data: PretrainingData) -> None:
     shown, labels, tokens = [], [], 0
     for step in range(60):
         (batch,) = data.batches_for_step(step)
@@ -100,7 +100,7 @@ def test_masked_tokens_in_numbers(data: PretrainingData) -> None:
     assert (seen[seen != MASK] > MASK).all()
 
 
-def test_next_sentence_labels_in_numbers(data: PretrainingData) -> None:
+def test_shares_of_next_sentence_labels(data: PretrainingData) -> None:
     labels = torch.cat([data.batches_for_step(step)[0].nsp_labels for step in range(100)]).double()
     one_sentence = data.describe(1).one_sentence_share
     expected = 0.5 + 0.5 * one_sentence
@@ -108,7 +108,7 @@ def test_next_sentence_labels_in_numbers(data: PretrainingData) -> None:
     assert data.batches_for_step(0)[0].nsp_count == 32
 
 
-def test_a_step_is_a_function_of_its_number_and_the_seed(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_step_is_a_function_of_its_number_and_the_seed(data: PretrainingData, tokenizer: Tokenizer) -> None:
     later = contents(data.batches_for_step(10**9))
     data.batches_for_step(0)
     again = with_settings(data, tokenizer)
@@ -140,19 +140,21 @@ def test_ranks_and_micro_batches_are_slices_of_the_step(
 ) -> None:
     data = with_settings(data, tokenizer, **changed)
     (whole,) = data.batches_for_step(2)
-    parts = [
-        part for rank in range(world_size) for part in data.batches_for_step(2, rank, world_size, micro_batch_size)
+    micro_batches = [
+        micro_batch
+        for rank in range(world_size)
+        for micro_batch in data.batches_for_step(2, rank, world_size, micro_batch_size)
     ]
-    assert contents(parts) == contents([whole])
-    assert {part.mlm_count for part in parts} == {whole.mlm_count} == {len(whole.mlm_positions)}
-    assert {part.nsp_count for part in parts} == {whole.nsp_count}
-    assert {part.batch.dropout_seed for part in parts} == {whole.batch.dropout_seed}
-    sizes = [part.batch.num_tokens for part in parts]
-    assert [part.batch.first_token for part in parts] == [0, *np.cumsum(sizes)[:-1].tolist()]
+    assert contents(micro_batches) == contents([whole])
+    assert {micro_batch.mlm_count for micro_batch in micro_batches} == {whole.mlm_count} == {len(whole.mlm_positions)}
+    assert {micro_batch.nsp_count for micro_batch in micro_batches} == {whole.nsp_count}
+    assert {micro_batch.batch.dropout_seed for micro_batch in micro_batches} == {whole.batch.dropout_seed}
+    sizes = [micro_batch.batch.num_tokens for micro_batch in micro_batches]
+    assert [micro_batch.batch.first_token for micro_batch in micro_batches] == [0, *np.cumsum(sizes)[:-1].tolist()]
 
 
-def test_an_epoch_takes_every_example_once(data: PretrainingData, tokenizer: Tokenizer) -> None:
-    """With one-example batches a step is an example, and N steps an epoch."""
+def test_epoch_reads_each_example_once(data: PretrainingData, tokenizer: Tokenizer) -> None:
+    """With batches of one example, N steps are an epoch."""
     data = with_settings(data, tokenizer, batch_size=1, objective="mlm", short_seq_prob=0.0)
     for epoch in range(2):
         begins = [data._layout(5, step, 1).segments.a_starts[0] for step in epoch_steps(data, epoch)]
@@ -165,7 +167,7 @@ def epoch_steps(data: PretrainingData, epoch: int) -> range:
     return range(epoch * data.examples_per_epoch, (epoch + 1) * data.examples_per_epoch)
 
 
-def test_masks_and_segments_are_drawn_anew_in_every_epoch(make_store, tokenizer: Tokenizer) -> None:
+def test_masks_and_segments_differ_between_epochs(make_store, tokenizer: Tokenizer) -> None:
     store = make_store([[[number] * 8 for number in range(10, 14)], [[number] * 8 for number in range(20, 24)]])
     data = PretrainingData(store, tokenizer, DataSettings(max_length=64, batch_size=2))
     assert data.examples_per_epoch == 2
@@ -173,7 +175,7 @@ def test_masks_and_segments_are_drawn_anew_in_every_epoch(make_store, tokenizer:
     assert len(set(epochs)) == 20
 
 
-def test_whole_words_are_hidden_together(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_whole_words_are_masked_together(data: PretrainingData, tokenizer: Tokenizer) -> None:
     data = with_settings(data, tokenizer, whole_word_mask=True, mask_mix=(1.0, 0.0, 0.0))
     split = words = 0
     for step in range(5):
@@ -182,14 +184,14 @@ def test_whole_words_are_hidden_together(data: PretrainingData, tokenizer: Token
         hidden = torch.zeros(len(ids), dtype=torch.bool)
         hidden[batch.mlm_positions] = True
         continues = torch.from_numpy(tokenizer.is_continuation())[ids]
-        inner = continues[1:] & (ids[:-1] > MASK)
-        split += int((inner & (hidden[1:] != hidden[:-1])).sum())
-        words += int((inner & hidden[1:]).sum())
+        inside = continues[1:] & (ids[:-1] > MASK)
+        split += int((inside & (hidden[1:] != hidden[:-1])).sum())
+        words += int((inside & hidden[1:]).sum())
     assert words > 50
     assert split <= words / 20  # only in sequences in which no word fits
 
 
-def test_left_to_right_predicts_every_next_token(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_ltr_predicts_each_next_token(data: PretrainingData, tokenizer: Tokenizer) -> None:
     (batch,) = with_settings(data, tokenizer, objective="ltr").batches_for_step(0)
     ids = batch.batch.input_ids
     assert batch.mlm_labels.tolist() == ids[batch.mlm_positions + 1].tolist()
@@ -205,7 +207,7 @@ def test_single_segments_have_one_separator(data: PretrainingData, tokenizer: To
     assert batch.nsp_count == len(batch.nsp_labels) == 0
 
 
-def test_held_out_examples_do_not_depend_on_seed_and_batch_size(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_validation_batches_do_not_depend_on_seed_and_batch_size(data: PretrainingData, tokenizer: Tokenizer) -> None:
     other = with_settings(data, tokenizer, seed=99, batch_size=7)
     batches = list(data.validation_batches(150))
     assert contents(batches) == contents(list(other.validation_batches(150)))
@@ -216,14 +218,14 @@ def test_held_out_examples_do_not_depend_on_seed_and_batch_size(data: Pretrainin
     assert contents(batches[:1]) != contents(data.batches_for_step(0))
 
 
-def test_a_store_smaller_than_a_batch_serves_several_epochs_in_one_step(make_store, tokenizer: Tokenizer) -> None:
+def test_step_on_a_store_smaller_than_a_batch_has_several_epochs(make_store, tokenizer: Tokenizer) -> None:
     data = PretrainingData(make_store([[[7, 9], [10]], [[11], [13]]]), tokenizer, SMALL)
     (batch,) = data.batches_for_step(0)
     assert len(batch.batch) == 32
 
 
 @pytest.mark.parametrize(("objective", "length"), [("mlm+nsp", 5), ("mlm", 4), ("ltr", 4)])
-def test_the_shortest_allowed_length_works(
+def test_shortest_allowed_length_gives_valid_batches(
     data: PretrainingData, tokenizer: Tokenizer, objective: str, length: int
 ) -> None:
     (batch,) = with_settings(data, tokenizer, objective=objective, max_length=length).batches_for_step(0)
@@ -231,7 +233,7 @@ def test_the_shortest_allowed_length_works(
     assert batch.mlm_count >= 32
 
 
-def test_description(data: PretrainingData) -> None:
+def test_describe_summarizes_the_store(data: PretrainingData) -> None:
     described = data.describe(100)
     assert described.epochs == 100 * 32 / data.examples_per_epoch
     tokens = np.mean([data.batches_for_step(step)[0].batch.num_tokens for step in range(30)])
@@ -253,33 +255,33 @@ def test_description(data: PretrainingData) -> None:
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_impossible_settings_are_refused(changed: dict[str, object], message: str) -> None:
+def test_invalid_settings_raise_an_error(changed: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DataSettings(**changed)
 
 
-def test_more_ranks_than_sequences_are_refused(data: PretrainingData) -> None:
+def test_more_ranks_than_sequences_raise_an_error(data: PretrainingData) -> None:
     with pytest.raises(ValueError, match="less than the 33 ranks"):
         data.batches_for_step(0, rank=0, world_size=33)
 
 
-def test_a_store_of_one_sentence_has_no_pairs(make_store, tokenizer: Tokenizer) -> None:
+def test_store_of_one_sentence_raises_an_error_for_pairs(make_store, tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="needs pairs"):
         PretrainingData(make_store([[[7, 8]]]), tokenizer, SMALL)
 
 
-def test_a_store_of_another_vocabulary_is_refused(mixed_store: TokenStore) -> None:
+def test_store_of_another_vocabulary_raises_an_error(mixed_store: TokenStore) -> None:
     other = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "else"], lowercase=True)
     with pytest.raises(ValueError, match="another vocabulary"):
         PretrainingData(mixed_store, other, SMALL)
 
 
-def test_prefetching_changes_nothing() -> None:
+def test_prefetch_yields_the_same_items() -> None:
     assert list(prefetch(range(50))) == list(range(50))
     assert list(prefetch([])) == []
 
 
-def test_prefetching_runs_ahead_but_not_far() -> None:
+def test_prefetch_runs_ahead_by_its_depth() -> None:
     made: list[int] = []
 
     def items() -> Iterator[int]:
@@ -298,7 +300,7 @@ def test_prefetching_runs_ahead_but_not_far() -> None:
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
-def test_an_exception_comes_where_the_item_would_have(kind: type[BaseException]) -> None:
+def test_exception_of_an_item_is_raised(kind: type[BaseException]) -> None:
     def items() -> Iterator[int]:
         yield 1
         raise kind("broken")
@@ -309,7 +311,7 @@ def test_an_exception_comes_where_the_item_would_have(kind: type[BaseException])
         next(taken)
 
 
-def test_closing_ends_the_thread() -> None:
+def test_closing_a_prefetch_ends_its_thread() -> None:
     before = set(threading.enumerate())
     taken = prefetch(iter(int, 1))  # without end
     next(taken)
@@ -318,7 +320,7 @@ def test_closing_ends_the_thread() -> None:
     assert not set(threading.enumerate()) - before
 
 
-def test_summary_warns_of_text_that_is_read_too_often(data: PretrainingData) -> None:
+def test_describe_warns_about_text_that_is_read_too_often(data: PretrainingData) -> None:
     per_epoch = data.examples_per_epoch / data.settings.batch_size
     assert not any("is read" in notice for notice in data.describe(int(40 * per_epoch)).notices())
     summary = data.describe(int(60 * per_epoch) + 1)

@@ -1,4 +1,4 @@
-"""Scores are means over all predictions, whatever the batches; the entropy is that of the tokens."""
+"""Metrics of an evaluation, the unigram entropy, the plateau detector."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def model(tokenizer: Tokenizer) -> BertForPretraining:
     )
 
 
-def test_scores_are_worked_out_by_hand() -> None:
+def test_metrics_equal_those_worked_by_hand() -> None:
     sums = {"mlm_sum": 6.0, "mlm_correct": 1, "mlm_count": 4, "nsp_sum": 1.0, "nsp_correct": 3, "nsp_count": 5}
     assert compute_metrics(sums) == (1.5, math.exp(1.5), 0.25, 0.2, 0.6)
     assert compute_metrics(dict.fromkeys(sums, 0.0)) == (0.0, 1.0, 0.0, 0.0, 0.0)
 
 
-def test_an_evaluation_does_not_depend_on_its_batches(
+def test_evaluation_does_not_depend_on_the_batches(
     model: BertForPretraining, mixed_store: TokenStore, tokenizer: Tokenizer
 ) -> None:
     data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=24))
     model.train()
-    whole, parts = (
+    whole, batches_by_size = (
         evaluate(model, data.batches_for_step(0)),
         evaluate(model, data.batches_for_step(0, micro_batch_size=5)),
     )
     assert model.training
-    assert parts == pytest.approx(whole, rel=1e-5)
+    assert batches_by_size == pytest.approx(whole, rel=1e-5)
     assert abs(whole.mlm_loss - math.log(tokenizer.vocab_size)) < 0.5  # an untrained model knows nothing
 
 
-def test_no_gradient_is_kept_and_the_mode_comes_back_after_a_failure(
+def test_evaluation_has_no_gradient_and_restores_the_mode_after_an_error(
     model: BertForPretraining, mixed_store: TokenStore, tokenizer: Tokenizer
 ) -> None:
     data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=4))
@@ -58,14 +58,14 @@ def test_no_gradient_is_kept_and_the_mode_comes_back_after_a_failure(
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_the_entropy_of_token_frequencies(make_store: Callable[..., TokenStore]) -> None:
+def test_unigram_entropy_of_a_small_store(make_store: Callable[..., TokenStore]) -> None:
     equal = make_store([[[5, 6, 7, 8]] * 10])
     assert unigram_entropy(equal) == pytest.approx(math.log(4))
     uneven = make_store([[[5, 5, 5, 6]]])
     assert unigram_entropy(uneven) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
-def test_it_is_the_loss_of_a_model_that_ignores_its_input(
+def test_unigram_entropy_is_the_loss_of_a_model_that_ignores_its_input(
     mixed_store: TokenStore, tokenizer: Tokenizer, model: BertForPretraining
 ) -> None:
     counts = np.bincount(mixed_store.tokens(0, mixed_store.num_tokens), minlength=tokenizer.vocab_size)
@@ -82,11 +82,11 @@ def test_it_is_the_loss_of_a_model_that_ignores_its_input(
     [[9.0, 8.0, 7.0, 6.5], [6.0, 6.0], [4.0, 4.0, 4.0, 4.0], [6.3, 6.2, 6.1, 6.0]],
     ids=["falling", "too few", "far below", "slowly falling"],
 )
-def test_a_run_that_moves_is_left_alone(losses: list[float]) -> None:
+def test_plateau_detector_ignores_a_falling_loss(losses: list[float]) -> None:
     watch = PlateauDetector(entropy=6.0, window=2)
     assert not any(watch.update(loss) for loss in losses)
 
 
-def test_a_standstill_is_said_once() -> None:
+def test_plateau_is_reported_once() -> None:
     watch = PlateauDetector(entropy=6.0, window=3)
     assert sum(watch.update(6.02) for _ in range(50)) == 1

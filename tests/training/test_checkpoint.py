@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent, and a damaged one is noticed."""
+"""Checkpoints: written atomically, damage is noticed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_model(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"weights" * 100)
 
 
-def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
+def test_latest_is_the_newest_checkpoint_and_old_ones_are_deleted(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) is None
     for step in (5, 100, 20):
         checkpoint.save(tmp_path, step, write_model, STATE, keep_last=2)
@@ -53,7 +53,7 @@ def test_the_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
         (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged.*; start again"),
     ],
 )
-def test_damage_is_named_with_a_way_out(tmp_path: Path, damage: object, message: str) -> None:
+def test_damaged_checkpoint_raises_an_error_with_a_hint(tmp_path: Path, damage: object, message: str) -> None:
     path = checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2)
     damage(path / "model.safetensors")  # type: ignore[operator]
     with pytest.raises(ValueError, match=message):
@@ -64,7 +64,7 @@ def test_damage_is_named_with_a_way_out(tmp_path: Path, damage: object, message:
         checkpoint.latest(tmp_path)
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_write_leaves_older_checkpoints(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=1)
 
     def full(folder: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) == tmp_path / "step-00000001"
 
 
-def test_the_system_s_own_refusal_to_write_is_reported(tmp_path: Path) -> None:
+def test_error_of_the_system_while_writing_is_raised(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))  # as a full disk would: writes beyond it fail
     try:
@@ -88,9 +88,7 @@ def test_the_system_s_own_refusal_to_write_is_reported(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_changes_the_bits_of_a_resumed_run_is_recorded_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_environment_is_reported_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FINDINGS M5."""
     path = checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2)
     assert checkpoint.environment_changes(path) is None

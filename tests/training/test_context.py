@@ -1,4 +1,4 @@
-"""Where a run computes."""
+"""Execution context: device, threads, ranks, memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_device_settings_configure_the_process() -> None:
         torch.set_num_threads(before)
 
 
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_missing_gpu_raises_an_error() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ValueError, match="sees no GPU"), execution_context(DeviceSettings(device="cuda")):
@@ -84,7 +84,7 @@ print(f"rank {context.rank}: {len(threads())} threads\\n", end="")
 """
 
 
-def test_ranks_leave_no_threads_behind_that_could_abort_them_at_exit(tmp_path: Path) -> None:
+def test_ranks_have_no_threads_of_gloo_after_the_process_group(tmp_path: Path) -> None:
     (tmp_path / "together.py").write_text(TOGETHER)
     torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
@@ -94,7 +94,7 @@ def test_ranks_leave_no_threads_behind_that_could_abort_them_at_exit(tmp_path: P
     assert sorted(done.stdout.splitlines()) == ["rank 0: 0 threads", "rank 1: 0 threads"]
 
 
-def test_no_threads_are_refused() -> None:
+def test_zero_threads_raise_an_error() -> None:
     with pytest.raises(ValueError, match="threads: expected 1 to"):
         DeviceSettings(threads=0)
 
@@ -102,7 +102,7 @@ def test_no_threads_are_refused() -> None:
 TINY = BertConfig.from_size("tiny", vocab_size=100)
 
 
-def test_a_pass_takes_what_memory_holds() -> None:
+def test_micro_batch_tokens_follow_the_memory() -> None:
     base, large = (BertConfig.from_size(size, vocab_size=30_522) for size in ("base", "large"))
     many = [tokens_that_fit(memory * 10**9, torch.bfloat16, base) for memory in (1, 16, 40, 1000)]
     assert many == sorted(many)
@@ -114,8 +114,10 @@ def test_a_pass_takes_what_memory_holds() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_nothing_of_a_step_stays_on_the_cpu(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensor that is made on the CPU beside those of a GPU ends a step. PyTorch's "meta" tensors, which have a device
+def test_all_tensors_of_a_pretraining_step_are_on_the_device(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor on the CPU among those of a GPU would raise an error. PyTorch's "meta" tensors, which have a device
     and a shape but no numbers, show it without a GPU: forward, backward and update."""
     monkeypatch.setattr(encoder, "attention", cuda_attention)
     packed = replace(pack([np.arange(3, 12), np.arange(4, 20)]), dropout_seed=3)
@@ -131,7 +133,7 @@ def test_nothing_of_a_step_stays_on_the_cpu(dtype: torch.dtype, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("head", [HeadSpec("sequence", 3), HeadSpec("token", 5), HeadSpec("span", 2)])
-def test_nothing_of_a_tasks_step_stays_on_the_cpu(head: HeadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_tensors_of_a_task_step_are_on_the_device(head: HeadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "attention", cuda_attention)
     packed = replace(pack([np.arange(3, 12), np.arange(4, 20)]), dropout_seed=3)
     model = EncoderForTask(BertEncoder(TINY), head).train().to("meta")
@@ -141,7 +143,7 @@ def test_nothing_of_a_tasks_step_stays_on_the_cpu(head: HeadSpec, monkeypatch: p
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_malloc_has_its_defaults_again_after_an_execution_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_execution_context_restores_the_defaults_of_malloc(monkeypatch: pytest.MonkeyPatch) -> None:
     """FINDINGS M9: a notebook that once trained would never give memory back."""
     calls: list[str] = []
     monkeypatch.setattr(context, "configure_malloc", lambda: calls.append("configured"))

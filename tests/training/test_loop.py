@@ -1,4 +1,4 @@
-"""The loop: micro-batches add up to the step, and a step that is not finite is not taken."""
+"""The training loop: sums over micro-batches, times, losses that are not finite."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Line(nn.Module):
         return LossOutput(total / count, {"error": total, "seen": torch.tensor(float(len(x)))})
 
 
-def test_micro_batches_change_neither_the_step_nor_its_report() -> None:
+def test_micro_batches_give_the_same_step_and_report() -> None:
     x = torch.linspace(-1, 1, 12)
     y = 3 * x
     found = []
     for size in (12, 5, 1):
         line = Line()
-        parts = [(x[i : i + size], y[i : i + size], 12) for i in range(0, 12, size)]
+        micro_batches = [(x[i : i + size], y[i : i + size], 12) for i in range(0, 12, size)]
         optimizer = AdamW(dict(line.named_parameters()), SETTINGS)
-        reports = list(train_steps(line, [parts] * 5, optimizer, lambda step: 0.1 / (step + 1)))
+        reports = list(train_steps(line, [micro_batches] * 5, optimizer, lambda step: 0.1 / (step + 1)))
         found.append((line.weight.item(), [report.sums["error"] for report in reports]))
         assert [report.step for report in reports] == [1, 2, 3, 4, 5]
         assert [report.sums["seen"] for report in reports] == [12.0] * 5
@@ -47,7 +47,7 @@ def test_micro_batches_change_neither_the_step_nor_its_report() -> None:
     assert found[0][1][-1] < found[0][1][0]
 
 
-def test_a_step_s_time_holds_the_wait_for_data_and_nothing_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_of_a_step_include_the_wait_for_data_but_not_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
 
@@ -65,7 +65,7 @@ def test_a_step_s_time_holds_the_wait_for_data_and_nothing_of_the_caller(monkeyp
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_stops_before_the_weights_move(bad: float) -> None:
+def test_loss_that_is_not_finite_stops_before_the_update(bad: float) -> None:
     line = Line()
     good = (torch.ones(2), torch.ones(2), 2)
     optimizer = AdamW(dict(line.named_parameters()), SETTINGS)

@@ -1,4 +1,4 @@
-"""AdamW against PyTorch's own, and what BERT does differently from it."""
+"""AdamW: equal to PyTorch's, and the differences that BERT has."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def parameters() -> dict[str, nn.Parameter]:
     }
 
 
-def give_gradients(named: dict[str, nn.Parameter], step: int) -> None:
+def set_gradients(named: dict[str, nn.Parameter], step: int) -> None:
     numbers = torch.Generator().manual_seed(100 + step)
     for parameter in named.values():
         parameter.grad = torch.randn(parameter.shape, generator=numbers)
 
 
-def test_equal_to_torch_with_bias_correction() -> None:
+def test_adamw_with_bias_correction_equals_torch() -> None:
     ours, theirs = parameters(), parameters()
     groups = [{"params": [theirs["weight"]], "weight_decay": 0.1}, {"params": [theirs["bias"]], "weight_decay": 0.0}]
     reference = torch.optim.AdamW(groups, lr=0.01, eps=1e-8)
     optimizer = AdamW(ours, SETTINGS)
     for step in range(20):
-        give_gradients(ours, step)
-        give_gradients(theirs, step)
+        set_gradients(ours, step)
+        set_gradients(theirs, step)
         optimizer.step(0.01, optimizer.gradient_norm())
         reference.step()
     for name, parameter in ours.items():
@@ -46,8 +46,8 @@ def test_equal_to_torch_with_bias_correction() -> None:
 @pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler: gradients are dense")
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("columns", [3, 32])
-def test_sparse_gradients_move_a_table_as_dense_ones_do_to_the_bit(decay: float, columns: int) -> None:
-    """Rows come and go, one step is dense, and one optimizer goes on from the other's state."""
+def test_sparse_gradients_give_the_bits_of_dense_ones(decay: float, columns: int) -> None:
+    """Vectors with a gradient vary, one step is dense, and one optimizer continues from the state of the other."""
     start = torch.randn(40, columns)
     settings = replace(SETTINGS, weight_decay=decay, max_grad_norm=1.0)
     dense, sparse = (AdamW({"table": nn.Parameter(start.clone())}, settings) for _ in range(2))
@@ -60,11 +60,11 @@ def test_sparse_gradients_move_a_table_as_dense_ones_do_to_the_bit(decay: float,
             resumed.load_state(sparse.state())
             sparse = resumed
         dense.parameters["table"].grad = gradient.clone()
-        for part in (gradient / 2, gradient / 2) if step % 3 == 0 else (gradient,):  # micro-batches
+        for share in (gradient / 2, gradient / 2) if step % 3 == 0 else (gradient,):  # micro-batches
             given = (
-                part.clone()
+                share.clone()
                 if step == 6
-                else torch.sparse_coo_tensor(rows[None], part[rows], gradient.shape, check_invariants=True)
+                else torch.sparse_coo_tensor(rows[None], share[rows], gradient.shape, check_invariants=True)
             )
             before = sparse.parameters["table"].grad
             sparse.parameters["table"].grad = given if before is None else before + given
@@ -77,7 +77,7 @@ def test_sparse_gradients_move_a_table_as_dense_ones_do_to_the_bit(decay: float,
             assert torch.equal(moment, sparse.state()[name]), (step, name)
 
 
-def test_without_bias_correction_the_first_step_is_worked_out_by_hand() -> None:
+def test_first_step_without_bias_correction_equals_that_worked_by_hand() -> None:
     parameter = nn.Parameter(torch.tensor([[2.0]]))
     parameter.grad = torch.tensor([[0.5]])
     optimizer = AdamW({"w": parameter}, replace(SETTINGS, bias_correction=False, eps=1e-6))
@@ -89,8 +89,8 @@ def test_without_bias_correction_the_first_step_is_worked_out_by_hand() -> None:
 
 def test_clipping_scales_all_gradients_by_the_global_norm() -> None:
     clipped, scaled = parameters(), parameters()
-    give_gradients(clipped, 0)
-    give_gradients(scaled, 0)
+    set_gradients(clipped, 0)
+    set_gradients(scaled, 0)
     optimizer = AdamW(clipped, replace(SETTINGS, max_grad_norm=0.5))
     norm = optimizer.gradient_norm()
     expected = math.sqrt(sum(float((p.grad**2).sum()) for p in clipped.values() if p.grad is not None))
@@ -107,7 +107,7 @@ def test_clipping_scales_all_gradients_by_the_global_norm() -> None:
 
 @pytest.mark.parametrize(("still", "moving"), [("weight", "bias"), ("bias", "weight")])
 @pytest.mark.parametrize("compiler", [True, False])
-def test_a_parameter_without_a_gradient_stays_and_does_not_decay(
+def test_parameter_without_gradient_is_unchanged(
     still: str, moving: str, compiler: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiler:
@@ -120,17 +120,17 @@ def test_a_parameter_without_a_gradient_stays_and_does_not_decay(
     assert not torch.equal(named[moving], before[moving])
 
 
-def test_state_comes_back_to_the_bit_and_another_model_s_is_refused() -> None:
+def test_loaded_state_is_bit_equal_and_that_of_another_model_raises_an_error() -> None:
     straight, broken = parameters(), parameters()
     first, second = AdamW(straight, SETTINGS), AdamW(broken, SETTINGS)
     for step in range(3):
         for named, optimizer in ((straight, first), (broken, second)):
-            give_gradients(named, step)
+            set_gradients(named, step)
             optimizer.step(0.01, 1.0)
     resumed = AdamW(broken, SETTINGS)
     resumed.load_state({name: tensor.clone() for name, tensor in second.state().items()})
     for named, optimizer in ((straight, first), (broken, resumed)):
-        give_gradients(named, 3)
+        set_gradients(named, 3)
         optimizer.step(0.01, 1.0)
     assert all(torch.equal(straight[name], broken[name]) for name in straight)
     with pytest.raises(ValueError, match="another model: 2 names differ"):
@@ -144,13 +144,13 @@ def test_state_comes_back_to_the_bit_and_another_model_s_is_refused() -> None:
     "change",
     [{"learning_rate": 0.0}, {"warmup_ratio": 1.0}, {"beta2": 1.0}, {"max_grad_norm": 0.0}, {"weight_decay": -1.0}],
 )
-def test_impossible_settings_are_refused(change: dict[str, float]) -> None:
+def test_invalid_settings_raise_an_error(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         replace(SETTINGS, **change)
 
 
 def test_learning_rate_scale_may_depend_on_the_step_and_freezes_at_0() -> None:
-    """Gradual unfreezing: a parameter with scale 0 stays, and then starts as one that was never trained."""
+    """Gradual unfreezing: a parameter with scale 0 is unchanged, and later starts like an untrained one."""
     values = {name: nn.Parameter(torch.tensor([[1.0]])) for name in ("constant", "unfrozen", "reference")}
     settings = replace(SETTINGS, weight_decay=0.0, bias_correction=False)
     frozen = AdamW(
