@@ -15,7 +15,7 @@ ROOT = Path(bertwright.__file__).parent
 PLAN = """
 files seeding renamed settings
 console
-io.sources io.decoding io.lines io.schema io.delimited io.json_rows io.parquet io.tables
+io.sources io.decoding io.lines io.npy io.schema io.delimited io.json_rows io.parquet io.tables
 metrics.scores metrics.tag_schemes metrics.span_f1 metrics.exact_match metrics.seed_summary
 batching.batch batching.permutation
 kernels.cpu kernels.compile kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from bertwright.console import byte_progress, heading, make_console, make_table,
 from bertwright.corpus.documents import CorpusSettings, check_encoding, open_corpus, read
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
+from bertwright.io.npy import NpyWriter
 from bertwright.settings import check_not_str
 from bertwright.training.settings import DeviceSettings
 
@@ -136,21 +137,11 @@ def _read_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
 
 
 def _write_npy(path: Path, blocks: Iterable[NDArray[np.float32]], num_columns: int) -> int:
-    """Write blocks of rows as one .npy file, atomically and in constant memory; return the number of rows."""
-    rows = 0
-    with new_file(path) as temporary, temporary.open("wb") as file:
-        _write_header(file, rows, num_columns)
+    """Write blocks of vectors as one .npy file, atomically and in constant memory; return the number of vectors."""
+    with new_file(path) as temporary, NpyWriter(temporary, np.float32, (num_columns,)) as array:
         for block in blocks:
-            file.write(np.ascontiguousarray(block, dtype="<f4").tobytes())
-            rows += len(block)
-        file.seek(0)
-        _write_header(file, rows, num_columns)  # numpy pads headers, so the final one has the same size
-    return rows
-
-
-def _write_header(file: IO[bytes], rows: int, num_columns: int) -> None:
-    header: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (rows, num_columns)}
-    np.lib.format.write_array_header_1_0(file, header)
+            array.append(block)
+    return array.length
 
 
 def _print_cosines(console: Console, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:

@@ -18,12 +18,12 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertwright import files
+from bertwright.io.npy import NpyWriter
 
 FORMAT_VERSION = 1
 FILE_TOKENS = 1 << 28  # per file: 512 MB of uint16, so that a large corpus is a few dozen files
@@ -166,8 +166,8 @@ def write_store(
     """
     with ExitStack() as stack:
         tokens = _TokenFiles(folder, origin.vocab_size, file_tokens, stack)
-        sentences = stack.enter_context(_ArrayFile(folder / "sentence_starts.npy", np.int64))
-        boundaries = stack.enter_context(_ArrayFile(folder / "document_starts.npy", np.int64))
+        sentences = stack.enter_context(NpyWriter(folder / "sentence_starts.npy", np.int64))
+        boundaries = stack.enter_context(NpyWriter(folder / "document_starts.npy", np.int64))
         sentences.append(np.zeros(1, np.int64))
         boundaries.append(np.zeros(1, np.int64))
         num_tokens = num_sentences = num_documents = 0
@@ -187,48 +187,17 @@ def write_store(
         num_tokens=num_tokens,
         num_sentences=num_sentences,
         num_documents=num_documents,
-        files=tuple(array.describe() for array in arrays),
+        files=tuple(map(_describe, arrays)),
     )
     described = asdict(header) | {"files": [file._asdict() for file in header.files]}
     files.write_json(folder / "header.json", described | {"digest": _digest_of(described)})
     return header
 
 
-class _ArrayFile:
-    """A .npy file that is written by appending; its final length is written into its header at the end.
-
-    It is not a memory map, because writing to one on a full disk kills the process (SIGBUS).
-    """
-
-    def __init__(self, path: Path, dtype: type[np.unsignedinteger[Any]] | type[np.int64]) -> None:
-        self.path = path
-        self.dtype = np.dtype(dtype).newbyteorder("<")
-        self.length = 0
-
-    def __enter__(self) -> _ArrayFile:
-        self._file = self.path.open("wb")
-        self._write_header()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        with self._file:
-            if kind is None:
-                self._file.seek(0)
-                self._write_header()
-
-    def append(self, values: np.ndarray) -> None:
-        self._file.write(values.astype(self.dtype, copy=False).tobytes())
-        self.length += len(values)
-
-    def _write_header(self) -> None:
-        # numpy pads this header, so its size does not depend on the length
-        shape = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
-        np.lib.format.write_array_header_1_0(self._file, shape)
-
-    def describe(self) -> StoreFile:
-        """Describe the finished file, with digests of what was actually written."""
-        size = self.path.stat().st_size
-        return StoreFile(self.path.name, self.length, size, files.digest_file(self.path), _sampled_digest(self.path))
+def _describe(array: NpyWriter) -> StoreFile:
+    """Describe a finished file, with digests of what was actually written."""
+    path = array.path
+    return StoreFile(path.name, array.length, path.stat().st_size, files.digest_file(path), _sampled_digest(path))
 
 
 class _TokenFiles:
@@ -240,7 +209,7 @@ class _TokenFiles:
         self._dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         self._capacity = capacity
         self._stack = stack
-        self.arrays: list[_ArrayFile] = []
+        self.arrays: list[NpyWriter] = []
         self._open_file()
 
     def append(self, tokens: np.ndarray, document_ends: np.ndarray) -> None:
@@ -258,7 +227,7 @@ class _TokenFiles:
             start = end
 
     def _open_file(self) -> None:
-        array = _ArrayFile(self._folder / f"tokens-{len(self.arrays):05}.npy", self._dtype)
+        array = NpyWriter(self._folder / f"tokens-{len(self.arrays):05}.npy", self._dtype)
         self.arrays.append(self._stack.enter_context(array))
 
 

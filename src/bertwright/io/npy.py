@@ -1,0 +1,46 @@
+"""A .npy file of unknown length, written in constant memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class NpyWriter:
+    """A .npy file that is written by appending; its final length is written into its header when it is closed.
+
+    It is not a memory map, because writing to one on a full disk kills the process (SIGBUS).
+    """
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
+        """Prepare a file of little-endian numbers; `row_shape` is the shape of one entry of the first axis."""
+        self.path = path
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.row_shape = row_shape
+        self.length = 0
+
+    def __enter__(self) -> NpyWriter:
+        self._file = self.path.open("wb")
+        self._write_header()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        with self._file:
+            if kind is None:
+                self._file.seek(0)
+                self._write_header()
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        """Append entries, which have the shape N × `row_shape`."""
+        assert values.shape[1:] == self.row_shape
+        self._file.write(values.astype(self.dtype, copy=False).tobytes())
+        self.length += len(values)
+
+    def _write_header(self) -> None:
+        # numpy pads this header, so its size does not depend on the length
+        shape = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length, *self.row_shape)}
+        np.lib.format.write_array_header_1_0(self._file, shape)
