@@ -58,11 +58,11 @@ def test_interrupted_removal_leaves_a_temporary_only(tmp_path: Path, monkeypatch
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("x")
 
-    def killed(_: Path) -> None:
+    def raise_as_if_killed(_: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(files.shutil, "rmtree", killed)
+        patched.setattr(files.shutil, "rmtree", raise_as_if_killed)
         remove_folder(tmp_path / "a")
     assert not (tmp_path / "a").exists()
     remove_stale_parts(tmp_path)

@@ -38,6 +38,7 @@ tests/metrics/*
 tests/tasks/*
 tests/test_cli.py
 tests/test_platforms.py
+tests/test_files.py
 tests/test_seeding.py
 tests/test_settings.py
 tests/commands/test_architectures.py
