@@ -19,7 +19,7 @@ from bertwright import files
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import PrepareSettings, Progress, build
-from bertwright.tokenstore.executor import SerialExecutor
+from bertwright.tokenstore.executor import ProcessExecutor, SerialExecutor, make_executor
 from bertwright.tokenstore.store import TokenStore
 from bertwright.tokenstore.worker import ShardTask
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -129,6 +129,12 @@ class RecordingExecutor(SerialExecutor):
     def run(self, tasks: Sequence[ShardTask], tokenizer: Tokenizer) -> Generator[ShardTask]:
         self.numbers = [task.number for task in tasks]
         yield from super().run(tasks, tokenizer)
+
+
+def test_executor_on_windows_is_serial(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(make_executor(3), ProcessExecutor)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert isinstance(make_executor(3), SerialExecutor)
 
 
 def test_resumed_build_requests_missing_shards_only(
