@@ -66,7 +66,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
                 yield Run(task, system, seed, *given)
 
 
-def score_most_frequent(run: Run, data: Path) -> dict[str, float]:
+def evaluate_majority(run: Run, data: Path) -> dict[str, float]:
     """Score the most frequent answer on the split that the table shows."""
     settings = settings_of(run._replace(examples=None, dev_examples=None), WORKS[run.task], data, Path(), 1)
     split = "test" if settings.task.test else "dev"
@@ -95,7 +95,7 @@ def table(chosen: argparse.Namespace) -> None:
         before, after = (summarize_seeds([scores[split][name] for scores in found[system]]) for system in SYSTEMS)
         run = next(iter(of_task))
         number = "all" if run.examples is None else f"{run.examples:,}"
-        guess = 100 * score_most_frequent(run, chosen.data)[name]
+        guess = 100 * evaluate_majority(run, chosen.data)[name]
         print(
             f"| {task} | {number} | {split}, {name} | {guess:.2f} | {percent(before)} | {percent(after)} | "
             f"{100 * (after.mean - before.mean):+.2f} |"

@@ -260,7 +260,11 @@ class Learner {
         double right = static_cast<double>(symbols_[pair.right].count);
         switch (rule_) {
             case RATIO: return count / (left * right);
-            case GAIN: return count * std::log(count * static_cast<double>(num_symbols_) / (left * right));
+            case GAIN: {
+                // long double: double's log has a symbol version of glibc 2.29, which older systems lack
+                const long double lift = count * static_cast<double>(num_symbols_) / (left * right);
+                return count * static_cast<double>(std::log(lift));
+            }
             default: return count;
         }
     }
