@@ -326,6 +326,20 @@ def test_help_of_a_list_of_choices_names_the_choices() -> None:
     assert "--representations [{embeddings,second-to-last,last,sum-last-four, concat-last-four,sum-all}" in shown
 
 
+def test_published_task_prints_the_settings_of_the_paper(at: Path) -> None:
+    shown = " ".join(well("finetune --task squad_v2 --help").replace("│", " ").split())
+    for flag, default in (("epochs", "2.0"), ("batch-size", "48"), ("learning-rate", "5e-05")):
+        assert re.search(rf"--{flag} [^-]*(-[^-]+)*\(default: {re.escape(default)}\)", shown), flag
+    before = files(at)
+    command = f"finetune --task squad_v2 --train train.json --dev dev.json --model bert --run new {WINDOW} {HERE}"
+    planned = " ".join(well(f"{command} --epochs 1 --dry-run").split())
+    assert "batch size 48, 1 epochs, learning rate 5e-05 (paper, 4.3: 48, 2, 5e-05)" in planned
+    assert "estimated time" in planned
+    assert files(at) == before
+    grid = " ".join(well("grid --task mrpc --help").replace("│", " ").split())
+    assert "(default: 32) --epochs FLOAT ..." in grid
+
+
 def test_submission_is_packed(at: Path) -> None:
     (at / "binary.tsv").write_text("text\tlabel\nthe bear\t0\nthe wolf\t1\n")
     well(f"{CLASSIFY} binary.tsv")

@@ -25,7 +25,6 @@ from bertwright.settings import (
 )
 
 RECIPES = sorted((Path(bertwright.__file__).parent / "recipes").glob("*.toml"))
-TASK_RECIPES = sorted((Path(bertwright.__file__).parent / "recipes" / "tasks").glob("*.toml"))
 
 
 @dataclass(frozen=True)
@@ -127,14 +126,6 @@ def test_every_recipe_is_a_valid_pretraining_setting(path: Path) -> None:
     settings.model.config(30_522, causal=False)
 
 
-@pytest.mark.parametrize("path", TASK_RECIPES, ids=lambda path: path.name)
-def test_every_task_recipe_is_a_valid_fine_tuning_setting(path: Path) -> None:
-    table = {"run": "r", "model": "m"} | read_toml(path)
-    settings = from_table(FinetuneSettings, {"task": {"task": "mrpc"}} | table, str(path))
-    assert settings.task.build_task().max_length <= 512
-    assert settings.optimizer.bias_correction  # from the defaults for fine-tuning, which are not those of pre-training
-
-
 def test_nested_settings_take_the_defaults_of_the_enclosing_ones() -> None:
     table = {"run": "r", "task": {"task": "mrpc"}, "optimizer": {"beta2": 0.98}}
     assert from_table(FinetuneSettings, table, "t").optimizer == replace(paper_optimizer(), beta2=0.98)
@@ -153,9 +144,8 @@ def test_default_schedule_is_the_papers() -> None:
 
 def test_a_recipe_is_found_by_its_name_and_a_file_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert set(RECIPE_NAMES) >= {"demo", "base", "tasks/glue"}
+    assert set(RECIPE_NAMES) >= {"demo", "base"}
     assert find_config("demo") == find_config("demo.toml") in RECIPES
-    assert find_config("tasks/squad") in TASK_RECIPES
     (tmp_path / "demo").mkdir()  # as in this project's root
     assert find_config("demo") in RECIPES
     (tmp_path / "demo.toml").write_text("steps = 3\n")

@@ -56,8 +56,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
     """Build a settings dataclass from a parsed TOML table.
 
-    Raises ValueError with `where`, the key and a hint for unknown keys, missing required ones, wrong types and values.
+    A class with a method `defaults` derives values that are missing in the table from the others. Raises ValueError
+    with `where`, the key and a hint for unknown keys, missing required ones, wrong types and values.
     """
+    table = _with_defaults(cls, table)
     field_types = _field_types(cls, table, where)
     missing = [
         field.name
@@ -86,6 +88,7 @@ def partial_from_table(cls: type[S], table: dict[str, Any], where: str, missing:
 
     The command line starts from it: arguments complete the record, which is then checked as a whole.
     """
+    table = _with_defaults(cls, table)
     field_types = _field_types(cls, table, where)
     record = object.__new__(cls)
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -99,6 +102,17 @@ def partial_from_table(cls: type[S], table: dict[str, Any], where: str, missing:
             value = missing if field.default is dataclasses.MISSING else field.default
         object.__setattr__(record, field.name, value)
     return record
+
+
+def _with_defaults(cls: type[Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Add the values that a class derives from the table, such as those of a preset that it names."""
+    if not hasattr(cls, "defaults"):
+        return table
+    merged: dict[str, Any] = cls.defaults(table) | table
+    for name, value in cls.defaults(table).items():
+        if isinstance(value, dict) and isinstance(merged[name], dict):
+            merged[name] = value | merged[name]
+    return merged
 
 
 def _complete(table: dict[str, Any], field: dataclasses.Field[Any]) -> dict[str, Any]:

@@ -34,7 +34,8 @@ from bertwright.commands.finetune.setup import layerwise_lr_scales, open_run
 from bertwright.files import read_json
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.settings import write_settings
+from bertwright.settings import from_table, write_settings
+from bertwright.tasks import task_io
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 from bertwright.tasks.task_io import load_task
@@ -83,6 +84,8 @@ def test_run_learns_and_returns_the_best_checkpoint(tmp_path: Path, make_tuning:
     assert report["scores"]["test"]["accuracy"] > 0.9
     best = {record["step"]: record["accuracy"] for record in evaluations}[report["best_step"]]
     assert best == report["scores"]["dev"]["accuracy"]
+    assert report["dev_evaluations"] == 4
+    assert f"Scores after step {report['best_step']}, the best of 4 evaluations on dev" in printed
     assert (settings.run / "scores.png").read_bytes().startswith(b"\x89PNG")
     assert "labels" in printed
     assert "bad, good" in printed
@@ -324,6 +327,16 @@ def test_examples_replace_files(tmp_path: Path, make_tuning: Make) -> None:
     odd = [examples["train"][0]._replace(label=label) for label in "xy"]
     with pytest.raises(ValueError, match=r"dev\.tsv, line 2: .*label .* is not one of the training data: 'x', 'y'"):
         finetune(replace(given, run=tmp_path / "odd"), Console(quiet=True), examples | {"train": odd})
+
+
+def test_resumed_run_reads_its_task_once(tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    run_finetune(settings)
+    read, folders = task_io.read_task, []
+    monkeypatch.setattr(task_io, "read_task", lambda folder: folders.append(folder) or read(folder))
+    with open_finetune(settings) as (run, _):
+        assert run.state.task == read(settings.run / "model")
+    assert folders == [settings.run / "checkpoints" / "step-00000004"]
 
 
 # Learning rates, evaluations, losses
@@ -590,6 +603,40 @@ def test_report_lists_all_answers_that_are_not_in_their_context(tmp_path: Path, 
     }
 
 
+def test_capital_letters_and_an_uncased_vocabulary_are_reported(tmp_path: Path, make_tuning: Make) -> None:
+    path = tmp_path / "train.conll"
+    for word, is_reported in (("Bear", True), ("bear", False)):
+        path.write_text(f"the O\n{word} B-ANI\n\nwolf B-ANI\nsees O\n")
+        task = TaskSettings("tagging", train=(str(path),))
+        with open_finetune(make_tuning(tmp_path / "run", task=task)) as (run, printed):
+            run.print_summary()
+        assert ("capital letters, such as 'Bear', but the vocabulary is uncased" in printed.getvalue()) == is_reported
+
+
+def test_untrained_pooler_is_reported(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "bert")
+    settings = make_tuning(tmp_path / "run", model=str(tmp_path / "bert"))
+    with open_finetune(settings) as (_, printed):
+        assert f"{tmp_path}/bert: its pooler was never trained" in printed.getvalue()
+    weights = load_file(tmp_path / "bert/model.safetensors")
+    weights["bert.pooler.dense.bias"][3] = 1e-3
+    (tmp_path / "bert/checksums.json").unlink()
+    save_file(weights, tmp_path / "bert/model.safetensors", {"format": "pt"})
+    with open_finetune(settings) as (_, printed):
+        assert "pooler" not in printed.getvalue()
+
+
+def test_dry_run_prints_summary_and_cost_and_writes_nothing(tmp_path: Path, make_tuning: Make) -> None:
+    printed = run_finetune(make_tuning(tmp_path / "run", epochs=2.0, dry_run=True))
+    assert list(tmp_path.iterdir()) == []
+    assert "320 examples" in printed
+    fields = dict(re.findall(r"^  (steps|estimated time|memory|disk space)  +(\S.*?) *$", printed, re.MULTILINE))
+    assert fields["steps"] == "40"
+    assert re.fullmatch(r"\d+ s|\d+ min", fields["estimated time"])
+    assert re.fullmatch(r"[\d.,]+ [MG]B per process", fields["memory"])
+    assert re.fullmatch(r"[\d.]+ [kM]B for checkpoints and model", fields["disk space"])
+
+
 # Misuse
 
 
@@ -653,6 +700,41 @@ def test_task_settings_are_checked() -> None:
         TaskSettings("mrpc", overrides=TaskOptions(doc_stride=64))
     with pytest.raises(ValueError, match="name files with --train"):
         TaskSettings("classification", data=Path()).files("train")
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "expected"),
+    [
+        ("squad", {}, (5e-5, 32, 3.0)),
+        ("squad_v2", {}, (5e-5, 48, 2.0)),
+        ("swag", {}, (2e-5, 16, 3.0)),
+        ("cola", {}, (3e-5, 32, 3.0)),
+        ("nsmc", {}, (3e-5, 32, 3.0)),  # no task of the paper
+        ("squad_v2", {"epochs": 4.0, "optimizer": {"beta2": 0.9}}, (5e-5, 48, 4.0)),
+        ("squad_v2", {"optimizer": {"learning_rate": 1e-3}}, (1e-3, 48, 2.0)),
+    ],
+)
+def test_published_task_has_the_settings_of_the_paper(
+    task: str, changes: dict[str, Any], expected: tuple[float, int, float]
+) -> None:
+    settings = from_table(FinetuneSettings, {"run": "r", "task": {"task": task}} | changes, "table")
+    assert (settings.optimizer.learning_rate, settings.batch_size, settings.epochs) == expected
+    assert settings.optimizer.bias_correction  # other settings are those of fine-tuning
+
+
+def test_summary_has_the_settings_of_the_paper_beside_those_in_force() -> None:
+    table = {"run": "r", "task": {"task": "squad_v2"}}
+    own = from_table(FinetuneSettings, table, "table").describe_hyperparams()
+    assert own == "batch size 48, 2 epochs, learning rate 5e-05 (paper, 4.3)"
+    changed = from_table(FinetuneSettings, table | {"batch_size": 8}, "table").describe_hyperparams()
+    assert changed == "batch size 8, 2 epochs, learning rate 5e-05 (paper, 4.3: 48, 2, 5e-05)"
+    glue = from_table(FinetuneSettings, table | {"task": {"task": "rte"}}, "table").describe_hyperparams()
+    assert "(paper, 4.1, where dev selects among 5e-05 or 4e-05 or 3e-05 or 2e-05)" in glue
+
+
+def test_document_context_of_conll_2003_reaches_the_positions_of_the_model() -> None:
+    task = TaskSettings("conll2003").build_task()
+    assert [task.limited_to(positions).max_length for positions in (64, 512)] == [64, 512]
 
 
 def test_presets_find_their_files(tmp_path: Path) -> None:

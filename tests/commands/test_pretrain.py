@@ -27,7 +27,8 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import bertwright
-from bertwright.commands.pretrain.run import pretrain
+from bertwright.commands.pretrain import cost
+from bertwright.commands.pretrain.run import PretrainRun, pretrain
 from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.commands.pretrain.setup import open_run
 from bertwright.corpus.documents import CorpusSettings
@@ -36,10 +37,12 @@ from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import DataSettings
+from bertwright.pretraining.evaluation import evaluate
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import PrepareSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import ExecutionContext
+from bertwright.training.cost import format_bytes
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
@@ -115,6 +118,53 @@ def test_run_folder_has_the_documented_files(tmp_path: Path, make_settings: Make
     assert list((settings.run / "tensorboard").glob("events.*"))
 
 
+def test_checkpoints_of_keep_every_remain(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", save_every=2, keep_every=4, keep_last=1)
+    run_pretrain(settings)
+    names = sorted(path.name for path in (settings.run / "checkpoints").iterdir())
+    assert names == ["step-00000004", "step-00000008", "step-00000012"]
+    with pytest.raises(ValueError, match="keep_every = 5: expected a multiple of save_every = 2"):
+        replace(settings, keep_every=5)
+
+
+def test_dry_run_prints_plan_and_cost_and_writes_nothing(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", dry_run=True, steps=1_000, save_every=100, keep_every=500)
+    printed = run_pretrain(settings)
+    assert list(tmp_path.iterdir()) == []
+    assert "Steps 750 to 1,000, length 64" in printed
+    fields = dict(re.findall(r"^  (steps|tokens|estimated time|memory|disk space)  +(\S.*?) *$", printed, re.MULTILINE))
+    assert fields["steps"] == "1,000"
+    assert 8 * 32 * 500 < int(fields["tokens"].replace(",", "")) < 8 * (32 * 750 + 64 * 250)
+    assert re.fullmatch(r"\d+ s|\d+ min", fields["estimated time"])
+    assert "per process" in fields["memory"]
+    weights = 4 * sum(
+        weight.numel() for weight in BertForPretraining(settings.model.config(28, causal=False)).parameters()
+    )
+    assert fields["disk space"].startswith(format_bytes((3 * 5 + 1) * weights))
+
+
+def test_estimate_counts_the_steps_and_evaluations_of_each_phase(
+    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {0: 1.0, 9: 100.0}  # per step, by the first step of the phase
+    monkeypatch.setattr(cost, "time_steps", lambda _training, _context, first: seconds[first])
+    monkeypatch.setattr(cost, "time_evaluation", lambda _, data: {32: 1e4, 64: 1e6}[data.settings.max_length])
+    settings = make_settings(tmp_path / "run", eval_every=5)  # at 0, 5, 10 and 12, of which two are in the long phase
+    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
+    run = PretrainRun(open_run(settings, context, Console(quiet=True)), settings, context, Console(quiet=True), 1.0)
+    assert cost.estimate_cost(run) == (12, 9 * 1.0 + 3 * 100.0 + 4 * 1e4 + 2 * 1e6)
+
+
+def test_only_the_main_process_watches_for_a_plateau(
+    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, console = make_settings(tmp_path / "run"), Console(quiet=True)
+    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=1, world_size=2)
+    state = open_run(settings, context, console)
+    monkeypatch.setattr("bertwright.commands.pretrain.run.unigram_entropy", lambda _: pytest.fail("read the store"))
+    assert PretrainRun(state, settings, context, console, peak_flops=1.0).training().diagnose is None
+
+
 def test_transformers_computes_the_same_with_the_result(tmp_path: Path, make_settings: Make) -> None:
     from transformers import AutoTokenizer, BertForPreTraining
 
@@ -155,12 +205,31 @@ def test_last_phase_has_long_sequences(tmp_path: Path, make_settings: Make) -> N
     assert "Steps 9 to 12, length 64" in printed
 
 
+def test_last_phase_is_evaluated_at_both_lengths(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run", eval_every=3)
+    printed = run_pretrain(settings)
+    records = {record["step"]: record for record in read_metrics(settings.run) if record["kind"] == "held_out"}
+    assert [step for step, record in records.items() if "long_mlm_loss" in record] == [12]
+    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
+    state = open_run(replace(settings, resume=True), context, Console(quiet=True))
+    for prefix, data in zip(("", "long_"), state.held_out, strict=True):
+        expected = evaluate(state.model, data.validation_batches(settings.eval_sequences))
+        assert records[12][f"{prefix}mlm_loss"] == pytest.approx(expected.mlm_loss, rel=1e-6)
+    assert records[12]["mlm_loss"] != records[12]["long_mlm_loss"]
+    (line,) = [line for line in printed.splitlines() if "masked-LM loss (nats), length 64" in line]
+    assert line.split()[-1] == f"{records[12]['long_mlm_loss']:.3f}"
+
+
 @pytest.mark.parametrize("objective", ["mlm", "ltr", "rtl"])
 def test_run_with_another_objective(tmp_path: Path, make_settings: Make, objective: str) -> None:
     data = DataSettings(max_length=32, batch_size=8, objective=objective)  # type: ignore[arg-type]
     settings = make_settings(tmp_path / "run", data=data)
     printed = run_pretrain(settings)
     assert "next-sentence accuracy" not in printed
+    assert ("masked-LM" in printed) == (objective == "mlm")
+    assert ("left-to-right LM perplexity" in printed) == (objective == "ltr")
+    assert ("right-to-left LM perplexity" in printed) == (objective == "rtl")
+    assert "random, initialisation mimetic, deviation 0.098" in printed
     config = json.loads((settings.run / "model" / "config.json").read_text())
     assert config["is_decoder"] == (objective != "mlm")
     assert config["model_type"] == ("bert-rtl" if objective == "rtl" else "bert")
@@ -287,7 +356,7 @@ def test_small_models_have_mimetic_initial_weights_and_those_of_the_paper_do_not
     }  # fmt: skip
     assert is_mimetic(ModelSettings("base", init_scheme="mimetic"))
     assert not is_mimetic(ModelSettings("tiny", init_scheme="normal"))
-    assert not is_mimetic(ModelSettings("tiny"), causal=True)
+    assert is_mimetic(ModelSettings("tiny"), causal=True)  # objectives are compared from the same initial weights
     assert not is_mimetic(ModelSettings("tiny", sinusoidal_positions=True))
     with pytest.raises(ValueError, match="sinusoidal_positions: init_scheme mimetic"):
         ModelSettings("tiny", sinusoidal_positions=True, init_scheme="mimetic")

@@ -50,6 +50,9 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
         default = saved_settings(cls, Path(run_folder))
     else:
         table = read_toml(find_config(config)) if config else {}
+        task = pop_option(rest, "--task")[0]
+        if task and isinstance(table.setdefault("task", {}), dict) and hasattr(cls, "defaults"):
+            table["task"]["task"] = task  # defaults depend on it
         default = partial_from_table(cls, table, config or "command line", tyro.MISSING)
     with _printable_errors(rest):
         parsed = tyro.cli(
@@ -84,7 +87,7 @@ def check_arguments(cls: type[Any], arguments: list[str]) -> None:
 
 
 def find_config(name: str) -> Path:
-    """Return the TOML file that --config names: a path, or a recipe of the package, such as demo or tasks/glue.
+    """Return the TOML file that --config names: a path, or a recipe of the package, such as demo.
 
     A file takes precedence over a recipe, a directory does not. Raises FileNotFoundError, which lists the recipes.
     """

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import io
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.finetune.setup import SplitData
+from bertwright.commands.finetune.cost import time_evaluation
+from bertwright.commands.finetune.setup import SplitData, make_training
 from bertwright.commands.finetune.setup import open_run as open_finetuning
-from bertwright.commands.grid.cost import time_evaluation, time_steps
+from bertwright.commands.pretrain.cost import estimate_cost
 from bertwright.commands.pretrain.run import PretrainRun
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.pretrain.setup import open_run as open_pretraining
@@ -29,12 +27,10 @@ from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJo
 from bertwright.inference.feature_cache import cached_features
 from bertwright.interop.huggingface import save_model
 from bertwright.models.feature_head import FeatureHead
-from bertwright.training.context import ExecutionContext, execution_context
-from bertwright.training.fit import train_until_stopped
+from bertwright.training.context import execution_context
+from bertwright.training.cost import time_steps
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-TIMED_STEPS = 5  # of pre-training, after one that fills caches
-TIMED_SEQUENCES = 64  # of an evaluation
 TIMED_EXAMPLES = 64  # of a probe
 SILENT = Console(file=io.StringIO())
 
@@ -131,7 +127,8 @@ class _Clock:
             assert state.dev is not None
             steps = settings.num_steps(state.train.encoded.num_items)
             # A run is opened and dev predicted twice: for its score, and for the numbers per example.
-            seconds = steps * time_steps(state, settings, context) + 2 * time_evaluation(state, state.dev)
+            step = time_steps(make_training(state, settings, context), context)
+            seconds = steps * step + 2 * time_evaluation(state, state.dev)
         return JobCost(2 * opening, seconds)
 
     def _probe_cost(self, job: ProbeJob) -> JobCost:
@@ -163,28 +160,9 @@ def _tokenizer(model: str | None) -> Tokenizer:
 def _pretraining_cost(settings: PretrainSettings) -> JobCost:
     with execution_context(settings.device) as context, TemporaryDirectory() as folder:
         # A resumed run compares samples of the store with its digests, which is quicker.
-        small = replace(settings, run=Path(folder) / "run", resume=True, eval_sequences=TIMED_SEQUENCES)
+        small = replace(settings, run=Path(folder) / "run", resume=True)
         state = open_pretraining(small, context, SILENT)
-        run = PretrainRun(state, small, context, SILENT, peak_flops=1.0)
-        step = _time_steps(run, context)
-        first, *longer = (phase for phase in settings.phases)
-        seconds = step * (first.end - first.first)
-        for phase in longer:
-            growth = phase.data.max_length * phase.data.batch_size / (first.data.max_length * first.data.batch_size)
-            seconds += step * growth * (phase.end - phase.first)
-        if state.held_out is not None:
-            started = time.perf_counter()
-            run.evaluate()
-            evaluation = (time.perf_counter() - started) * settings.eval_sequences / TIMED_SEQUENCES
-            seconds += evaluation * (1 + settings.steps // settings.eval_every)
-    return JobCost(0.0, seconds)
-
-
-def _time_steps(run: PretrainRun, context: ExecutionContext) -> float:
-    """Return the median seconds per step."""
-    with closing(train_until_stopped(run.training(), context, ())) as reports:
-        seconds = [report.seconds for report in islice(reports, 1 + TIMED_STEPS)]
-    return statistics.median(seconds[1:] or seconds)
+        return JobCost(0.0, estimate_cost(PretrainRun(state, small, context, SILENT, peak_flops=1.0)).seconds)
 
 
 def total_seconds(jobs: Sequence[Job], costs: Mapping[str, JobCost]) -> float:

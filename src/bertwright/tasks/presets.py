@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -19,6 +20,17 @@ from bertwright.tasks.task_types import TASK_TYPES
 SPLITS = ("train", "dev", "test")
 
 
+class PaperSettings(NamedTuple):
+    """Settings with which the paper fine-tunes on a task."""
+
+    learning_rate: float
+    batch_size: int
+    epochs: float
+    section: str
+    rates: tuple[float, ...] = ()
+    """Learning rates among which the dev score selects; empty: the paper names a single one."""
+
+
 class Preset(NamedTuple):
     """A published task: its settings, and the names of its files in the folder as downloaded.
 
@@ -30,6 +42,8 @@ class Preset(NamedTuple):
     train: str = "train.tsv"
     dev: str = "dev.tsv"
     test: str = ""
+    paper: PaperSettings | None = None
+    """None if the paper names no settings for the task."""
 
 
 def _pair(
@@ -44,21 +58,27 @@ def _pair(
 _QQP_SHORT_ROWS = 22
 
 _MNLI = _pair("sentence1", "sentence2", "gold_label")
+_GLUE = PaperSettings(3e-5, 32, 3.0, "4.1", rates=(5e-5, 4e-5, 3e-5, 2e-5))
 
 # Section 4: GLUE (4.1), SQuAD 1.1 (4.2), SQuAD 2.0 (4.3), SWAG (4.4); 5.3: CoNLL-2003. Scores as in table 1's caption.
 PRESETS: dict[str, Preset] = {
     "cola": Preset(
         "GLUE: is the sentence acceptable English? Matthews correlation",
         Classification(text="4", label="2", header=False, metric="matthews"),
+        paper=_GLUE,
     ),
-    "sst2": Preset("GLUE: sentiment of film-review sentences", Classification(text="sentence", label="label")),
+    "sst2": Preset(
+        "GLUE: sentiment of film-review sentences", Classification(text="sentence", label="label"), paper=_GLUE
+    ),
     "mrpc": Preset(
         "GLUE: do two sentences say the same? F1 and accuracy",
         _pair("#1 String", "#2 String", "Quality", metric="f1", pos_label="1"),
+        paper=_GLUE,
     ),
     "stsb": Preset(
         "GLUE: how similar are two sentences, from 0 to 5? Spearman and Pearson correlation",
         Regression(text="sentence1", text_pair="sentence2", label="score"),
+        paper=_GLUE,
     ),
     "qqp": Preset(
         "GLUE: are two questions duplicates? F1 and accuracy",
@@ -70,21 +90,26 @@ PRESETS: dict[str, Preset] = {
             pos_label="1",
             max_short_rows=_QQP_SHORT_ROWS,
         ),
+        paper=_GLUE,
     ),
     "mnli": Preset(
         "GLUE: entailment, contradiction or neutral; the matched dev set",
         _MNLI,
         dev="dev_matched.tsv",
+        paper=_GLUE,
     ),
-    "mnli_mismatched": Preset("the same with the mismatched dev set", _MNLI, dev="dev_mismatched.tsv"),
-    "qnli": Preset("GLUE: does the sentence answer the question?", _pair("question", "sentence")),
-    "rte": Preset("GLUE: does the first sentence entail the second?", _pair("sentence1", "sentence2")),
-    "wnli": Preset("GLUE: does the sentence with its pronoun resolved follow?", _pair("sentence1", "sentence2")),
+    "mnli_mismatched": Preset("the same with the mismatched dev set", _MNLI, dev="dev_mismatched.tsv", paper=_GLUE),
+    "qnli": Preset("GLUE: does the sentence answer the question?", _pair("question", "sentence"), paper=_GLUE),
+    "rte": Preset("GLUE: does the first sentence entail the second?", _pair("sentence1", "sentence2"), paper=_GLUE),
+    "wnli": Preset(
+        "GLUE: does the sentence with its pronoun resolved follow?", _pair("sentence1", "sentence2"), paper=_GLUE
+    ),
     "swag": Preset(
         "the ending that follows, out of four",
         MultipleChoice(prompt="sent1", start="sent2", label="label"),
         train="train.csv",
         dev="val.csv",
+        paper=PaperSettings(2e-5, 16, 3.0, "4.4"),
     ),
     "codah": Preset(
         "four endings written to fool models, in SWAG's form",
@@ -96,16 +121,18 @@ PRESETS: dict[str, Preset] = {
         QuestionAnswering(),
         train="train-v1.1.json",
         dev="dev-v1.1.json",
+        paper=PaperSettings(5e-5, 32, 3.0, "4.2"),
     ),
     "squad_v2": Preset(
         "the same with questions that have no answer, SQuAD 2.0",
         QuestionAnswering(allow_no_answer=True),
         train="train-v2.0.json",
         dev="dev-v2.0.json",
+        paper=PaperSettings(5e-5, 48, 2.0, "4.3"),
     ),
     "conll2003": Preset(
         "named entities, with document context; span F1",
-        Tagging(context=True, max_length=256),
+        Tagging(context=True, max_length=512),
         train="train.txt",
         dev="valid.txt",
         test="test.txt",
@@ -126,6 +153,13 @@ PRESETS: dict[str, Preset] = {
         test="ratings_test.txt",
     ),
 }
+
+
+def paper_settings(table: Mapping[str, Any]) -> PaperSettings | None:
+    """Return the paper's settings for the published task that a TOML table of settings names; None if it has none."""
+    task = table.get("task")
+    preset = PRESETS.get(str(task.get("task"))) if isinstance(task, Mapping) else None
+    return preset.paper if preset else None
 
 
 def _option_types() -> dict[str, Any]:
@@ -212,7 +246,8 @@ class TaskSettings:
 
     task: str
     """A published task: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli, swag, codah, squad,
-    squad_v2, conll2003, conll2000, ud_pos, nsmc. Or a task type for your own files: classification, regression,
+    squad_v2, conll2003, conll2000, ud_pos, nsmc. If the paper names learning rate, batch size and epochs for it, they
+    are the defaults: --task NAME --help shows them. Or a task type for your own files: classification, regression,
     multiple-choice, tagging, question-answering."""
     data: Path | None = None
     """Folder with a published task's files under their own names; --train, --dev and --test take precedence."""

@@ -68,9 +68,15 @@ def save(
         except SafetensorError as error:  # reports the system's errors as text
             raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
     if keep_last is not None:
-        for old in list_checkpoints(folder)[:-keep_last]:
-            remove_folder(old)
+        prune(folder, keep_last)
     return path
+
+
+def prune(folder: Path, keep_last: int, keep_every: int | None = None) -> None:
+    """Delete all checkpoints but the newest `keep_last` and those whose step is a multiple of `keep_every`."""
+    for old in list_checkpoints(folder)[:-keep_last]:
+        if keep_every is None or step_of(old) % keep_every:
+            remove_folder(old)
 
 
 def verify(checkpoint: Path) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class FitSettings:
     """Steps after which a checkpoint is written."""
     keep_last: int = 1
     """Number of newest checkpoints that are preserved."""
+    keep_every: int | None = None
+    """Checkpoints whose step is a multiple are preserved, too."""
     evaluation: str = "dev"
     """Name of the data that is evaluated on; the kind of its records in metrics.jsonl."""
     metric: str | None = None
@@ -238,8 +240,9 @@ class _Fit(Generic[M]):
             check_finite_weights(self.training.model, self.step)
         else:
             fields = {"metrics": self.log.digest}
-            folder, keep_last = self.settings.run / "checkpoints", self.settings.keep_last
-            checkpoint.save(folder, self.step, self.write_model, self.training.optimizer.state(), keep_last, fields)
+            folder, state = self.settings.run / "checkpoints", self.training.optimizer.state()
+            checkpoint.save(folder, self.step, self.write_model, state, None, fields)
+            checkpoint.prune(folder, self.settings.keep_last, self.settings.keep_every)
         for superseded in checkpoint.list_checkpoints(self.best)[:-1]:
             remove_folder(superseded)
 

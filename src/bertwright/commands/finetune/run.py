@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
+from bertwright.commands.finetune.cost import Timer
 from bertwright.commands.finetune.settings import RESUME_OVERRIDES, FinetuneSettings
-from bertwright.commands.finetune.setup import FinetuneState, SplitData, data_warnings, open_run, record_start
+from bertwright.commands.finetune.setup import (
+    FinetuneState,
+    SplitData,
+    data_warnings,
+    make_training,
+    open_run,
+    record_start,
+)
 from bertwright.console import (
     heading,
     item_progress,
@@ -31,19 +38,17 @@ from bertwright.console import (
 )
 from bertwright.files import atomic_folder, write_json
 from bertwright.tasks.classification import Classification
-from bertwright.tasks.collation import micro_batches
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_percent, report_fields
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training import checkpoint
-from bertwright.training.context import ExecutionContext
+from bertwright.training.context import ExecutionContext, execution_context
+from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitSettings, Training, Window, fit
-from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
-from bertwright.training.run_directory import finished_model, locked_run, resume_command
-from bertwright.training.throughput import default_micro_batch_tokens
+from bertwright.training.run_directory import check_run_directory, finished_model, locked_run, resume_command
 
 
 def finetune(
@@ -52,7 +57,7 @@ def finetune(
     examples: Mapping[str, Sequence[Any]] | None = None,
     temporary: bool = False,
 ) -> Path:
-    """Start or resume fine-tuning; return the finished model's folder (on ranks other than 0, the run's).
+    """Start or resume fine-tuning; return the finished model's folder (the run's on other ranks and in a dry run).
 
     `examples`: those of "train" and optionally "dev" and "test", in place of the files that the settings name.
     `temporary`: the caller deletes the run's folder, so it gets no plot and no checkpoints to resume from, and other
@@ -62,6 +67,8 @@ def finetune(
     fails; the newest checkpoint is intact in each case.
     """
     console = console or make_console()
+    if settings.dry_run:
+        return print_plan(settings, console, examples)
     with locked_run(settings, RESUME_OVERRIDES, distributed=not temporary) as context:
         if model := finished_model(settings, context, console):
             return model
@@ -76,27 +83,19 @@ def finetune(
         return run.finish(evaluations, time.perf_counter() - started)
 
 
-def make_training(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> Training[TaskBatch]:
-    """Return the batches, loss and schedule of fine-tuning, without evaluation."""
-    tokens = default_micro_batch_tokens(context, state.model.config)
-    steps = settings.num_steps(state.train.encoded.num_items)
-
-    def batches(first_step: int) -> Iterator[list[TaskBatch]]:
-        """Yield this rank's micro-batches of each step."""
-        ranks = (context.rank, context.world_size)
-        for step in range(first_step, steps):
-            made = micro_batches(state.train.encoded, step, settings.batch_size, settings.seed, tokens, ranks)
-            yield [batch.to(context.device) for batch in made]
-
-    def loss(batch: TaskBatch) -> LossOutput:
-        """Compute one micro-batch's share of the step's loss."""
-        logits = state.model(batch.batch, batch.positions)
-        value = state.task.loss(logits, batch, settings.tuning.label_smoothing) / max(batch.num_labels, 1)
-        sums = {"tokens": batch.batch.num_tokens, "sequences": len(batch.batch)}
-        sizes = {name: torch.full((), float(size), device=logits.device) for name, size in sums.items()}
-        return LossOutput(value, {"loss": value.detach()} | sizes)
-
-    return Training(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)
+def print_plan(settings: FinetuneSettings, console: Console, examples: Mapping[str, Sequence[Any]] | None) -> Path:
+    """Print the summary and the estimated cost of a new run; nothing is written. Returns the run's folder."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    with execution_context(settings.device) as context:
+        state = open_run(settings, context, console, examples)
+        if context.is_main_process:
+            FinetuneRun(state, settings, context, console).print_summary()
+        cost = Timer(state, context).estimate(settings)
+        if context.is_main_process:
+            checkpoints = 3 if state.dev else 2  # the newest, the best, and the one that is being written
+            heading(console, "The whole run, estimated on this machine")
+            console.print(key_value_table(describe_cost(cost, context, state.optimizer, checkpoints)))
+    return settings.run
 
 
 @dataclass
@@ -180,11 +179,11 @@ class FinetuneRun:
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
                 | {"dropout": f"{config.hidden_dropout:g}{own}"}
                 | {split.name: _describe(split) for split in splits}
-                | {"steps": f"{steps:,}, each of {settings.batch_size}; {settings.epochs:g} epochs"}
+                | {"steps": f"{steps:,}; {settings.describe_hyperparams()}"}
                 | {"device": str(context)}
             )
         )
-        for warning in data_warnings(state.task, settings.task, splits, config.max_positions):
+        for warning in data_warnings(state.task, settings.task, splits, state.tokenizer, config.max_positions):
             notice(self.console, warning)
         if state.dev and tuning.validation_fraction and not settings.task.files("dev"):
             dev, both = len(state.dev.examples), len(state.dev.examples) + len(state.train.examples)
@@ -219,6 +218,7 @@ class FinetuneRun:
             "metric": state.task.metric,
             "steps": state.optimizer.steps,
             "best_step": best_step,
+            "dev_evaluations": len(evaluations),
             "seconds_of_this_process": seconds,
             "scores": results,
         } | report_fields(state.task, state.train.examples)
@@ -227,7 +227,8 @@ class FinetuneRun:
         with atomic_folder(run / "model") as temporary:
             self.write_model(temporary)
         if results:
-            heading(self.console, f"Scores after step {best_step:,}")
+            best_of = f", the best of {len(evaluations)} evaluations on dev" if len(evaluations) > 1 else ""
+            heading(self.console, f"Scores after step {best_step:,}{best_of}")
             self.console.print(score_table(results, state.task.metric))
         if not self.temporary:
             outputs = {"model": run / "model", "plot": run / "scores.png", "all metrics": run / METRICS_FILE}

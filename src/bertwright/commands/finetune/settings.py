@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bertwright.seeding import check_seed
 from bertwright.settings import check_minimum
-from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.tasks.regression import Regression
 from bertwright.training.settings import DeviceSettings, OptimizerSettings
 
 # Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
-RESUME_OVERRIDES = ("run", "resume", "eval_every", "save_every", "log_every", "device")
+RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "device")
 
 
 def paper_optimizer() -> OptimizerSettings:
@@ -66,9 +67,9 @@ class FinetuneSettings:
     """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
     uninterrupted run."""
     epochs: float = 3.0
-    """Passes over the training examples (paper, A.3: 2, 3 or 4)."""
+    """Passes over the training examples (paper, A.3: 2, 3 or 4; SQuAD 2.0: 2)."""
     batch_size: int = 32
-    """Examples per step (paper, A.3: 16 or 32); for question answering, windows."""
+    """Examples per step (paper, A.3: 16 or 32; SQuAD 2.0: 48); for question answering, windows."""
     seed: int = 0
     """Seed of the new head's weights, the order of the examples, and dropout."""
     eval_every: int | None = None
@@ -77,6 +78,8 @@ class FinetuneSettings:
     """Steps between checkpoints; unset: at each evaluation."""
     log_every: int = 10
     """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
+    dry_run: bool = False
+    """Print the data, the settings and the estimated time, measured by a few steps; write nothing, and stop."""
     tuning: TuningSettings = field(default_factory=TuningSettings)
     optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -88,6 +91,28 @@ class FinetuneSettings:
             raise ValueError(f"epochs must be above 0, not {self.epochs}")
         if self.tuning.label_smoothing and isinstance(self.task.build_task(), Regression):
             raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
+
+    @classmethod
+    def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the paper's settings for the published task that a TOML table names."""
+        paper = paper_settings(table)
+        if paper is None:
+            return {}
+        rate = {"learning_rate": paper.learning_rate}
+        return {"epochs": paper.epochs, "batch_size": paper.batch_size, "optimizer": rate}
+
+    def describe_hyperparams(self) -> str:
+        """Describe batch size, epochs and learning rate, and the paper's where it names them for the task."""
+        own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
+        text = f"batch size {self.batch_size}, {self.epochs:g} epochs, learning rate {self.optimizer.learning_rate:g}"
+        paper = paper_settings({"task": {"task": self.task.task}})
+        if paper is None:
+            return text
+        rates = " or ".join(f"{rate:g}" for rate in paper.rates or (paper.learning_rate,))
+        if own[1:] == (paper.batch_size, paper.epochs) and own[0] in (paper.rates or (paper.learning_rate,)):
+            one_of = f", where dev selects among {rates}" if paper.rates else ""
+            return f"{text} (paper, {paper.section}{one_of})"
+        return f"{text} (paper, {paper.section}: {paper.batch_size}, {paper.epochs:g}, {rates})"
 
     def num_steps(self, num_items: int) -> int:
         """Return the number of optimizer steps for a number of training items."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from bertwright.batching.permutation import permute
@@ -21,17 +22,20 @@ from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
 from bertwright.models.heads import EncoderForTask
 from bertwright.seeding import derive_key
-from bertwright.tasks.collation import check_segments
+from bertwright.tasks.collation import check_segments, micro_batches
 from bertwright.tasks.presentation import truncation_warnings
 from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
 from bertwright.tasks.splits import SPLIT_SEED, train_validation_split
-from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import AnyTask, Encoded, TaskBatch
 from bertwright.tasks.task_io import load_task
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.loop import check_finite_weights
+from bertwright.training.fit import Training
+from bertwright.training.loop import LossOutput, check_finite_weights
 from bertwright.training.optimizer import AdamW
 from bertwright.training.run_directory import changed_files, prepare_model, read_digests, record_run
+from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 INITIAL_WEIGHTS = "the initial weights"  # name among the digests of a run
@@ -153,12 +157,21 @@ def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any
     return examples
 
 
-def data_warnings(task: AnyTask, settings: TaskSettings, splits: Sequence[SplitData], max_positions: int) -> list[str]:
+def data_warnings(
+    task: AnyTask, settings: TaskSettings, splits: Sequence[SplitData], tokenizer: Tokenizer, max_positions: int
+) -> list[str]:
     """Return a sentence on each problem of files and examples that a user should know before training.
 
     `splits`: train first; `max_positions`: of the model.
     """
     warnings: list[str] = []
+    if isinstance(task, Tagging) and tokenizer.lowercase:
+        words = (word for example in splits[0].examples for word in example.words)
+        if cased := next((word for word in words if word != word.lower()), None):
+            warnings.append(
+                f"{splits[0].name}: words have capital letters, such as {cased!r}, but the vocabulary is uncased: the "
+                "model cannot see them; the paper tags with a cased model (section 5.3)"
+            )
     for split in splits:
         truncated = truncation_warnings(task, len(split.examples), split.encoded.truncated, max_positions)
         warnings += [
@@ -182,6 +195,12 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         model = started.model
         if "pooler" in started.newly_initialized:
             notice(console, f"{source} has no pooler: the pooler starts from random weights, as the classifier does")
+        elif model.pooler is not None and not model.pooler.dense.bias.any():  # initially 0; only training changes it
+            notice(
+                console,
+                f"{source}: its pooler was never trained, as in pre-training without next-sentence prediction "
+                "(--objective mlm or ltr); fine-tuning trains it from its initial weights",
+            )
     task.initialize_head(model.classifier)
     return model
 
@@ -215,6 +234,29 @@ def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay:
         depth = layers + 1 if layer is None else 0 if layer[1] is None else int(layer[1]) + 1
         scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (layers + 1 - depth)
     return scales
+
+
+def make_training(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> Training[TaskBatch]:
+    """Return the batches, loss and schedule of fine-tuning, without evaluation."""
+    tokens = default_micro_batch_tokens(context, state.model.config)
+    steps = settings.num_steps(state.train.encoded.num_items)
+
+    def batches(first_step: int) -> Iterator[list[TaskBatch]]:
+        """Yield this rank's micro-batches of each step."""
+        ranks = (context.rank, context.world_size)
+        for step in range(first_step, steps):
+            made = micro_batches(state.train.encoded, step, settings.batch_size, settings.seed, tokens, ranks)
+            yield [batch.to(context.device) for batch in made]
+
+    def loss(batch: TaskBatch) -> LossOutput:
+        """Compute one micro-batch's share of the step's loss."""
+        logits = state.model(batch.batch, batch.positions)
+        value = state.task.loss(logits, batch, settings.tuning.label_smoothing) / max(batch.num_labels, 1)
+        sums = {"tokens": batch.batch.num_tokens, "sequences": len(batch.batch)}
+        sizes = {name: torch.full((), float(size), device=logits.device) for name, size in sums.items()}
+        return LossOutput(value, {"loss": value.detach()} | sizes)
+
+    return Training(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)
 
 
 def record_start(settings: FinetuneSettings) -> None:

@@ -199,7 +199,7 @@ class GridRun:
                 shutil.copytree(model, temporary, dirs_exist_ok=True)
         self.prune()
         metric = self.metric.replace("_", " ")
-        heading(console, f"dev {metric}, best setting first")
+        heading(console, f"dev {metric}, each run's best evaluation; best setting first")
         console.print(setting_table(ranked))
         heading(console, f"Chosen: {chosen.trial.name}")
         console.print(score_table(chosen.scores, self.metric))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
-from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.training.settings import DeviceSettings, OptimizerSettings
 
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "keep_all", "device")  # settings that may change on resume
@@ -58,9 +59,9 @@ class GridSettings:
     learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
     """Peak rates to try (paper, 4.1)."""
     batch_sizes: tuple[int, ...] = (16, 32)
-    """Examples per step to try (paper, A.3)."""
+    """Examples per step to try (paper, A.3: 16, 32; GLUE, 4.1: 32)."""
     epochs: tuple[float, ...] = (2.0, 3.0, 4.0)
-    """Passes over the training examples to try (paper, A.3)."""
+    """Passes over the training examples to try (paper, A.3: 2, 3, 4; GLUE, 4.1: 3)."""
     seeds: int = 1
     """Runs with each setting, with seeds 0, 1, 2 …; small data sets need several, because single runs can fail on them
     (paper, 4.1)."""
@@ -88,6 +89,14 @@ class GridSettings:
             raise ValueError(f"learning_rate = {rate:g}: a grid varies the rate; use --learning-rates {rate:g}")
         for trial in self.trials():
             self.finetune_settings(trial)  # checks its values
+
+    @classmethod
+    def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the paper's grid for the published task that a TOML table names."""
+        paper = paper_settings(table)
+        if paper is None or not paper.rates:
+            return {}
+        return {"learning_rates": [*paper.rates], "batch_sizes": [paper.batch_size], "epochs": [paper.epochs]}
 
     def trials(self) -> list[Trial]:
         """Return all runs in order of their settings, so that rejected weights are deleted early."""

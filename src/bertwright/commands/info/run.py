@@ -195,7 +195,7 @@ def _score_fields(run: Path, metric: str | None) -> dict[str, str]:
     records, fields = read_metrics(run), dict[str, Any]()
     if held_out := [record for record in records if record["kind"] == "held_out"]:
         last = held_out[-1]
-        fields["held out"] = f"masked-LM loss {last['mlm_loss']:.3f} after step {last['step']:,}"
+        fields["held out"] = f"loss {last['mlm_loss']:.3f} after step {last['step']:,}"
     if metric is not None and (dev := [record for record in records if record["kind"] == "dev"]):
         best = max(dev, key=lambda record: float(record[metric]))
         fields["best on dev"] = f"{metric} {best[metric]:.4f} after step {best['step']:,}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +19,39 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bertwright.commands.pretrain.settings import RESUME_OVERRIDES, PretrainSettings
+from bertwright.commands.pretrain.cost import estimate_cost
+from bertwright.commands.pretrain.settings import RESUME_OVERRIDES, ModelSettings, PretrainSettings
 from bertwright.commands.pretrain.setup import PretrainState, open_run, record_start
 from bertwright.console import heading, key_value_table, make_console, make_table, notice, print_outputs, say
 from bertwright.files import write_json
 from bertwright.interop import huggingface
+from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.data import PretrainingBatch
+from bertwright.pretraining.data import PretrainingBatch, PretrainingData
 from bertwright.pretraining.evaluation import PlateauDetector, compute_metrics, evaluate, unigram_entropy
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.pretraining.padding import pad_batch
-from bertwright.training.context import ExecutionContext
+from bertwright.training.context import ExecutionContext, execution_context
+from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitSettings, Training, Window, fit
 from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
-from bertwright.training.run_directory import finished_model, locked_run, resume_command
+from bertwright.training.run_directory import check_run_directory, finished_model, locked_run, resume_command
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 
-PANELS = (("mlm_loss", "masked-LM loss (nats)"), ("nsp_accuracy", "next-sentence accuracy"))
 PLATEAU_STEPS = 400  # without a falling loss, near the unigram entropy, before a notice
 
 
 def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
-    """Start or resume pre-training; return the finished model's folder (on ranks other than 0, the run's).
+    """Start or resume pre-training; return the finished model's folder (the run's on other ranks and in a dry run).
 
     Ctrl-C and SIGTERM finish and save the current step, then raise KeyboardInterrupt. Raises ValueError for settings,
     stores and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
     fails; the newest checkpoint is intact in each case.
     """
     console = console or make_console()
+    if settings.dry_run:
+        return print_plan(settings, console)
     with locked_run(settings, RESUME_OVERRIDES) as context:
         if model := finished_model(settings, context, console):
             return model
@@ -54,14 +59,36 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
         if context.is_main_process:
             record_start(settings, state)
         started = time.perf_counter()
-        peak_flops = measure_peak_flops(context, state.model.config.hidden_size) * context.world_size
-        run = PretrainRun(state, settings, context, console, peak_flops)
+        run = PretrainRun(state, settings, context, console, measure_peak(state, context))
         if context.is_main_process:
             run.print_summary()
         evaluations = fit(run.fit_settings(), run.training(), context, console)
         if not context.is_main_process:
             return settings.run
         return run.finish(evaluations, time.perf_counter() - started)
+
+
+def print_plan(settings: PretrainSettings, console: Console) -> Path:
+    """Print the summary and the estimated cost of a run; nothing is written. Returns the run's folder."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    with execution_context(settings.device) as context:
+        state = open_run(settings, context, console)
+        run = PretrainRun(state, settings, context, console, measure_peak(state, context))
+        if context.is_main_process:
+            run.print_summary()
+        cost = estimate_cost(run)
+        if context.is_main_process:
+            phases = zip(settings.phases, state.data, strict=True)
+            tokens = sum((phase.end - phase.first) * data.describe(1).tokens_per_step for phase, data in phases)
+            fields = describe_cost(cost, context, state.optimizer, settings.max_checkpoints)
+            heading(console, "The whole run, estimated on this machine")
+            console.print(key_value_table({"tokens": f"{tokens:,.0f}"} | fields))
+    return settings.run
+
+
+def measure_peak(state: PretrainState, context: ExecutionContext) -> float:
+    """Measure the peak speed of matrix products of all ranks together, in FLOP/s."""
+    return measure_peak_flops(context, state.model.config.hidden_size) * context.world_size
 
 
 @dataclass
@@ -85,6 +112,7 @@ class PretrainRun:
             eval_steps=range(0, settings.steps, settings.eval_every),
             save_steps=range(settings.save_every, settings.steps, settings.save_every),
             keep_last=settings.keep_last,
+            keep_every=settings.keep_every,
             evaluation="held_out",
             resume_command=resume_command(settings, "pretrain", self.context),
         )
@@ -102,7 +130,7 @@ class PretrainRun:
             write_model=lambda folder: huggingface.write_model(folder, state.model, state.tokenizer),
             summarize=self.summarize,
             format_metrics=format_metrics,
-            format_scores=format_scores,
+            format_scores=partial(format_scores, model_name=settings.model_name),
             diagnose=self.make_diagnosis() if self.context.is_main_process else None,
             find_unused_parameters=settings.data.objective != "mlm+nsp",
         )
@@ -138,9 +166,17 @@ class PretrainRun:
                 yield [batch.to(self.context.device) for batch in micro_batches]
 
     def evaluate(self) -> dict[str, float]:
-        """Score the model on the held-out documents."""
-        assert self.state.held_out is not None
-        batches = self.state.held_out.validation_batches(self.settings.eval_sequences)
+        """Score the model on held-out sequences of the first phase's length and, in the long phase, of its length."""
+        first, *others = self.state.held_out
+        scores = self.score(first, self.settings.eval_sequences)
+        if others and self.state.optimizer.steps > self.settings.phases[1].first:
+            long_scores = self.score(others[0], self.settings.eval_sequences)
+            scores |= {f"long_{name}": value for name, value in long_scores.items()}
+        return scores
+
+    def score(self, data: PretrainingData, sequences: int) -> dict[str, float]:
+        """Score the model on a number of held-out sequences of one length."""
+        batches = data.validation_batches(sequences)
         return evaluate(self.state.model, (batch.to(self.context.device) for batch in batches))._asdict()
 
     def summarize(self, window: Window) -> dict[str, float]:
@@ -152,11 +188,13 @@ class PretrainRun:
 
     def print_summary(self) -> None:
         """Print what is trained, where, and on what."""
-        config = self.state.model.config
+        config, settings = self.state.model.config, self.settings
         self.console.print(
             key_value_table(
                 {
                     "model": f"{config}, {config.num_parameters:,} parameters, vocabulary {config.vocab_size:,}",
+                    "weights": describe_initial_weights(settings.model, config),
+                    "objective": settings.data.objective,
                     "device": f"{self.context}; matrix products reach {self.peak_flops / 1e9:,.0f} GFLOP/s",
                 }
             )
@@ -167,12 +205,16 @@ class PretrainRun:
 
     def finish(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> Path:
         """Write plot, report and model of a finished run; return the model's folder."""
-        run, folder = self.settings.run, self.settings.run / "model"
-        plot_metrics(run, run / "loss.png", PANELS)
+        run, folder, model_name = self.settings.run, self.settings.run / "model", self.settings.model_name
+        has_nsp = self.settings.data.objective == "mlm+nsp"
+        second = ("nsp_accuracy", "next-sentence accuracy") if has_nsp else ("mlm_accuracy", f"{model_name} accuracy")
+        plot_metrics(run, run / "loss.png", [("mlm_loss", f"{model_name} loss (nats)"), second])
         scores = [evaluations[step] for step in sorted(evaluations)]
         report = {
             "steps": self.state.optimizer.steps,
             "seconds_of_this_process": seconds,
+            "objective": self.settings.data.objective,
+            "initial_weights": describe_initial_weights(self.settings.model, self.state.model.config),
             "held_out_before": scores[0] if scores else None,
             "held_out_after": scores[-1] if scores else None,
         }
@@ -181,7 +223,8 @@ class PretrainRun:
         huggingface.save_model(folder, self.state.model, self.state.tokenizer)
         if scores:
             heading(self.console, "Held out")
-            self.console.print(compare_evaluations(scores[0], scores[-1]))
+            lengths = [phase.data.max_length for phase in self.settings.phases]
+            self.console.print(compare_evaluations(scores[0], scores[-1], model_name, lengths))
             if scores[-1]["mlm_loss"] > scores[0]["mlm_loss"]:
                 notice(
                     self.console,
@@ -214,28 +257,41 @@ def compute_loss(model: BertForPretraining, batch: PretrainingBatch) -> LossOutp
 def format_metrics(metrics: Mapping[str, float]) -> str:
     """Format the metrics of some steps for the live line, which has little room."""
     nsp = f" nsp {metrics['nsp_accuracy']:.0%}" if metrics["nsp_loss"] else ""
-    return f"mlm {metrics['mlm_loss']:.3f}{nsp} {metrics['tokens_per_second']:,.0f} tok/s"
+    return f"loss {metrics['mlm_loss']:.3f}{nsp} {metrics['tokens_per_second']:,.0f} tok/s"
 
 
-def format_scores(scores: Mapping[str, float]) -> str:
+def format_scores(scores: Mapping[str, float], model_name: str = "masked-LM") -> str:
     """Format the scores of an evaluation.
 
     >>> format_scores({"mlm_loss": 6.5, "mlm_accuracy": 0.1, "nsp_accuracy": 0.5, "nsp_loss": 0.7})
     'masked-LM loss 6.500, accuracy 10.0%, next sentence 50.0%'
     """
-    text = f"masked-LM loss {scores['mlm_loss']:.3f}, accuracy {scores['mlm_accuracy']:.1%}"
-    return text + (f", next sentence {scores['nsp_accuracy']:.1%}" if scores["nsp_loss"] else "")
+    text = f"{model_name} loss {scores['mlm_loss']:.3f}, accuracy {scores['mlm_accuracy']:.1%}"
+    text += f", next sentence {scores['nsp_accuracy']:.1%}" if scores["nsp_loss"] else ""
+    return text + (f"; on long sequences loss {scores['long_mlm_loss']:.3f}" if "long_mlm_loss" in scores else "")
 
 
-def compare_evaluations(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
-    """Return a table of the scores of the first and the last evaluation."""
+def compare_evaluations(
+    before: Mapping[str, Any], after: Mapping[str, Any], model_name: str, lengths: Sequence[int]
+) -> Table:
+    """Return a table of the scores of the first and the last evaluation; `lengths`: of the sequences of each phase."""
     table = make_table("", f"step {before['step']:,}", f"step {after['step']:,}")
     rows = [
-        ("masked-LM loss (nats)", "mlm_loss", "{:.3f}"),
-        ("masked-LM perplexity", "perplexity", "{:,.1f}" if after["perplexity"] < 1e9 else "{:.1e}"),
-        ("masked-LM accuracy", "mlm_accuracy", "{:.1%}"),
+        (f"{model_name} loss (nats)", "mlm_loss", "{:.3f}"),
+        (f"{model_name} perplexity", "perplexity", "{:,.1f}" if after["perplexity"] < 1e9 else "{:.1e}"),
+        (f"{model_name} accuracy", "mlm_accuracy", "{:.1%}"),
         ("next-sentence accuracy", "nsp_accuracy", "{:.1%}"),
     ]
-    for label, name, template in rows if after["nsp_loss"] else rows[:-1]:
-        table.add_row(label, template.format(before[name]), template.format(after[name]))
+    for prefix, length in zip(("", "long_"), lengths, strict=False):
+        for label, name, template in rows if after["nsp_loss"] else rows[:-1]:
+            of_length = f"{label}, length {length}" if len(lengths) > 1 else label
+            scores = [template.format(one[key]) if (key := prefix + name) in one else "" for one in (before, after)]
+            table.add_row(of_length, *scores)
     return table
+
+
+def describe_initial_weights(settings: ModelSettings, config: BertConfig) -> str:
+    """Describe the weights that a run starts from."""
+    if settings.init is not None:
+        return f"from {settings.init}"
+    return f"random, initialisation {settings.scheme_for(config)}, deviation {config.initializer_range:.3g}"

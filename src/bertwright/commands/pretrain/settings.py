@@ -24,8 +24,8 @@ PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which the paper has not, hav
 # Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
 # A store may have been moved: its content is compared by digest.
 RESUME_OVERRIDES = (
-    "run", "store", "resume", "micro_batch_size", "pad_batches", "save_every", "keep_last", "log_every", "eval_every",
-    "eval_sequences", "device",
+    "run", "store", "resume", "dry_run", "micro_batch_size", "pad_batches", "save_every", "keep_last", "keep_every",
+    "log_every", "eval_every", "eval_sequences", "device",
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ class ModelSettings:
     init_scheme: Literal["mimetic", "normal"] | None = None
     """mimetic: each attention head initially attends to nearby tokens, which saves most of the steps in which a new
     model has only learned token frequencies; normal: all weights are independent draws (Google's code). Unset: mimetic
-    below a hidden size of 768 if attention is bidirectional; else normal."""
+    below a hidden size of 768, else normal, whatever the objective."""
 
     def __post_init__(self) -> None:
         if self.init is not None and (given := self._collect_given("size", "init_scheme", *NEW_MODEL)):
@@ -89,11 +89,14 @@ class ModelSettings:
         from bertwright.models.mimetic_init import mimetic_init_
 
         model = BertForPretraining(config, seed)
-        mimetic = config.hidden_size < PAPER_HIDDEN_SIZE and not config.is_causal and not config.sinusoidal_positions
-        default = "mimetic" if mimetic else "normal"
-        if (self.init_scheme or default) == "mimetic":
+        if self.scheme_for(config) == "mimetic":
             mimetic_init_(model.encoder)
         return model
+
+    def scheme_for(self, config: BertConfig) -> str:
+        """Return the name of the initialisation that a new model gets."""
+        is_mimetic = config.hidden_size < PAPER_HIDDEN_SIZE and not config.sinusoidal_positions
+        return self.init_scheme or ("mimetic" if is_mimetic else "normal")
 
     @property
     def dropouts(self) -> dict[str, float]:
@@ -143,12 +146,17 @@ class PretrainSettings:
     """Steps between checkpoints."""
     keep_last: int = 2
     """Number of newest checkpoints that are preserved; older ones are deleted."""
+    keep_every: int | None = None
+    """Steps between checkpoints that are preserved for good, such as 100000 for figure 5 of the paper; a multiple of
+    save-every. Unset: none."""
     log_every: int = 20
     """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
     eval_every: int = 1_000
     """Steps between evaluations on the held-out documents of the store."""
     eval_sequences: int = 1_024
-    """Held-out sequences per evaluation."""
+    """Held-out sequences per evaluation; in the long phase also as many of its length."""
+    dry_run: bool = False
+    """Print the plan, memory, disk space and the estimated time, measured by a few steps; write nothing, and stop."""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     long: LongPhase = field(default_factory=LongPhase)
@@ -157,12 +165,25 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         names = ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences", "micro_batch_size")
-        check_minimum(self, 1, *names)
+        check_minimum(self, 1, *names, "keep_every")
+        if self.keep_every is not None and self.keep_every % self.save_every:
+            raise ValueError(f"keep_every = {self.keep_every}: expected a multiple of save_every = {self.save_every}")
 
     @property
     def warmup_steps(self) -> int:
         """Number of steps in which the learning rate rises."""
         return round(self.optimizer.warmup_ratio * self.steps)
+
+    @property
+    def max_checkpoints(self) -> int:
+        """Number of checkpoints that the run folder has at most, with the one that is being written."""
+        preserved = self.steps // self.keep_every if self.keep_every else 0
+        return min(self.keep_last + 1 + preserved, self.steps // self.save_every + 1)
+
+    @property
+    def model_name(self) -> str:
+        """Kind of language model that the objective trains, for labels of its loss."""
+        return {"ltr": "left-to-right LM", "rtl": "right-to-left LM"}.get(self.data.objective, "masked-LM")
 
     @property
     def phases(self) -> list[Phase]:

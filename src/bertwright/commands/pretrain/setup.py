@@ -35,7 +35,8 @@ class PretrainState:
     train: TokenStore
     data: list[PretrainingData]
     """One per phase."""
-    held_out: PretrainingData | None
+    held_out: list[PretrainingData]
+    """One per phase; empty if the store has none."""
 
 
 def open_run(settings: PretrainSettings, context: ExecutionContext, console: Console) -> PretrainState:
@@ -65,17 +66,17 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     return PretrainState(tokenizer, model, optimizer, train, data, held_out)
 
 
-def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console) -> PretrainingData | None:
-    """Open the held-out documents of the store; None, with a notice, if they are too few to evaluate on."""
+def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console) -> list[PretrainingData]:
+    """Open the held-out documents of the store; nothing, with a notice, if they are too few to evaluate on."""
     assert settings.store is not None
     folder = settings.store / "held_out"
     if not folder.is_dir():
-        return None
-    store, first = TokenStore.open(folder, tokenizer.digest, verify=not settings.resume), settings.phases[0].data
-    if store.num_sentences < first.min_sentences:  # of a small corpus, the shortest document is held out
+        return []
+    store = TokenStore.open(folder, tokenizer.digest, verify=not settings.resume)
+    if store.num_sentences < settings.data.min_sentences:  # of a small corpus, the shortest document is held out
         notice(console, f"{folder}: one sentence is too few to evaluate on; the run trains without evaluations")
-        return None
-    return PretrainingData(store, tokenizer, first)
+        return []
+    return [PretrainingData(store, tokenizer, phase.data) for phase in settings.phases]
 
 
 def _initial_model(
@@ -140,7 +141,7 @@ def record_start(settings: PretrainSettings, state: PretrainState) -> None:
 
     Raises ValueError for a resumed run whose store has changed.
     """
-    stores = [state.train] if state.held_out is None else [state.train, state.held_out.store]
+    stores = [state.train, *(data.store for data in state.held_out[:1])]
     digests = {
         store.folder.name: digest_bytes(*(file.digest.encode() for file in store.header.files)) for store in stores
     }

@@ -149,7 +149,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
         task.check(examples[name])
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items() if split]
-    run = ProbeRun(settings, context, console, task, encoder.to(context.device), splits)
+    run = ProbeRun(settings, context, console, task, encoder.to(context.device), tokenizer, splits)
     if cached := [split for split in splits if run.features_folder(split).exists()]:
         model = encoder_digest(run.encoder)
         for split in cached:
@@ -166,6 +166,7 @@ class ProbeRun:
     console: Console
     task: AnyTask
     encoder: TextEncoder
+    tokenizer: Tokenizer
     splits: list[SplitData]
 
     def run(self) -> list[ProbeRow]:
@@ -210,7 +211,7 @@ class ProbeRun:
             "device": str(self.context),
         }
         self.console.print(key_value_table(rows))
-        for warning in data_warnings(self.task, settings.task, self.splits, config.max_positions):
+        for warning in data_warnings(self.task, settings.task, self.splits, self.tokenizer, config.max_positions):
             notice(self.console, warning)
 
     def compute_features(self, split: SplitData) -> Features:
@@ -285,7 +286,11 @@ class ProbeRun:
         types = {split_tag(name)[1] for name in self.task.label_names} - {""}
         comparable = self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
         metric = self.task.metric.replace("_", " ")
-        heading(self.console, f"{metric} on the frozen states, percent, mean ± deviation over the seeds")
+        heading(
+            self.console,
+            f"{metric} on the frozen states, percent, mean ± deviation over the seeds; "
+            f"dev: the best of {self.settings.epochs} epochs",
+        )
         paper = ("paper",) if comparable else ()
         table = make_table("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
         for row in rows:

@@ -1,0 +1,83 @@
+"""Estimated cost of a training run in time, memory and disk space, from a few real steps on this machine."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from contextlib import closing, suppress
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from bertwright.console import format_duration
+from bertwright.training.context import ExecutionContext
+from bertwright.training.fit import Training, train_until_stopped
+from bertwright.training.optimizer import AdamW
+
+M = TypeVar("M")
+MIN_TIMED_STEPS, MAX_TIMED_STEPS = 3, 20  # after one step that fills caches
+TIMED_S = 2.0  # seconds after which no more steps are timed
+
+
+class CostEstimate(NamedTuple):
+    """Estimated steps and seconds of one or more runs."""
+
+    steps: int
+    seconds: float
+
+
+def describe_cost(cost: CostEstimate, context: ExecutionContext, optimizer: AdamW, checkpoints: int) -> dict[str, str]:
+    """Return the cost of a run whose steps have been timed, as names and values for the terminal.
+
+    `checkpoints`: the number that the run's folder has at most.
+    """
+    memory = peak_memory(context)
+    weights = 4 * sum(parameter.numel() for parameter in optimizer.parameters.values())
+    disk = (3 * checkpoints + 1) * weights  # a checkpoint has two moments, the model has none
+    return {
+        "steps": f"{cost.steps:,}",
+        "estimated time": format_duration(cost.seconds),
+        "memory": "unknown on this system" if memory is None else f"{format_bytes(memory)} per process",
+        "disk space": f"{format_bytes(disk)} for checkpoints and model",
+    }
+
+
+def time_steps(training: Training[M], context: ExecutionContext, first_step: int = 0) -> float:
+    """Return the median seconds per optimizer step, measured on the batches from `first_step` on.
+
+    The weights do not change, because the rate is 0; the optimizer's moments do.
+    """
+    timed = replace(training, schedule=lambda _: 0.0, batches=lambda _: training.batches(first_step))
+    seconds: list[float] = []
+    with closing(train_until_stopped(timed, context, ())) as reports:
+        for report in islice(reports, 1 + MAX_TIMED_STEPS):
+            seconds.append(report.seconds)
+            if len(seconds) > MIN_TIMED_STEPS and sum(seconds[1:]) > TIMED_S:
+                break
+    return statistics.median(seconds[1:] or seconds)
+
+
+def peak_memory(context: ExecutionContext) -> int | None:
+    """Return the most bytes that this process has used, on the GPU if it computes on one; None if unknown."""
+    if context.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(context.device)
+    with suppress(ImportError):  # Windows
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
+    return None
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes.
+
+    >>> format_bytes(1_440_000_000), format_bytes(15_300_000), format_bytes(900)
+    ('1.4 GB', '15.3 MB', '0.9 kB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"
