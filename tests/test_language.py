@@ -83,6 +83,8 @@ tests/test_estimators.py
 tests/test_exports.py
 tests/test_init.py
 tests/test_language.py
+tests/kernels/emulated_kernels.py
+tests/kernels/emulation/*
 tests/kernels/instruction_sets.py
 tests/kernels/test_attention.py
 tests/kernels/test_cpu.py

@@ -18,7 +18,8 @@ template <class T> INLINE float add_bias(const T* x, const float* bias, float* s
 }
 
 // losses[r] = -log softmax(x + bias)[label]; correct[r] = whether the label is the first column with the largest logit.
-// A row whose label is negative is ignored: its loss and its gradient are 0. Rows are `stride` apart. Unless dbias is null, x becomes scale · (softmax - onehot) and dbias its sum over rows.
+// A row with a negative label is ignored: its loss and gradient are 0. Rows are `stride` apart. Unless dbias is null, x
+// becomes scale · (softmax - onehot) and dbias its sum over rows.
 template <class T>
 static void cross_entropy(T* x, int64_t stride, const float* bias, const int64_t* labels, float scale, float* losses,
                           int64_t* correct, float* dbias, int64_t rows, int64_t columns, int64_t threads) {
@@ -34,7 +35,7 @@ static void cross_entropy(T* x, int64_t stride, const float* bias, const int64_t
             if (labels[r] < 0) {
                 losses[r] = 0;
                 correct[r] = 0;
-                if (dbias) std::memset((void*)xr, 0, columns * sizeof(T));
+                if (dbias) std::fill(xr, xr + columns, T{});
                 continue;
             }
             const float top = add_bias(xr, bias, s, columns);
