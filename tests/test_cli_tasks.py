@@ -33,7 +33,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.conll import read_sentences
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from test_cli import files, ran, started, well
+from test_cli import files, run_command, run_successfully, start_command
 
 ANIMALS = "bear wolf crow hare".split()
 LOCATIONS = "forest river".split()
@@ -119,7 +119,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for split, count, seed in (("train", 24, 1), ("dev", 12, 2)):
             (zoo / f"{split}{suffix}").write_text(format_examples(kind, count, seed), encoding="utf-8")
         data = f"--train {zoo}/train{suffix} --dev {zoo}/dev{suffix}"
-        well(f"finetune --task {kind} {flags} {data} --model {zoo}/bert --run {zoo}/{kind} {QUICK}")
+        run_successfully(f"finetune --task {kind} {flags} {data} --model {zoo}/bert --run {zoo}/{kind} {QUICK}")
     return zoo
 
 
@@ -143,13 +143,15 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_model_of_every_kind_is_scored_used_described_and_converted(at: Path, kind: str) -> None:
     _, suffix, name, right = KINDS[kind]
     dev = f"dev{suffix}"
-    shown = well(f"evaluate {kind} {dev} --output scores.json {HERE}")
+    shown = run_successfully(f"evaluate {kind} {dev} --output scores.json {HERE}")
     assert shown.startswith(f"{kind} on 12 examples\n")
     scores = read_json(at / "scores.json")
     assert scores == pytest.approx(read_json(at / kind / "report.json")["scores"]["dev"])
 
     for output in ("found.jsonl", "found.tsv", "found.csv"):
-        assert well(f"predict {kind} --inputs {dev} --output {output} {HERE}").startswith(f"{output}: 12 predictions")
+        assert run_successfully(f"predict {kind} --inputs {dev} --output {output} {HERE}").startswith(
+            f"{output}: 12 predictions"
+        )
     found = lines(at / "found.jsonl")
     for output, delimiter in (("found.tsv", "\t"), ("found.csv", ",")):
         with (at / output).open(encoding="utf-8", newline="") as file:
@@ -170,42 +172,44 @@ def test_model_of_every_kind_is_scored_used_described_and_converted(at: Path, ki
     else:
         assert scores["accuracy"] == pytest.approx(np.mean([label == truth for label, truth in pairs]))
 
-    assert kind in well(f"info {kind}")
-    well(f"convert {kind} copy")
-    assert f"copy: model for {kind}" in well("info copy")
-    well(f"predict copy --inputs {dev} --output again.jsonl {HERE}")
+    assert kind in run_successfully(f"info {kind}")
+    run_successfully(f"convert {kind} copy")
+    assert f"copy: model for {kind}" in run_successfully("info copy")
+    run_successfully(f"predict copy --inputs {dev} --output again.jsonl {HERE}")
     assert (at / "again.jsonl").read_bytes() == (at / "found.jsonl").read_bytes()
 
 
 def test_tags_are_written_as_columns_and_answers_in_the_format_of_squad(at: Path) -> None:
-    well(f"predict tagging --inputs dev.conll --output found.conll {HERE}")
-    well(f"predict tagging --inputs dev.conll --output found.jsonl {HERE}")
+    run_successfully(f"predict tagging --inputs dev.conll --output found.conll {HERE}")
+    run_successfully(f"predict tagging --inputs dev.conll --output found.jsonl {HERE}")
     again = list(read_sentences("found.conll", None, None, labelled=True))
     assert [(list(one.words), list(one.tags or ())) for one in again] == [
         (one["words"], one["tags"]) for one in lines(at / "found.jsonl")
     ]
-    well(f"predict question-answering --inputs dev.json --output found.json {HERE}")
-    well(f"predict question-answering --inputs dev.json --output answers.jsonl {HERE}")
+    run_successfully(f"predict question-answering --inputs dev.json --output found.json {HERE}")
+    run_successfully(f"predict question-answering --inputs dev.json --output answers.jsonl {HERE}")
     assert read_json(at / "found.json") == {one["id"]: one["answer"] for one in lines(at / "answers.jsonl")}
 
 
 def test_texts_and_predictions_may_be_piped(at: Path, pipe_in: Callable[[str | bytes | None], None]) -> None:
     texts = ["the bear sees the forest", "", "the wolf\tsees", "tüte"]
     (at / "table.tsv").write_text("\n".join(["text", *texts]).replace("\tsees", " sees") + "\n", encoding="utf-8")
-    well(f"predict classification --inputs table.tsv --output found.jsonl {HERE}")
+    run_successfully(f"predict classification --inputs table.tsv --output found.jsonl {HERE}")
     for ends in ("\n", "\r\n"):
         pipe_in(ends.join(texts))
-        done = ran(f"predict classification --inputs - --output - {HERE}")
+        done = run_command(f"predict classification --inputs - --output - {HERE}")
         assert done.code == 0
         assert done.out == (at / "found.jsonl").read_text(encoding="utf-8")
         assert done.err.startswith("standard output: 4 predictions, ")
 
     pipe_in("the bear sees\n\nthe wolf")
-    assert json.loads(ran(f"predict tagging --inputs - --output - {HERE}").out.split("\n")[1])["words"] == []
+    assert json.loads(run_command(f"predict tagging --inputs - --output - {HERE}").out.split("\n")[1])["words"] == []
     pipe_in("the bear\nthe wolf\n")
-    assert re.search(r"the bear +(dry|very wet 👍) .*\n +the wolf ", well(f"predict classification - {HERE}"))
+    assert re.search(
+        r"the bear +(dry|very wet 👍) .*\n +the wolf ", run_successfully(f"predict classification - {HERE}")
+    )
 
-    with started(f"predict classification --inputs - --output - {HERE}", stdin=subprocess.PIPE) as process:
+    with start_command(f"predict classification --inputs - --output - {HERE}", stdin=subprocess.PIPE) as process:
         out, err = process.communicate("the bear\nthe wolf\n")
     assert [set(json.loads(line)) >= {"label", "probability"} for line in out.splitlines()] == [True, True]
     assert "standard output: 2 predictions" in err
@@ -217,9 +221,9 @@ def test_passed_columns_are_beside_their_predictions(at: Path, kind: str) -> Non
     names = {"classification": ["text"], "regression": ["second", "alike"], "multiple-choice": ["right", "prompt"]}[
         kind
     ]
-    well(f"predict {kind} --inputs train{suffix} dev{suffix} --output plain.jsonl {HERE}")
+    run_successfully(f"predict {kind} --inputs train{suffix} dev{suffix} --output plain.jsonl {HERE}")
     options = f"--keep-columns {' '.join(names)} {HERE}"
-    well(f"predict {kind} --inputs train{suffix} dev{suffix} --output found.jsonl {options}")
+    run_successfully(f"predict {kind} --inputs train{suffix} dev{suffix} --output found.jsonl {options}")
     for before, one, (text, *numbers) in zip(
         lines(at / "plain.jsonl"), lines(at / "found.jsonl"), [*sentences(24, 1), *sentences(12, 2)], strict=True
     ):
@@ -236,7 +240,9 @@ def test_passed_columns_are_not_changed(at: Path, suffix: str) -> None:
         "number": [0.123456789012, float("nan"), 1e-9],
     }
     polars.DataFrame(columns).write_parquet(at / "a.parquet")
-    well(f"predict classification --inputs a.parquet --output found{suffix} --keep-columns number day {HERE}")
+    run_successfully(
+        f"predict classification --inputs a.parquet --output found{suffix} --keep-columns number day {HERE}"
+    )
     if suffix == ".jsonl":
         values = [(one["number"], one["day"]) for one in lines(at / "found.jsonl")]
         assert values == [(0.123456789012, "2026-11-22"), (None, None), (1e-9, "1999-01-02")]
@@ -261,7 +267,7 @@ def test_passed_columns_are_not_changed(at: Path, suffix: str) -> None:
     ],
 )
 def test_texts_are_printed_with_their_predictions(at: Path, command: str, shown: str) -> None:
-    assert re.search(shown, " ".join(well(f"predict {command} {HERE}").split()))
+    assert re.search(shown, " ".join(run_successfully(f"predict {command} {HERE}").split()))
 
 
 def test_grid_resumes_after_ctrl_c_and_its_folder_is_a_model(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,43 +275,43 @@ def test_grid_resumes_after_ctrl_c_and_its_folder_is_a_model(at: Path, monkeypat
         "grid --task classification --train train.tsv --dev dev.tsv --model bert "
         f"--learning-rates 1e-2 --batch-sizes 8 --epochs 1 --seeds 2 {HERE} --run"
     )
-    planned = well(f"{command} new --dry-run")
+    planned = run_successfully(f"{command} new --dry-run")
     assert "2, 6 steps in total" in planned
     assert not (at / "new").exists()
     with interrupt_evaluation(monkeypatch, after=2):
-        done = ran(f"{command} new")
+        done = run_command(f"{command} new")
     assert done.code == 130
     assert (
         done.err
         == "bertwright: interrupted: 1 of 2 runs are finished; resume with: bertwright grid --run new --resume\n"
     )
-    printed = well("info new")
+    printed = run_successfully("info new")
     assert re.search(r"new: grid of fine-tuning runs\s+state +not finished\s+runs done +1 of 2", printed)
     (at / "started").mkdir()
     shutil.copyfile("new/settings.toml", "started/settings.toml")
-    assert re.search(r"not finished\s+runs done +0 of 2", well("info started"))
-    well("grid --run new --resume")
-    assert re.search(r"state +finished\s+runs done +2 of 2", well("info new"))
-    other = ran("finetune --run new --resume")
+    assert re.search(r"not finished\s+runs done +0 of 2", run_successfully("info started"))
+    run_successfully("grid --run new --resume")
+    assert re.search(r"state +finished\s+runs done +2 of 2", run_successfully("info new"))
+    other = run_command("finetune --run new --resume")
     assert other.code == 2
     assert "(the folder was written by `bertwright grid`)" in other.err
-    well(f"{command} whole")
+    run_successfully(f"{command} whole")
     assert (at / "new/results.jsonl").read_bytes() == (at / "whole/results.jsonl").read_bytes()
     assert files(at / "new/model") == files(at / "whole/model")
-    assert well(f"evaluate new dev.tsv {HERE}").startswith("new on 12 examples")
+    assert run_successfully(f"evaluate new dev.tsv {HERE}").startswith("new on 12 examples")
 
 
 def test_passed_columns_in_csv_can_be_read_again(at: Path) -> None:
     odd = ["a\rb", "end\r", 'a "q", b', "a\r\nb", "plain"]
     (at / "odd.jsonl").write_text("".join(json.dumps({"text": "the bear", "odd": text}) + "\n" for text in odd))
-    well(f"predict classification --inputs odd.jsonl --output found.csv --keep-columns odd {HERE}")
+    run_successfully(f"predict classification --inputs odd.jsonl --output found.csv --keep-columns odd {HERE}")
     assert [values[0] for _, values in read_rows("found.csv", TableSchema(("odd",)))] == odd
 
 
 def test_label_may_be_called_none(at: Path) -> None:
     rows = "".join(f"{text}\t{('Some', 'None')[location]}\n" for text, _, location in sentences(16, 5))
     (at / "named.tsv").write_text("text\tlabel\n" + rows)
-    well(
+    run_successfully(
         f"finetune --task classification --train named.tsv --model bert --run new {QUICK} --metric f1 --pos-label None"
     )
     assert json.loads((at / "new/model/task.json").read_text())["pos_label"] == "None"
@@ -313,16 +319,16 @@ def test_label_may_be_called_none(at: Path) -> None:
 
 def test_resumed_probe_uses_its_features_for_more_seeds(at: Path) -> None:
     command = f"--representations last sum-all --lstm-size 8 --epochs 1 --seeds 0 {HERE}"
-    well(f"probe --task tagging --train train.conll --dev dev.conll --model bert --run new {command}")
+    run_successfully(f"probe --task tagging --train train.conll --dev dev.conll --model bert --run new {command}")
     features = files(at / "new/features")
-    shown = well("probe --run new --resume --seeds 0 1")
+    shown = run_successfully("probe --run new --resume --seeds 0 1")
     assert "2 of 4 heads are already finished" in shown
     assert len(lines(at / "new/results.jsonl")) == 4
     assert files(at / "new/features") == features
 
 
 def test_help_of_a_list_of_choices_names_the_choices() -> None:
-    shown = " ".join(well("probe --help").replace("│", " ").split())
+    shown = " ".join(run_successfully("probe --help").replace("│", " ").split())
     assert "--representations [{embeddings,second-to-last,last,sum-last-four, concat-last-four,sum-all}" in shown
 
 
@@ -342,15 +348,15 @@ def test_published_task_prints_the_settings_of_the_paper(at: Path) -> None:
 
 def test_submission_is_packed(at: Path) -> None:
     (at / "binary.tsv").write_text("text\tlabel\nthe bear\t0\nthe wolf\t1\n")
-    well(f"{CLASSIFY} binary.tsv")
+    run_successfully(f"{CLASSIFY} binary.tsv")
     (at / "GLUE/SST-2").mkdir(parents=True)
     (at / "GLUE/SST-2/test.tsv").write_text("index\tsentence\n" + "".join(f"{n}\tthe bear\n" for n in range(3)))
     command = f"glue-submission sst2=new --data GLUE --output glue.zip {HERE}"
-    done = ran(command)
+    done = run_command(command)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "GLUE/SST-2/test.tsv: expected 1,821 rows, got 3" in done.err
     assert not (at / "glue.zip").exists()
-    assert "missing: CoLA, MRPC" in " ".join(well(f"{command} --ignore-row-count").split())
+    assert "missing: CoLA, MRPC" in " ".join(run_successfully(f"{command} --ignore-row-count").split())
     with zipfile.ZipFile("glue.zip") as archive:
         assert archive.namelist() == ["SST-2.tsv"]
         assert len(archive.read("SST-2.tsv").splitlines()) == 4
@@ -373,7 +379,7 @@ EQUAL_TABLES = {
 def test_equal_tables_in_other_layouts_have_the_same_predictions(at: Path, name: str) -> None:
     (at / "plain.tsv").write_text(ROWS, encoding="utf-8")
     (at / name).write_bytes(EQUAL_TABLES[name])
-    well(f"predict classification --inputs plain.tsv {name} --output found.jsonl {HERE}")
+    run_successfully(f"predict classification --inputs plain.tsv {name} --output found.jsonl {HERE}")
     found = lines(at / "found.jsonl")
     assert found[:5] == found[5:]
     assert len(found) == 10
@@ -382,7 +388,7 @@ def test_equal_tables_in_other_layouts_have_the_same_predictions(at: Path, name:
 def test_quotes_and_tabs_inside_fields_are_read(at: Path) -> None:
     (at / "a.csv").write_text('text,label\n"the ""bear"",\tsees\nthe forest",dry\n')
     (at / "a.tsv").write_text('text\tlabel\nthe "bear", sees the forest\tdry\n"the wolf\tdry\n')
-    well(f"predict classification --inputs a.csv a.tsv --output found.jsonl {HERE}")
+    run_successfully(f"predict classification --inputs a.csv a.tsv --output found.jsonl {HERE}")
     first, second, _ = lines(at / "found.jsonl")
     assert first == second  # they differ only in white space
 
@@ -390,7 +396,7 @@ def test_quotes_and_tabs_inside_fields_are_read(at: Path) -> None:
 def test_answers_found_elsewhere_are_moved_or_reported(at: Path) -> None:
     answers = (("bear", 0), ("the", 2), ("hare", 4), ("wolf", 18))  # elsewhere, twice, nowhere, right
     (at / "odd.json").write_text(squad(*(("the bear sees the wolf", *answer) for answer in answers)))
-    shown = " ".join(well(f"{ANSWER} odd.json").split())
+    shown = " ".join(run_successfully(f"{ANSWER} odd.json").split())
     assert "1 questions whose answer is not at the given start, but occurs once elsewhere" in shown
     assert "(odd.json, article 1 (Animals), question q0)" in shown
     assert "2 questions whose answer is not at the given start, nor once elsewhere: not trained on" in shown
@@ -402,7 +408,7 @@ def test_long_and_empty_contexts_are_answered(at: Path) -> None:
     assert len(long) > 100_000
     rows = [{"question": "who", "context": context} for context in (long, "", "the bear")]
     (at / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    well(f"predict question-answering --inputs long.jsonl --output found.jsonl {HERE}")
+    run_successfully(f"predict question-answering --inputs long.jsonl --output found.jsonl {HERE}")
     for row, one in zip(rows, lines(at / "found.jsonl"), strict=True):
         assert one["answer"] == row["context"][one["start"] : one["end"]]
         assert bool(one["answer"]) == bool(row["context"])
@@ -410,7 +416,7 @@ def test_long_and_empty_contexts_are_answered(at: Path) -> None:
 
 def test_empty_texts_are_reported(at: Path) -> None:
     (at / "odd.tsv").write_text("text\tlabel\n\tdry\nthe bear\twet\n")
-    shown = " ".join(well(f"{CLASSIFY} odd.tsv --dev odd.tsv").split())
+    shown = " ".join(run_successfully(f"{CLASSIFY} odd.tsv --dev odd.tsv").split())
     assert "1 examples have an empty text" in shown
     assert "! odd.tsv: used for training and for scoring" in shown
 
@@ -703,7 +709,7 @@ def test_misuse_is_one_line_and_writes_nothing(
     command, message = MISUSE[name]
     pipe_in("")
     before = files(bad)
-    done = ran(command)
+    done = run_command(command)
     assert message in done.err
     assert done.code == 2
     assert done.err.startswith("bertwright: error: ")
@@ -729,7 +735,7 @@ def test_misuse_is_one_line_and_writes_nothing(
 )
 def test_arguments_that_do_not_parse_are_rejected(at: Path, command: str, words: list[str]) -> None:
     before = files(at)
-    done = ran(command)
+    done = run_command(command)
     assert (done.code, done.out) == (2, "")
     assert all(word in done.err for word in words)
     assert files(at) == before
@@ -744,7 +750,7 @@ def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch, 
             raise failure("Name or service not known\nand a long trace")
 
     monkeypatch.setattr("bertwright.io.sources._hub", Hub)
-    done = ran(command)
+    done = run_command(command)
     assert done.code == 2
     assert done.err.count("\n") == 1
     assert "hub failed (Name or service not known)" in done.err
@@ -777,7 +783,7 @@ def interrupt_evaluation(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterato
 def test_run_resumed_after_ctrl_c_has_the_same_bits(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = "train.tsv --dev dev.tsv --eval-every 2"
     with interrupt_evaluation(monkeypatch, after=1):
-        done = ran(f"{CLASSIFY} {data}")
+        done = run_command(f"{CLASSIFY} {data}")
     assert done.code == 130
     assert done.err == (
         "bertwright: interrupted: step 2 is saved; resume with: bertwright finetune --run new --resume\n"
@@ -789,23 +795,23 @@ def test_run_resumed_after_ctrl_c_has_the_same_bits(at: Path, monkeypatch: pytes
         "finetune --run new --resume --config a.toml": "leave --config out",
     }
     for command, message in rejected.items():
-        again = ran(command)
+        again = run_command(command)
         assert again.code == 2
         assert message in again.err
     with lock_folder(Path("new")):
-        assert "new: another process is writing there" in ran("finetune --run new --resume").err
-    well("finetune --run new --resume")
-    well(f"{CLASSIFY} {data} --run whole")
+        assert "new: another process is writing there" in run_command("finetune --run new --resume").err
+    run_successfully("finetune --run new --resume")
+    run_successfully(f"{CLASSIFY} {data} --run whole")
     assert files(at / "new/model") == files(at / "whole/model")
-    assert well("finetune --run new --resume").startswith("new: finished already")
+    assert run_successfully("finetune --run new --resume").startswith("new: finished already")
 
 
 def test_resume_with_changed_files_is_rejected(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (at / "mine.tsv").write_text(format_examples("classification", 24, seed=5), encoding="utf-8")
     with interrupt_evaluation(monkeypatch, after=1):
-        assert ran(f"{CLASSIFY} mine.tsv --dev dev.tsv --eval-every 1").code == 130
+        assert run_command(f"{CLASSIFY} mine.tsv --dev dev.tsv --eval-every 1").code == 130
     (at / "mine.tsv").write_text(format_examples("classification", 24, seed=6), encoding="utf-8")
-    done = ran("finetune --run new --resume")
+    done = run_command("finetune --run new --resume")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "mine.tsv: changed since the run started; restore its content, or start again" in done.err
 
@@ -819,7 +825,7 @@ def test_result_of_another_process_is_not_overwritten(at: Path, monkeypatch: pyt
         return count
 
     monkeypatch.setattr(predicting, "write_predictions", write_slowly)
-    done = ran(f"predict classification --inputs dev.tsv --output found.jsonl {HERE}")
+    done = run_command(f"predict classification --inputs dev.tsv --output found.jsonl {HERE}")
     other = f"found-{os.getpid()}.jsonl"
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert re.search(rf"found.jsonl: .*another process.* {other}$", done.err)
@@ -829,7 +835,7 @@ def test_result_of_another_process_is_not_overwritten(at: Path, monkeypatch: pyt
 
 def test_passed_columns_are_valid_json(at: Path) -> None:
     (at / "n.jsonl").write_text('{"text": "a", "x": 1e999, "y": [NaN, 1.5], "z": {"a": -1e999}}\n')
-    well(f"predict classification --inputs n.jsonl --output found.jsonl --keep-columns x y z {HERE}")
+    run_successfully(f"predict classification --inputs n.jsonl --output found.jsonl --keep-columns x y z {HERE}")
     (found,) = lines(at / "found.jsonl")
     assert (found["x"], found["y"], found["z"]) == (None, [None, 1.5], {"a": None})
 
@@ -837,7 +843,7 @@ def test_passed_columns_are_valid_json(at: Path) -> None:
 def test_ctrl_c_while_libraries_load_is_one_line(at: Path) -> None:
     """An exception in the middle of importing C extensions would end in a traceback, or worse."""
     for library in ("numpy", "torch"):
-        with started(f"predict classification a {HERE}", env=os.environ | {"PYTHONVERBOSE": "1"}) as process:
+        with start_command(f"predict classification a {HERE}", env=os.environ | {"PYTHONVERBOSE": "1"}) as process:
             assert process.stderr is not None
             for line in process.stderr:
                 if f"import '{library}" in line or f"/{library}/" in line:
@@ -853,7 +859,7 @@ def test_ctrl_c_while_libraries_load_is_one_line(at: Path) -> None:
 def test_ctrl_c_while_predicting_leaves_no_files(at: Path) -> None:
     (at / "long.tsv").write_text("text\n" + "the bear sees the wolf\n" * 400_000)
     before = files(at)
-    with started(f"predict classification --inputs long.tsv --output found.jsonl {HERE}") as process:
+    with start_command(f"predict classification --inputs long.tsv --output found.jsonl {HERE}") as process:
         until = time.monotonic() + 60
         while not [path for path in at.glob(".found.jsonl.part-*") if path.stat().st_size]:
             assert time.monotonic() < until
@@ -887,7 +893,7 @@ def full_disk(size: int) -> Iterator[None]:
 def test_full_disk_leaves_no_files(at: Path, command: str) -> None:
     before = files(at)
     with full_disk(50):
-        done = ran(command)
+        done = run_command(command)
     assert done.code == 1
     assert done.err.startswith("bertwright: error: ")
     assert done.err.count("\n") == 1
@@ -897,12 +903,12 @@ def test_full_disk_leaves_no_files(at: Path, command: str) -> None:
 
 def test_run_on_a_full_disk_can_be_resumed(at: Path) -> None:
     with full_disk(5_000):
-        done = ran(f"{CLASSIFY} train.tsv --dev dev.tsv")
+        done = run_command(f"{CLASSIFY} train.tsv --dev dev.tsv")
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "model.safetensors: could not be written" in done.err
     assert "part-" not in done.err
     assert list(at.rglob("new/*/step-*")) == []
-    well("finetune --run new --resume")
+    run_successfully("finetune --run new --resume")
     assert files(at / "new/model").keys() == files(at / "classification/model").keys()
 
 
@@ -919,7 +925,7 @@ def test_run_on_a_full_disk_can_be_resumed(at: Path) -> None:
 )
 def test_unwritable_path_is_one_line(at: Path, command: str, message: str) -> None:
     before = files(at)
-    done = ran(command)
+    done = run_command(command)
     assert done.code == 2
     assert done.err.startswith(f"bertwright: error: {message}")
     assert done.err.count("\n") == 1
@@ -928,7 +934,7 @@ def test_unwritable_path_is_one_line(at: Path, command: str, message: str) -> No
 
 
 def test_infinite_weights_are_a_failure_not_misuse(at: Path) -> None:
-    done = ran(f"{CLASSIFY} train.tsv --learning-rate 1e30")
+    done = run_command(f"{CLASSIFY} train.tsv --learning-rate 1e30")
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "not finite" in done.err
     assert not (at / "new/model").exists()

@@ -50,5 +50,5 @@ def test_fill_mask_reads_standard_input(one_layer_folder: Path) -> None:
 
 def test_a_model_for_a_task_has_no_masked_lm_head(tmp_path: Path, make_task_model: Callable[[AnyTask], Bert]) -> None:
     make_task_model(Classification(labels=("yes", "no"))).save(tmp_path / "m")
-    with pytest.raises(ValueError, match=r"classification, .* needs the checkpoint that it started from"):
+    with pytest.raises(ValueError, match=r"classification .* started from"):
         fill_mask(FillMaskSettings(str(tmp_path / "m"), ("The [MASK] .",)))
