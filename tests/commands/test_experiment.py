@@ -434,8 +434,8 @@ def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path, monkeypatc
     seconds = {PretrainJob: 100, FinetuneJob: 10, ComposeJob: 0}
     costs = {job.key: JobCost(0, seconds[type(job)]) for job in all_jobs(plan.jobs)}
     fitted = setup.fit_budget(settings, level, plan, costs)
-    assert (level.steps, level.limit, level.word_task_limit) == (3_000, 2_000, 4_000)
-    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (2_200, 3_000, 6_000)
+    assert (level.steps, level.limit, level.word_task_limit) == (3_000, 2_000, 2_500)
+    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (2_200, 3_000, 3_700)
 
 
 def test_budget_is_measured_once(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

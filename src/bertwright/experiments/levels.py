@@ -54,6 +54,8 @@ class Level:
     probe_epochs: int
     lstm_size: int
     lstm_layers: int
+    """Of the heads on frozen features, and of LTR + BiLSTM (the paper gives no size), which has as many outputs as the
+    encoder."""
 
     @property
     def long(self) -> LongPhase:
@@ -95,7 +97,7 @@ LEVELS: dict[LevelName, Level] = {
         recipe=TaskRecipe(3.0, 32, (3e-4,)),
         task_recipes={},
         limit=2_000,
-        word_task_limit=4_000,
+        word_task_limit=2_500,
         seeds=2,
         probe_epochs=2,
         lstm_size=128,

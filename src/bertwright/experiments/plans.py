@@ -265,9 +265,6 @@ SPAN_TASKS = ("conll2003", "squad")
 ACCURACY = {"mrpc": "accuracy"}  # tables 5 and 6; table 1 has F1
 
 
-LSTM_LAYERS = 2  # of LTR + BiLSTM: the paper gives no size; as in table 7, with as many outputs as the hidden size
-
-
 def _compose(name: str, parents: tuple[PretrainJob, ...], lstm_layers: int, seed: int) -> ComposeJob:
     """Return the job of a composed model."""
     described = f"compose {name}, seed {seed}" if lstm_layers else f"compose {name}"
@@ -283,7 +280,7 @@ def table5(planner: Planner) -> Plan:
         "MLM + NSP": planner.pretrain("mlm+nsp", "mlm+nsp"),
         "MLM": planner.pretrain("mlm", "mlm"),
         "LTR": ltr,
-        "LTR + BiLSTM": {seed: _compose("LTR + BiLSTM", (ltr,), LSTM_LAYERS, seed) for seed in seeds},
+        "LTR + BiLSTM": {seed: _compose("LTR + BiLSTM", (ltr,), planner.level.lstm_layers, seed) for seed in seeds},
         "LTR + RTL": _compose("LTR + RTL", (ltr, rtl), 0, 0),
     }
     trials = [

@@ -125,11 +125,20 @@ def describe_level(level: Level, model: str | None) -> dict[str, str]:
     }
 
 
+def format_command(settings: ExperimentSettings) -> str:
+    """Return the command with the options that decide the results, without paths."""
+    words = ["bertwright experiment", settings.experiment, "--level", settings.level]
+    for name in ("budget", "seeds", "steps", "limit", "word_task_limit"):
+        if (value := getattr(settings, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return " ".join(words + (["--tasks", *settings.tasks] if settings.tasks else []))
+
+
 def describe_setup(settings: ExperimentSettings, level: Level) -> dict[str, str]:
     """Return what was trained, where and when, for the report."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
     return {
-        "command": f"bertwright experiment {settings.experiment} --level {settings.level}",
+        "command": format_command(settings),
         **describe_level(level, settings.model),
         "machine": f"{device}; PyTorch {torch.__version__}, bertwright {version('bertwright')}",
         "date": datetime.now(UTC).date().isoformat(),
