@@ -26,6 +26,7 @@ OBJECTIVES: list[dict[str, Any]] = [
     {"objective": "mlm+nsp"},
     {"objective": "mlm", "whole_word_mask": True},
     {"objective": "ltr"},
+    {"objective": "rtl"},
 ]
 
 
