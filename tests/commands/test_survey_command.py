@@ -10,7 +10,7 @@ import pytest
 from harness import print_lines, run_and_capture, run_with_output
 
 import bertwright
-from bertwright import CorpusSettings, SurveySettings
+from bertwright import CorpusSettings, SurveySettings, files
 from bertwright.commands import survey as command
 from bertwright.commands.survey import MAX_FILES, render, render_unreadable
 from bertwright.corpus.diagnosis import diagnose
@@ -26,6 +26,20 @@ def test_survey_returns_what_it_prints(tmp_path: Path, small_corpus: CorpusSetti
     flowing = " ".join(printed.split())
     for warning in diagnose(found):
         assert flowing.count(f"! {warning}") == 1
+
+
+def test_figures_have_one_temporary_which_the_next_survey_would_sweep(
+    tmp_path: Path, small_corpus: CorpusSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_temporary, paths = files._temporary, []
+
+    def record(path: Path) -> Path:
+        paths.append(path)
+        return make_temporary(path)
+
+    monkeypatch.setattr(files, "_temporary", record)
+    bertwright.survey(SurveySettings(small_corpus, json=tmp_path / "figures.json"))
+    assert paths == [tmp_path / "figures.json"]
 
 
 def test_a_corpus_without_warnings_is_called_good(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -18,7 +19,6 @@ from bertwright.corpus.diagnosis import diagnose
 from bertwright.corpus.documents import CorpusSettings, check_corpus
 from bertwright.corpus.survey import Survey, Unreadable, UnreadableCorpusError
 from bertwright.corpus.survey import survey as measure
-from bertwright.files import write_json
 
 MAX_FILES = 20  # unreadable ones that are listed
 MAX_FILES_PER_REASON = 5
@@ -66,7 +66,7 @@ def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Su
     if not warnings:
         say(console, "Nothing here will hurt pre-training.", "green")
     if file is not None:
-        write_json(file, asdict(found))
+        file.write_text(json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         say(console, f"All figures  {settings.json}")
     return found
 

@@ -61,13 +61,15 @@ class MetricLogger:
         `evaluation` is the kind of record that `evaluations` collects by step, `saved_digest` the value of `digest` at
         the time of the checkpoint. Raises ValueError for records that do not match it.
         """
-        remaining = [record for record in read_metrics(run) if record["step"] <= first_step]
+        records = read_metrics(run)
+        remaining = [record for record in records if record["step"] <= first_step]
         self.evaluation = evaluation
         self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
         self.path = run / METRICS_FILE
         text = "".join(json.dumps(record) + "\n" for record in remaining)
         self._digest = hashlib.blake2b(text.encode(), digest_size=16)
-        if remaining and saved_digest not in (None, self.digest):
+        is_truncated = not records and self.path.exists() and self.path.stat().st_size > 0  # in its first line
+        if (remaining or is_truncated) and saved_digest not in (None, self.digest):
             raise ValueError(
                 f"{self.path}: altered after it was written (records up to step {first_step:,}); restore its content, "
                 "or delete the file to resume without those records"
