@@ -85,6 +85,7 @@ KILLED_COMMANDS = [
         f"glue-submission sst2=../project/classification --data ../project/glue --output new.zip --fill-missing {CPU}",
         "new.zip",
     ),
+    KilledCommand("attention", 10, f"attention ../project/run 'the bear sees' --output new.npz {CPU}", "new.npz"),
     KilledCommand("survey", 10, "survey ../project/text.txt --json new.json", "new.json"),
 ]
 
