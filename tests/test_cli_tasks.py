@@ -333,16 +333,16 @@ def test_help_of_a_list_of_choices_names_the_choices() -> None:
 
 
 def test_published_task_prints_the_settings_of_the_paper(at: Path) -> None:
-    shown = " ".join(well("finetune --task squad_v2 --help").replace("│", " ").split())
+    shown = " ".join(run_successfully("finetune --task squad_v2 --help").replace("│", " ").split())
     for flag, default in (("epochs", "2.0"), ("batch-size", "48"), ("learning-rate", "5e-05")):
         assert re.search(rf"--{flag} [^-]*(-[^-]+)*\(default: {re.escape(default)}\)", shown), flag
     before = files(at)
     command = f"finetune --task squad_v2 --train train.json --dev dev.json --model bert --run new {WINDOW} {HERE}"
-    planned = " ".join(well(f"{command} --epochs 1 --dry-run").split())
+    planned = " ".join(run_successfully(f"{command} --epochs 1 --dry-run").split())
     assert "batch size 48, 1 epochs, learning rate 5e-05 (paper, 4.3: 48, 2, 5e-05)" in planned
     assert "estimated time" in planned
     assert files(at) == before
-    grid = " ".join(well("grid --task mrpc --help").replace("│", " ").split())
+    grid = " ".join(run_successfully("grid --task mrpc --help").replace("│", " ").split())
     assert "(default: 32) --epochs FLOAT ..." in grid
 
 
