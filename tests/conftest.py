@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings and fixtures of all tests."""
 
 import io
 import sys
@@ -33,27 +33,30 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes | None], N
 
 @pytest.fixture
 def bfloat16_units() -> None:
-    """Tests of what runs in units for bfloat16 alone are skipped elsewhere."""
+    """Skip a test on processors without instructions for bfloat16."""
     if native.load_library("kernels") is None or ffi.bf16_isa() is None:
         pytest.skip("a processor without units for bfloat16, or no C++ compiler")
 
 
 @pytest.fixture
 def interrupted_in() -> Callable[..., AbstractContextManager[list[Any]]]:
-    """Let Ctrl-C strike in the so-many-th call of a module's function; gives the arguments of the calls before."""
+    """Return a context manager that raises KeyboardInterrupt in the n-th call of a module's function.
+
+    It yields the arguments of the calls before.
+    """
 
     @contextmanager
-    def interrupted(module: Any, name: str, call: int) -> Iterator[list[Any]]:
-        whole, calls = getattr(module, name), []
+    def interrupt(module: Any, name: str, call: int) -> Iterator[list[Any]]:
+        function, calls = getattr(module, name), []
 
-        def called(*given: Any) -> Any:
+        def count_call(*given: Any) -> Any:
             if len(calls) == call - 1:
                 raise KeyboardInterrupt
             calls.append(given)
-            return whole(*given)
+            return function(*given)
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(module, name, called)
+            patch.setattr(module, name, count_call)
             yield calls
 
-    return interrupted
+    return interrupt

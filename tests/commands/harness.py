@@ -25,22 +25,22 @@ Wait = Callable[[BaseProcess, Path], object]  # gets a process and its run folde
 TIMINGS = ("tokens_per_second", "sequences_per_second", "utilisation")
 
 
-def run_with_output(command: Callable[[S, Console], R], settings: S, width: int = 100) -> tuple[R, str]:
+def run_with_output(command: Callable[[S, Console], R], settings: S, columns: int = 100) -> tuple[R, str]:
     """Run a command; returns its result and what it printed."""
     printed = io.StringIO()
-    result = command(settings, Console(file=printed, width=width))
+    result = command(settings, Console(file=printed, width=columns))
     return result, printed.getvalue()
 
 
-def run_and_capture(command: Callable[[S, Console], object], settings: S, width: int = 100) -> str:
+def run_and_capture(command: Callable[[S, Console], object], settings: S, columns: int = 100) -> str:
     """Run a command; returns what it printed."""
-    return run_with_output(command, settings, width)[1]
+    return run_with_output(command, settings, columns)[1]
 
 
-def print_lines(what: RenderableType, width: int = 80) -> list[str]:
+def print_lines(what: RenderableType, columns: int = 80) -> list[str]:
     """Print an object of rich; returns the lines without spaces at their ends."""
     printed = io.StringIO()
-    Console(file=printed, width=width).print(what)
+    Console(file=printed, width=columns).print(what)
     return [line.rstrip() for line in printed.getvalue().split("\n")]
 
 

@@ -77,7 +77,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, review_files: Path) -> Path:
 def make(store: Path, data: Path) -> Make:
     """Return settings of an experiment of a few seconds, any field changed by name."""
 
-    def made(work: Path, name: str = "table5", **changes: Any) -> ExperimentSettings:
+    def build(work: Path, name: str = "table5", **changes: Any) -> ExperimentSettings:
         fields: dict[str, Any] = {
             "store": store,
             "data": data,
@@ -89,7 +89,7 @@ def make(store: Path, data: Path) -> Make:
         }
         return ExperimentSettings(**({"experiment": name, "work": work} | fields | changes))
 
-    return made
+    return build
 
 
 def plan_of(settings: ExperimentSettings) -> Plan:
@@ -100,10 +100,10 @@ run_experiment = partial(run_and_capture, experiment)
 
 
 @pytest.fixture(scope="module")
-def finished(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExperimentSettings, str]:
+def finished_run(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExperimentSettings, str]:
     """Return table 5, run without interruption, and its output."""
     settings = make(tmp_path_factory.mktemp("experiment") / "work")
-    return settings, run_experiment(settings, width=140)
+    return settings, run_experiment(settings, columns=140)
 
 
 def results(settings: ExperimentSettings) -> dict[str, Any]:
@@ -116,8 +116,8 @@ def results(settings: ExperimentSettings) -> dict[str, Any]:
 # Front door
 
 
-def test_table5_reports_every_cell_beside_the_paper(finished: tuple[ExperimentSettings, str]) -> None:
-    settings, printed = finished
+def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[ExperimentSettings, str]) -> None:
+    settings, printed = finished_run
     record = read_json(settings.work / "table5-demo" / "report.json")
     cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
     assert {row for row, _ in cells} == {"MLM + NSP", "MLM", "LTR", "LTR + BiLSTM", "LTR + RTL"}
@@ -134,8 +134,8 @@ def test_table5_reports_every_cell_beside_the_paper(finished: tuple[ExperimentSe
     assert (settings.work / "table5-demo" / "plot.png").stat().st_size > 1_000
 
 
-def test_each_claim_has_one_sentence_with_verdict_and_interval(finished: tuple[ExperimentSettings, str]) -> None:
-    settings, printed = finished
+def test_each_claim_has_one_sentence_with_verdict_and_interval(finished_run: tuple[ExperimentSettings, str]) -> None:
+    settings, printed = finished_run
     claims = read_json(settings.work / "table5-demo" / "report.json")["claims"]
     every, words = ["sst2", "conll2003"], ["conll2003"]
     assert [claim["columns"] for claim in claims] == [every, words, words, ["sst2"], every]
@@ -146,8 +146,8 @@ def test_each_claim_has_one_sentence_with_verdict_and_interval(finished: tuple[E
         assert f"{claim['text']}: {claim['verdict']} at this budget" in printed
 
 
-def test_a_cell_is_the_score_of_the_last_step(finished: tuple[ExperimentSettings, str]) -> None:
-    settings, _ = finished
+def test_a_cell_is_the_score_of_the_last_step(finished_run: tuple[ExperimentSettings, str]) -> None:
+    settings, _ = finished_run
     work = Work(settings.work.resolve())
     for job in plan_of(settings).jobs:
         report = read_json(work.folder(job) / "run" / "report.json")
@@ -157,8 +157,8 @@ def test_a_cell_is_the_score_of_the_last_step(finished: tuple[ExperimentSettings
         assert result.scores["dev"] == report["scores"]["dev"][report["metric"]]
 
 
-def test_finished_jobs_keep_metrics_but_no_fine_tuned_weights(finished: tuple[ExperimentSettings, str]) -> None:
-    settings, _ = finished
+def test_finished_jobs_keep_metrics_but_no_fine_tuned_weights(finished_run: tuple[ExperimentSettings, str]) -> None:
+    settings, _ = finished_run
     work = Work(settings.work.resolve())
     for job in all_jobs(plan_of(settings).jobs):
         weights = list((work.folder(job) / "run").rglob("*.safetensors"))
@@ -178,7 +178,7 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
 
 def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work", "table6", seeds=1, steps=10, tasks=("sst2",))
-    printed = run_experiment(settings, width=160)
+    printed = run_experiment(settings, columns=160)
     record = read_json(settings.output / "report.json")
     cells = {cell["row"]: cell for cell in record["cells"] if cell["column"] == "perplexity"}
     assert list(cells)[::5] == ["L1 H128 A2 (paper: L3 H768 A12)", "L6 H192 A3 (paper: L24 H1024 A16)"]
@@ -193,7 +193,7 @@ def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Pat
 
 def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
     settings = make(tmp_path / "work", "table7", seeds=2, model=str(tiny_bert), store=None)
-    printed = run_experiment(settings, width=140)
+    printed = run_experiment(settings, columns=140)
     record = read_json(settings.output / "report.json")
     names = ["embeddings", "second-to-last", "last", "sum-all"]
     assert [cell["row"] for cell in record["cells"]] == ["fine-tuned", *(f"features: {name}" for name in names)]
@@ -207,7 +207,7 @@ def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_p
 
 def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
     settings = make(tmp_path / "work", "table1", seeds=1, model=str(tiny_bert), store=None)
-    printed = run_experiment(settings, width=140)
+    printed = run_experiment(settings, columns=140)
     record = read_json(settings.output / "report.json")
     assert {(cell["row"], cell["column"]) for cell in record["cells"]} == {("ours", "sst2"), ("ours", "conll2003")}
     assert "[93.5]" in next(line for line in printed.splitlines() if "BERT BASE" in line)
@@ -229,9 +229,9 @@ def test_the_weights_of_a_model_folder_decide_the_keys(
 
 
 def test_a_second_experiment_shares_the_pre_trainings(
-    finished: tuple[ExperimentSettings, str], make: Make, monkeypatch: pytest.MonkeyPatch
+    finished_run: tuple[ExperimentSettings, str], make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, _ = finished
+    settings, _ = finished_run
 
     def fail(*_: object) -> None:
         raise AssertionError("a pre-training that exists is done again")
@@ -247,9 +247,9 @@ def test_a_second_experiment_shares_the_pre_trainings(
 
 
 def test_a_finished_experiment_runs_nothing(
-    finished: tuple[ExperimentSettings, str], monkeypatch: pytest.MonkeyPatch
+    finished_run: tuple[ExperimentSettings, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, _ = finished
+    settings, _ = finished_run
     before = (settings.work / "table5-demo" / "report.json").read_bytes()
     for name in ("pretrain", "finetune"):
         monkeypatch.setattr(jobs, name, None)
@@ -258,9 +258,9 @@ def test_a_finished_experiment_runs_nothing(
 
 
 def test_killed_experiments_end_with_the_same_bits(
-    finished: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
 ) -> None:
-    unbroken, _ = finished
+    unbroken, _ = finished_run
     broken = make(tmp_path / "work", seeds=1, tasks=("sst2",))
     rng, kills = random.Random(0), 0
     while True:
@@ -289,8 +289,8 @@ def test_killed_experiments_end_with_the_same_bits(
     assert not list(broken.work.rglob(".*.part-*"))
 
 
-def test_two_processes_share_the_jobs(finished: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:
-    unbroken, _ = finished
+def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:
+    unbroken, _ = finished_run
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
     processes = [start_process(experiment, settings) for _ in range(2)]
     for process in processes:
@@ -387,7 +387,7 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     pretrain = jobs.pretrain
     monkeypatch.setattr(jobs, "pretrain", diverge)
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
-    printed = run_experiment(settings, width=140)
+    printed = run_experiment(settings, columns=140)
     assert "pre-train ltr: diverged: step 3" in printed
     record = read_json(settings.work / "table5-demo" / "report.json")
     assert {cell["row"] for cell in record["cells"]} == {"MLM + NSP", "MLM"}
@@ -397,9 +397,9 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     assert result.failure == "pre-train ltr: step 3: not finite"
 
 
-def test_report_only_prints_what_is_finished(finished: tuple[ExperimentSettings, str], make: Make) -> None:
-    settings, _ = finished
-    printed = run_experiment(make(settings.work, seeds=3, report_only=True), width=140)
+def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:
+    settings, _ = finished_run
+    printed = run_experiment(make(settings.work, seeds=3, report_only=True), columns=140)
     assert "incomplete: 20 of 30 results" in printed
     run_experiment(settings)
 

@@ -27,7 +27,7 @@ CLASSIFICATION = Classification(text_pair="second", labels=("yes", "no"), metric
 
 def describe(folder: Path, verify: bool = False) -> str:
     """Return what `info` prints, several spaces as one."""
-    printed = run_and_capture(info, InfoSettings(folder, verify), width=120)
+    printed = run_and_capture(info, InfoSettings(folder, verify), columns=120)
     return "".join(" ".join(line.split()) + "\n" for line in printed.splitlines())
 
 

@@ -17,7 +17,7 @@ def test_skipped_and_unknown_text_is_reported(
     path.write_text(path.read_text() + "\n\nThe bear sees the unicorn .\n\n\u0007\n")
     held_out = PrepareSettings(workers=1, held_out_inputs=small_corpus.inputs)
     settings = StoreSettings(small_corpus, str(vocabulary_folder), tmp_path / "store", held_out)
-    built, printed = run_with_output(bertwright.prepare, settings, width=80)
+    built, printed = run_with_output(bertwright.prepare, settings, columns=80)
     flowing = " ".join(printed.split())
     assert (built.unknown_tokens, built.empty_documents) == (2, 2)
     assert "! 2 documents without a token" in flowing

@@ -52,7 +52,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 Make = Callable[..., PretrainSettings]
 
 
-run_pretrain = partial(run_and_capture, pretrain, width=120)
+run_pretrain = partial(run_and_capture, pretrain, columns=120)
 
 
 def context_settings(make_settings: Make, run: Path, steps: int) -> PretrainSettings:

@@ -99,7 +99,7 @@ def make(tmp_path: Path, bert: Path) -> Make:
     return settings
 
 
-run_probe = partial(run_with_output, probe, width=80)
+run_probe = partial(run_with_output, probe, columns=80)
 
 
 def read_results(run: Path) -> list[dict[str, Any]]:

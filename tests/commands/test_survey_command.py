@@ -20,7 +20,7 @@ from bertwright.corpus.survey import survey as measure
 
 def test_survey_returns_what_it_prints(tmp_path: Path, small_corpus: CorpusSettings) -> None:
     settings = SurveySettings(small_corpus, json=tmp_path / "deep/figures.json")
-    found, printed = run_with_output(bertwright.survey, settings, width=80)
+    found, printed = run_with_output(bertwright.survey, settings, columns=80)
     assert found.documents == 50
     assert json.loads((tmp_path / "deep/figures.json").read_text())["words"] == found.words
     flowing = " ".join(printed.split())

@@ -109,8 +109,8 @@ def test_the_interval_over_examples_is_that_of_the_normal_approximation() -> Non
     found = difference([(pair[0], pair[1])])
     paired = better.values - worse.values
     assert found.mean == pytest.approx(paired.mean())
-    width = 2 * 1.96 * paired.std() / np.sqrt(len(paired))
-    assert found.high - found.low == pytest.approx(width, rel=0.1)
+    expected = 2 * 1.96 * paired.std() / np.sqrt(len(paired))
+    assert found.high - found.low == pytest.approx(expected, rel=0.1)
 
 
 def test_the_interval_over_seeds_is_that_of_their_mean() -> None:

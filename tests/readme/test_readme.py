@@ -30,8 +30,8 @@ def words(text: str) -> set[str]:
 def shown_commands(block: str) -> list[tuple[str, str]]:
     """Return each command of a console block with the output that the README shows."""
     found = re.split(r"^\$ ", block, flags=re.M)[1:]
-    joined = [re.sub(r"\\\n\s*", "", part) for part in found]
-    return [(command, output) for command, _, output in (part.partition("\n") for part in joined)]
+    joined = [re.sub(r"\\\n\s*", "", command) for command in found]
+    return [(command, output) for command, _, output in (lines.partition("\n") for lines in joined)]
 
 
 def execute(command: str | list[str], folder: Path) -> str:
