@@ -17,17 +17,9 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-# The functions that are newer than manylinux_2_28's libraries: one that inlined allocations of g++ 11 and later call,
-# and log(double), which also has an older version.
+# The only function that is newer than manylinux_2_28's C++ library; inlined allocations of g++ 11 and later call it.
 SHIM = """#include <new>
 namespace std { void __throw_bad_array_new_length() { throw bad_array_new_length(); } }
-#ifdef __x86_64__
-__asm__(".symver older_log, log@GLIBC_2.2.5");
-#else
-__asm__(".symver older_log, log@GLIBC_2.17");
-#endif
-extern "C" double older_log(double);
-extern "C" double __wrap_log(double x) { return older_log(x); }
 """
 MACHINE = os.environ.get("BERTWRIGHT_WHEEL")
 
@@ -73,7 +65,7 @@ def prebuild(machine: str, folder: Path) -> None:
             with tempfile.TemporaryDirectory() as work:
                 shim = Path(work) / "shim.cpp"
                 shim.write_text(SHIM)
-                link_flags = ["-fPIC", "-fvisibility=hidden", "-s", "-Wl,--wrap=log", str(shim)]
+                link_flags = ["-fPIC", "-fvisibility=hidden", "-s", str(shim)]
                 built = compilation.compile_library(source, compiler, flags, Path(work), link_flags)
                 (folder / f"{name}-{level.name}.so").write_bytes(built.read_bytes())
 
