@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.pretraining.data import DataSettings, PretrainingData
-from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine
@@ -51,7 +51,7 @@ def main() -> None:
 
     tokenizer = Tokenizer.load(arguments.vocabulary, lowercase=True)
     with tempfile.TemporaryDirectory() as folder:
-        build(Path(folder), CorpusSettings(tuple(arguments.inputs)), tokenizer, PrepareSettings(held_out=0))
+        build(Path(folder), CorpusSettings(tuple(arguments.inputs)), tokenizer, BuildSettings(held_out=0))
         store = TokenStore.open(Path(folder) / "train")
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, for numpy and torch as well
         data = {name: PretrainingData(store, tokenizer, settings) for name, settings in CASES.items()}

@@ -175,7 +175,7 @@ def ceiling(chosen: argparse.Namespace) -> Block:
 
     def block(number: int) -> float:
         batches = encoded.lengths[block_examples(encoded.lengths, number, chosen.steps)]
-        work = sum(config.training_flops(lengths, predictions=0, pooled=True) for lengths in batches)
+        work = sum(config.count_training_flops(lengths, num_predictions=0, pooled=True) for lengths in batches)
         return work / measure_peak_flops(context, config.hidden_size, seconds=2.0)
 
     return block

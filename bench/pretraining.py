@@ -247,7 +247,9 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, 
         for child in together.values():
             child.close()
     top = statistics.median(children.pop("matrix product (ceiling)").results)
-    useful = BertConfig.from_size(size, VOCABULARY).training_flops([LENGTH] * sequences, 19 * sequences, pooled=True)
+    useful = BertConfig.from_size(size, VOCABULARY).count_training_flops(
+        [LENGTH] * sequences, 19 * sequences, pooled=True
+    )
     print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP per step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
     print("| | tokens/s | step, s (min to max) | bertwright, times as fast | utilisation | peak memory, GB |")
     print("|---|---:|---:|---:|---:|---:|")

@@ -21,9 +21,9 @@ import numpy as np
 
 from bertwright.corpus.documents import CorpusSettings, shard_corpus
 from bertwright.tokenstore import build as building
-from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.tokenstore.build import BuildSettings, build
+from bertwright.tokenstore.shard import ShardSpec, write_shard
 from bertwright.tokenstore.store import StoreHeader
-from bertwright.tokenstore.worker import ShardTask, write_shard
 from bertwright.vocabulary.tokenizer import Ragged, Tokenizer
 from environment import describe_machine
 
@@ -40,18 +40,18 @@ class AloneTokenizer(Tokenizer):
         return Ragged(np.fromiter((number for row in rows for number in row), np.uint32, offsets[-1]), offsets)
 
 
-def write_peer_shard(task: ShardTask, vocabulary: str) -> None:
-    write_shard(task, AloneTokenizer.load(vocabulary, lowercase=True))
+def write_peer_shard(shard: ShardSpec, vocabulary: str) -> None:
+    write_shard(shard, AloneTokenizer.load(vocabulary, lowercase=True))
 
 
-def peer_build(folder: Path, corpus: CorpusSettings, vocabulary: str, settings: PrepareSettings) -> StoreHeader:
+def peer_build(folder: Path, corpus: CorpusSettings, vocabulary: str, settings: BuildSettings) -> StoreHeader:
     """Build the same store, with its shards tokenized by `tokenizers` in as many processes."""
     tokenizer = Tokenizer.load(vocabulary, lowercase=True)
     folder.mkdir()
-    plan = building._Plan.of(folder, [corpus], tokenizer)
+    plan = building._make_plan(folder, [corpus], tokenizer)
     plan.folder.mkdir()
     with multiprocessing.get_context("spawn").Pool(settings.workers) as pool:
-        pool.starmap(write_peer_shard, [(task, vocabulary) for task in plan.tasks], chunksize=1)
+        pool.starmap(write_peer_shard, [(shard, vocabulary) for shard in plan.shards], chunksize=1)
     return building._publish(folder, plan, tokenizer, settings).train
 
 
@@ -64,7 +64,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # as in the workers of `build`
 
-    corpus, settings = CorpusSettings(tuple(arguments.inputs)), PrepareSettings(workers=arguments.workers)
+    corpus, settings = CorpusSettings(tuple(arguments.inputs)), BuildSettings(workers=arguments.workers)
     size = sum(shard.size for shard in shard_corpus(corpus, building.SHARD_BYTES))
     tokenizer = Tokenizer.load(arguments.vocabulary, lowercase=True)
     seconds: dict[str, list[float]] = {"bertwright": [], "tokenizers alone": []}

@@ -337,7 +337,7 @@ MISUSE = {
     "store of another vocabulary": (f"pretrain --store mixed --run new {TINY}", "vocabulary"),
     "run is there": (f"pretrain --store store --run run {TINY}", "run: already holds a run; resume it with --resume"),
     "nothing to resume": ("pretrain --run new --resume", "new: no run to resume"),
-    "resume with a file": ("pretrain --run run --resume --config a.toml", "leave --config out"),
+    "resume with a file": ("pretrain --run run --resume --config a.toml", "omit --config"),
     "resume otherwise": ("pretrain --run run --resume --learning-rate 1", "learning_rate was 0.0001, now 1.0"),
     "shape of another model": ("pretrain --store store --init run --num-layers 3 --run new",
         "num_layers = 3: the model to start from, run, has its own"),

@@ -470,7 +470,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "half a pair": (f"{CLASSIFY} half.jsonl", "half.jsonl, line 1: \\ud800 is half a surrogate pair"),
     "no such column": (f"{CLASSIFY} one.tsv --text body", "one.tsv, line 1: no column 'body'; the columns are text"),
     "column twice": (f"{CLASSIFY} one.tsv --text-pair text", "'text' is named twice"),
-    "column by number": (f"{CLASSIFY} one.tsv --text 1 --label 2", "columns by number need header = false"),
+    "column by number": (f"{CLASSIFY} one.tsv --text 1 --label 2", "to give columns by number, use --header False"),
     "not UTF-8, a name": ("predict classification --inputs caf\udce9.tsv --output new.tsv", "not UTF-8; rename"),
     # numbers, choices
     "NaN target": (f"{REGRESS} nan.csv", "nan.csv, line 3: expected a finite number in 'alike', got 'nan'"),
@@ -502,7 +502,7 @@ MISUSE: dict[str, tuple[str, str]] = {
         "other-tag.conll, line 1: tag 'B-PLANT' of 'bear': it is unknown; the tags of the training data are O, B-"),
     "one tag": (f"{TAG} all-o.conll", "all-o.conll, line 1: all words have the tag 'O'; at least two are needed"),
     "a tag too few": (f"{TAG} uneven-tags.jsonl", "uneven-tags.jsonl, line 1: 2 words, but 1 tags"),
-    "folder of tags": (f"{TAG} folder.conll", "folder.conll: a folder; name a file in it"),
+    "folder of tags": (f"{TAG} folder.conll", "folder.conll: expected a file, got a folder"),
     "a word of spaces": ("predict tagging --inputs odd-word.jsonl --output found.conll",
         "odd-word.jsonl, line 1: the word '\\r' cannot be written to a column file; write .jsonl"),
     "no words": ("predict tagging --inputs no-words.jsonl --output found.conll",
@@ -554,8 +554,8 @@ MISUSE: dict[str, tuple[str, str]] = {
     "texts and files": ("predict classification a --inputs one.tsv --output found.tsv", "give either texts, or files"),
     "neither": ("predict classification", "give either texts, or files with --inputs"),
     "no output": ("predict classification --inputs one.tsv", "--inputs needs a file for the predictions"),
-    "output of texts": ("predict classification a --output found.tsv", "--output is for --inputs"),
-    "piped beside a file": ("predict classification --inputs - one.tsv --output found.tsv", "which is read alone"),
+    "output of texts": ("predict classification a --output found.tsv", "--output: expected --inputs, got texts"),
+    "piped beside a file": ("predict classification --inputs - one.tsv --output found.tsv", "no inputs beside"),
     "piped pairs": ("predict regression --inputs - --output found.tsv", "a task that reads single texts"),
     "nothing piped": ("predict classification --inputs - --output found.tsv", "expected at least one text, got none"),
     "columns of texts": ("predict classification a --keep-columns text", "--keep-columns is for tables"),
@@ -566,7 +566,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "columns in SQuAD's form": ("predict question-answering --inputs dev.json --output found.json --keep-columns id",
         "--keep-columns is for tables"),
     "columns of questions": ("predict question-answering --inputs dev.json --output found.jsonl --keep-columns id",
-        "--keep-columns is for tasks that read tables"),
+        "--keep-columns: expected a task that reads tables"),
     "unknown column": ("predict classification --inputs one.tsv --output found.tsv --keep-columns txet",
         "one.tsv, line 1: no column 'txet'; did you mean"),
     "a column twice": (
@@ -590,7 +590,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "task without labels": ("predict unfitted a", "unfitted/task.json: the tags are not known yet"),
     "task of another model": ("predict crossed a b", "crossed/task.json: expected a span head with 2 outputs"),
     "values given twice": ("predict classification --inputs one.tsv --inputs=bare.tsv --output found.tsv",
-        "--inputs is given twice; name all of its values after one"),
+        "--inputs: given twice; give all values after one --inputs"),
     "scores to a screen": ("evaluate classification one.tsv --output -", "-: expected the name of a file"),
     "one number to score": ("evaluate regression lonely.csv", "lonely.csv, line 2: this number is 1, and there is no"),
     "hidden numbers": ("evaluate regression secret.csv",
@@ -608,7 +608,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "questions to probe": (f"probe --task question-answering {WINDOW} --train dev.json --dev "
         "dev.json --model bert --run new --representations last", "too many to cache; fine-tune"),
     "too few layers": ("probe --task tagging --train all-o.conll --dev all-o.conll --model bert --run new",
-        '"sum-last-four" needs 4 layers, this model has 2; leave it out of --representations'),
+        "--representations: sum-last-four needs 4 layers, got a model with 2; omit it"),
     "no dev to probe": ("probe --task tagging --train train.conll --model bert --run new --representations last",
         "no dev examples: name files with --dev"),
     "other labels": ("glue-submission sst2=classification --data . --output glue.zip", "sst2 expects the labels '0'"),
@@ -753,7 +753,7 @@ def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch, 
     done = run_command(command)
     assert done.code == 2
     assert done.err.count("\n") == 1
-    assert "hub failed (Name or service not known)" in done.err
+    assert "Hugging Face hub (Name or service not known)" in done.err
 
 
 # --- interrupted runs
@@ -792,7 +792,7 @@ def test_run_resumed_after_ctrl_c_has_the_same_bits(at: Path, monkeypatch: pytes
     rejected = {
         f"{CLASSIFY} {data}": "new: already holds a run; resume it with --resume",
         "finetune --run new --resume --epochs 7": "new/settings.toml: epochs was 1.0, now 7.0",
-        "finetune --run new --resume --config a.toml": "leave --config out",
+        "finetune --run new --resume --config a.toml": "omit --config",
     }
     for command, message in rejected.items():
         again = run_command(command)

@@ -23,7 +23,7 @@ kernels.fused_ops kernels.attention
 kernels.fused_encoder
 corpus.wikipedia corpus.documents corpus.sentences corpus.sketches corpus.survey corpus.diagnosis
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
-tokenstore.store tokenstore.worker tokenstore.executor tokenstore.build
+tokenstore.store tokenstore.shard tokenstore.worker tokenstore.executor tokenstore.build
 models.config models.initialization models.text_encoder models.encoder models.head_spec models.heads
 models.mimetic_init models.rnn models.composite models.representations models.feature_head
 pretraining.settings pretraining.segments pretraining.masking pretraining.data pretraining.objective

@@ -26,7 +26,8 @@ WORK = """
 from pathlib import Path
 import matplotlib.figure, rich.console, torch
 import bertwright
-from bertwright import CorpusSettings, LearnSettings, ModelSettings, PretrainSettings, StoreSettings, VocabularySettings
+from bertwright import CorpusSettings, LearnSettings, ModelSettings, PrepareSettings, PretrainSettings
+from bertwright import VocabularySettings
 from bertwright.kernels import native
 if windows:
     sys.platform = "win32"  # not before: torch would look for Windows's libraries
@@ -35,7 +36,7 @@ texts = ["the cat sat " + "so " * n + "on the mat .\\nthe dog sat on the log .\\
 (work / "text.txt").write_text("".join(texts))
 text = CorpusSettings(inputs=(str(work / "text.txt"),), sentence_splitter="line", document_unit="blank-line")
 bertwright.learn_vocabulary(LearnSettings(text, work / "vocabulary", VocabularySettings(size=120)), quiet)
-bertwright.prepare(StoreSettings(text, vocabulary=str(work / "vocabulary"), store=work / "store"), quiet)
+bertwright.prepare(PrepareSettings(text, vocabulary=str(work / "vocabulary"), store=work / "store"), quiet)
 small = ModelSettings(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32)
 bertwright.pretrain(PretrainSettings(run=work / "run", store=work / "store", model=small, steps=2), quiet)
 print(bool(bertwright.load(work / "run").fill_mask("the [MASK] sat .")), native.load_library("kernels") is not None)

@@ -15,12 +15,12 @@ the same; with `rich.console.Console(quiet=True)` as second argument they only e
 
     import bertwright
     from bertwright import CorpusSettings, FinetuneSettings, LearnSettings, PretrainSettings
-    from bertwright import StoreSettings, SurveySettings, TaskSettings
+    from bertwright import PrepareSettings, SurveySettings, TaskSettings
 
     text = CorpusSettings(inputs=("books/", "wiki.txt"))
     bertwright.survey(SurveySettings(text))
     bertwright.learn_vocabulary(LearnSettings(text, output=Path("vocabulary")))
-    bertwright.prepare(StoreSettings(text, vocabulary="vocabulary", store=Path("store")))
+    bertwright.prepare(PrepareSettings(text, vocabulary="vocabulary", store=Path("store")))
     bertwright.pretrain(PretrainSettings(run=Path("run"), store=Path("store")))
 
     task = TaskSettings("classification", train=("train.tsv",), dev=("dev.tsv",))
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from bertwright.commands.grid.settings import GridSettings
     from bertwright.commands.predict.run import predict
     from bertwright.commands.predict.settings import PredictSettings
-    from bertwright.commands.prepare import StoreSettings, prepare
+    from bertwright.commands.prepare import PrepareSettings, prepare
     from bertwright.commands.pretrain.run import pretrain
     from bertwright.commands.pretrain.settings import LongPhase, ModelSettings, PretrainSettings
     from bertwright.commands.probe.run import probe
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from bertwright.inference.model import Bert, load
     from bertwright.pretraining.data import DataSettings
     from bertwright.tasks.presets import TaskOptions, TaskSettings
-    from bertwright.tokenstore.build import PrepareSettings
+    from bertwright.tokenstore.build import BuildSettings
     from bertwright.training.optimizer import OptimizerSettings
     from bertwright.training.settings import DeviceSettings
     from bertwright.vocabulary.trainer import VocabularySettings
@@ -66,6 +66,7 @@ __all__ = [
     "BertClassifier",
     "BertRegressor",
     "BertTagger",
+    "BuildSettings",
     "CorpusSettings",
     "DataSettings",
     "DeviceSettings",
@@ -80,7 +81,6 @@ __all__ = [
     "PrepareSettings",
     "PretrainSettings",
     "ProbeSettings",
-    "StoreSettings",
     "SurveySettings",
     "TaskOptions",
     "TaskSettings",
@@ -113,7 +113,7 @@ HOMES = {
     "pretraining.data": ("DataSettings",),
     "commands.survey": ("SurveySettings", "survey"),
     "commands.vocabulary": ("LearnSettings", "learn_vocabulary"),
-    "commands.prepare": ("StoreSettings", "prepare"),
+    "commands.prepare": ("PrepareSettings", "prepare"),
     "commands.evaluate": ("EvaluateSettings", "evaluate"),
     "commands.finetune.run": ("finetune",),
     "commands.grid.run": ("grid",),
@@ -133,7 +133,7 @@ HOMES = {
         "TaskOptions",
         "TaskSettings",
     ),
-    "tokenstore.build": ("PrepareSettings",),
+    "tokenstore.build": ("BuildSettings",),
     "training.settings": ("DeviceSettings",),
     "training.optimizer": ("OptimizerSettings",),
     "vocabulary.trainer": ("VocabularySettings",),

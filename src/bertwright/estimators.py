@@ -33,7 +33,7 @@ from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettin
 from bertwright.inference.examples import abbreviate, check_text, check_words, text_example, to_list
 from bertwright.inference.model import Bert, Text, load
 from bertwright.interop.model_files import CLASSES, model_folder, new_folder
-from bertwright.io.tables import label_text
+from bertwright.io.tables import format_label
 from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
@@ -387,7 +387,7 @@ def _check_sentences(X: Any, y: Any) -> list[TagExample]:
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:
     """Return the model's label names of classes."""
-    return [label_text(value, "y", f"class {value!r}") for value in classes.tolist()]
+    return [format_label(value, "y", f"class {value!r}") for value in classes.tolist()]
 
 
 def _read_classes(saved: Any, names: Sequence[str], path: Path) -> npt.NDArray[Any]:

@@ -24,7 +24,7 @@ from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.pretraining.data import DataSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
-from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training import checkpoint
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.settings import DeviceSettings
@@ -65,7 +65,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> 
     folder = tmp_path_factory.mktemp("store")
     (folder / "text.txt").write_text(grammar(300), encoding="utf-8")
     corpus = CorpusSettings((str(folder / "text.txt"),))
-    build(folder / "store", corpus, Tokenizer.load(vocabulary_folder), PrepareSettings(held_out=0.1, workers=1))
+    build(folder / "store", corpus, Tokenizer.load(vocabulary_folder), BuildSettings(held_out=0.1, workers=1))
     return folder / "store"
 
 

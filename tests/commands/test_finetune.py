@@ -679,8 +679,8 @@ def test_skipped_rows_of_published_files_are_reported_by_split(tmp_path: Path, m
     (tmp_path / "dev.tsv").write_text("".join([header, half, *rows]))
     printed = run_finetune(make_tuning(tmp_path / "run", task=TaskSettings("qqp", data=tmp_path), epochs=1.0))
     notices = " ".join(printed.split()).replace(f"{tmp_path}/", "")
-    assert "2 rows lack columns" in notices
-    assert "1 row lacks columns" in notices
+    assert "2 rows with too few columns skipped" in notices
+    assert "1 row with too few columns skipped" in notices
     assert "train.tsv, line 6" in printed
     assert "dev.tsv, line 2" in printed
     examples = (str(tmp_path / "dev.tsv"),)
@@ -690,7 +690,7 @@ def test_skipped_rows_of_published_files_are_reported_by_split(tmp_path: Path, m
         Console(file=scores, width=300),
     )
     assert "8 examples" in scores.getvalue()
-    assert "1 row lacks columns" in scores.getvalue()
+    assert "1 row with too few columns skipped" in scores.getvalue()
 
 
 def test_task_settings_are_checked() -> None:

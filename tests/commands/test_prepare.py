@@ -7,7 +7,7 @@ from pathlib import Path
 from harness import run_with_output
 
 import bertwright
-from bertwright import CorpusSettings, PrepareSettings, StoreSettings
+from bertwright import BuildSettings, CorpusSettings, PrepareSettings
 
 
 def test_skipped_and_unknown_text_is_reported(
@@ -15,8 +15,8 @@ def test_skipped_and_unknown_text_is_reported(
 ) -> None:
     path = Path(small_corpus.inputs[0])
     path.write_text(path.read_text() + "\n\nThe bear sees the unicorn .\n\n\u0007\n")
-    held_out = PrepareSettings(workers=1, held_out_inputs=small_corpus.inputs)
-    settings = StoreSettings(small_corpus, str(vocabulary_folder), tmp_path / "store", held_out)
+    held_out = BuildSettings(workers=1, held_out_inputs=small_corpus.inputs)
+    settings = PrepareSettings(small_corpus, str(vocabulary_folder), tmp_path / "store", held_out)
     built, printed = run_with_output(bertwright.prepare, settings, columns=80)
     flowing = " ".join(printed.split())
     assert (built.unknown_tokens, built.empty_documents) == (2, 2)

@@ -39,7 +39,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import DataSettings
 from bertwright.pretraining.evaluation import evaluate
 from bertwright.settings import write_settings
-from bertwright.tokenstore.build import PrepareSettings, build
+from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import format_bytes
@@ -454,7 +454,7 @@ def test_store_may_be_moved_but_not_changed(tmp_path: Path, make_settings: Make,
     text = (settings.store.parent / "text.txt").read_text(encoding="utf-8")
     (tmp_path / "other.txt").write_text(text.rpartition("\n\n")[0], encoding="utf-8")  # without its last document
     corpus = CorpusSettings((str(tmp_path / "other.txt"),))
-    build(tmp_path / "other", corpus, Tokenizer.load(vocabulary_folder), PrepareSettings(held_out=0.1, workers=1))
+    build(tmp_path / "other", corpus, Tokenizer.load(vocabulary_folder), BuildSettings(held_out=0.1, workers=1))
     with pytest.raises(ValueError, match=r"other: its text or sentences changed since the run started"):
         pretrain(replace(settings, resume=True, store=tmp_path / "other"))
 
@@ -563,7 +563,7 @@ def test_altered_store_is_rejected(tmp_path: Path, make_settings: Make, store: P
     text = (store.parent / "text.txt").read_text(encoding="utf-8")
     (tmp_path / "text.txt").write_text(f"{text}\n" * 40, encoding="utf-8")
     corpus, tokenizer = CorpusSettings((str(tmp_path / "text.txt"),)), Tokenizer.load(vocabulary_folder)
-    build(tmp_path / "store", corpus, tokenizer, PrepareSettings(held_out=0.1, workers=1))
+    build(tmp_path / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
     file = tmp_path / "store" / "train" / "tokens-00000.npy"
     tokens = np.load(file)
     tokens[len(tokens) // 2 + 2_500] ^= 1  # between the samples that are always compared
@@ -580,7 +580,7 @@ def test_run_without_enough_held_out_text_is_not_evaluated(
 ) -> None:
     (tmp_path / "one.txt").write_text("The bear sees the deer in the forest .\n", encoding="utf-8")
     corpus = CorpusSettings((str(store.parent / "text.txt"),))
-    preparing = PrepareSettings(held_out_inputs=(str(tmp_path / "one.txt"),), workers=1)
+    preparing = BuildSettings(held_out_inputs=(str(tmp_path / "one.txt"),), workers=1)
     build(tmp_path / "store", corpus, Tokenizer.load(vocabulary_folder), preparing)
     settings = make_settings(tmp_path / "run", store=tmp_path / "store")
     assert "held_out: one sentence is too few to evaluate on" in " ".join(run_pretrain(settings).split())

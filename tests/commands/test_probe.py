@@ -283,7 +283,7 @@ def test_table_for_conll_2003_has_the_scores_of_the_paper(make: Make, tmp_path: 
     _, printed = run_probe(make(representations=("last", "embeddings"), seeds=(0,), epochs=1))
     for name in ("last", "embeddings"):
         (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{name} "))
-        assert line.split()[-1] == f"{100 * REPRESENTATIONS[name].paper:.1f}"
+        assert line.split()[-1] == f"{100 * REPRESENTATIONS[name].paper_f1:.1f}"
     assert "paper: BERT BASE on the dev set of CoNLL-2003" in printed
 
 

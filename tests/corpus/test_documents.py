@@ -22,7 +22,7 @@ from bertwright.corpus import documents
 from bertwright.corpus.documents import (
     CorpusSettings,
     Document,
-    open_corpus,
+    list_corpus_files,
     read,
     read_shard,
     shard_corpus,
@@ -136,9 +136,11 @@ def test_files_of_folders_and_globs_are_in_order(tmp_path: Path) -> None:
     for name in ("b/2.txt", "b/1.txt", "a.txt", "c.jsonl", ".hidden/x.txt", ".DS_Store"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f'{{"text": "{name}"}}')
-    names = [Path(file.path).relative_to(tmp_path).as_posix() for file in open_corpus(CorpusSettings((str(tmp_path),)))]
+    names = [
+        Path(file.path).relative_to(tmp_path).as_posix() for file in list_corpus_files(CorpusSettings((str(tmp_path),)))
+    ]
     assert names == ["a.txt", "b/1.txt", "b/2.txt", "c.jsonl"]
-    found = open_corpus(CorpusSettings((str(tmp_path / "**/2.txt"), f"file={tmp_path}/a.txt")))
+    found = list_corpus_files(CorpusSettings((str(tmp_path / "**/2.txt"), f"file={tmp_path}/a.txt")))
     assert [(Path(file.path).name, file.document_unit) for file in found] == [
         ("2.txt", "blank-line"),
         ("a.txt", "file"),
@@ -167,7 +169,7 @@ def test_folder_that_cannot_be_searched_raises_an_error(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "scandir", refusing)  # tests may run as root, who may search any folder
     with pytest.raises(PermissionError, match="locked"):
-        open_corpus(CorpusSettings((str(tmp_path),)))
+        list_corpus_files(CorpusSettings((str(tmp_path),)))
 
 
 class FakeHub:
@@ -240,7 +242,7 @@ def test_shards_add_up_to_the_corpus(tmp_path: Path, files: list[str], target: i
     corpus = CorpusSettings((str(tmp_path),), document_unit=rule)  # type: ignore[arg-type]
     shares = shard_corpus(corpus, target)
     assert [document for share in shares for document in read_shard(corpus, share)] == list(read(corpus))
-    assert sum(share.size for share in shares) == sum(file.size for file in open_corpus(corpus))
+    assert sum(share.size for share in shares) == sum(file.size for file in list_corpus_files(corpus))
 
 
 def test_shards_of_json_lines_end_between_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +306,7 @@ def test_line_and_document_of_100_mb_are_read(tmp_path: Path) -> None:
         ("a.txt", b"caf\xc3", r"a\.txt, byte 3: c3 is not UTF-8 text"),
         ("a.txt", "Text".encode("utf-16"), r"not text but UTF-16 .*--encoding utf-16"),
         ("a.txt", "Text".encode("utf-32"), r"not text but UTF-32 .*--encoding utf-32"),
-        ("a.txt", gzip.compress(b"a", mtime=0), r"not text but gzip data \(name it \.gz\)"),
+        ("a.txt", gzip.compress(b"a", mtime=0), r"not text but gzip data \(rename it to \.gz\)"),
         ("a.pdf", b"x", r"unknown suffix \.pdf; known are \.txt, \.jsonl, \.csv, \.tsv, \.parquet"),
         ("a", b"x", r"unknown suffix \(none\)"),
         ("a.parquet.gz", b"x", r"Parquet is compressed inside"),
@@ -367,7 +369,7 @@ def test_invalid_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> No
     stats = ReadStats()
     found = [d.text for d in read(CorpusSettings((str(path),), encoding_errors="replace"), stats=stats)]
     assert found == ["a\ufffd \ufffd\ufffd", "b" * 10_000 + "\ufffd\ufffd"]
-    assert (stats.invalid_sequences, stats.first_bad) == (4, f"{path}, byte 1: ff is not UTF-8 text")
+    assert (stats.invalid_sequences, stats.first_invalid) == (4, f"{path}, byte 1: ff is not UTF-8 text")
     path.write_bytes(b"\0")
     with pytest.raises(ValueError, match="is binary"):
         texts(path, encoding_errors="replace")
@@ -467,7 +469,7 @@ def test_invalid_bytes_of_an_encoding_are_located_or_replaced(tmp_path: Path) ->
     stats = ReadStats()
     corpus = CorpusSettings((str(path),), encoding="cp949", encoding_errors="replace")
     assert [document.text for document in read(corpus, stats=stats)] == ["한국\ufffd\ufffd A."]
-    assert (stats.invalid_sequences, stats.first_bad) == (2, f"{path}, byte 4: ff is not cp949 text")
+    assert (stats.invalid_sequences, stats.first_invalid) == (2, f"{path}, byte 4: ff is not cp949 text")
 
 
 @pytest.mark.parametrize("name", ["utf8x", "base64", "a b\0"])

@@ -163,8 +163,8 @@ def test_vocabulary_and_prepare_read_a_dump(tmp_path: Path) -> None:
     bertwright.learn_vocabulary(bertwright.LearnSettings(corpus, tmp_path / "vocabulary", learned))
     assert "cat" in (tmp_path / "vocabulary" / "vocab.txt").read_text().split()
     assert "box" not in (tmp_path / "vocabulary" / "vocab.txt").read_text().split()
-    held_out = bertwright.PrepareSettings(held_out=0, workers=1)
+    held_out = bertwright.BuildSettings(held_out=0, workers=1)
     built = bertwright.prepare(
-        bertwright.StoreSettings(corpus, str(tmp_path / "vocabulary"), tmp_path / "store", held_out)
+        bertwright.PrepareSettings(corpus, str(tmp_path / "vocabulary"), tmp_path / "store", held_out)
     )
     assert (built.train.num_documents, built.train.num_sentences) == (40, 80)

@@ -74,7 +74,9 @@ def write(folder: Path, record: HeadRecord) -> EncoderForTask:
 @torch.no_grad()
 def ours(model: EncoderForTask) -> torch.Tensor:
     """Compute logits of the four [CLS] if the head is pooled, else of every token."""
-    return model(BATCH, BATCH.cu_seqlens[:-1].long() if model.head.pooled else torch.arange(BATCH.num_tokens))
+    return model(
+        BATCH, BATCH.cu_seqlens[:-1].long() if model.head.reads_sequence_state else torch.arange(BATCH.num_tokens)
+    )
 
 
 @torch.no_grad()
@@ -83,7 +85,7 @@ def theirs(model: nn.Module, head: HeadSpec) -> torch.Tensor:
         return model(**{name: tensor.view(2, 2, 11) for name, tensor in PADDED.items()}).logits.view(4, 1)
     output = model(**PADDED)
     logits = torch.stack([output.start_logits, output.end_logits], -1) if head.kind == "span" else output.logits
-    return logits if head.pooled else logits[torch.from_numpy(REAL)]
+    return logits if head.reads_sequence_state else logits[torch.from_numpy(REAL)]
 
 
 def same(model: nn.Module, other: nn.Module) -> bool:
@@ -174,7 +176,7 @@ def test_start_takes_the_encoder_and_the_pooler_if_there_is_one(tmp_path, name, 
     initial = EncoderForTask(BertEncoder(CONFIG), record.head, seed=7)
     assert same(started.model.encoder, source.encoder)
     assert same(started.model.classifier, initial.classifier)
-    if record.head.pooled:
+    if record.head.reads_sequence_state:
         has_pooler = name in ("BertForPreTraining", "BertModel")
         assert same(started.model.pooler, source.pooler if has_pooler else initial.pooler)
         assert started.newly_initialized == (("classifier",) if has_pooler else ("pooler", "classifier"))

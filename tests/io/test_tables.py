@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertwright.io.schema import TableSchema
-from bertwright.io.tables import label_text, read_rows
+from bertwright.io.tables import format_label, read_rows
 from bertwright.tasks.classification import Classification
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -143,7 +143,7 @@ def test_glob_reads_compressed_files_and_files_without_rows(tmp_path: Path) -> N
     [("1", "1"), (" a", " a"), (1, "1"), (0.5, "0.5"), (2.0, "2"), (True, "true"), (False, "false")],
 )
 def test_label_text_does_not_depend_on_the_type(value: Any, text: str) -> None:
-    assert label_text(value, "label", "a.jsonl, line 1") == text
+    assert format_label(value, "label", "a.jsonl, line 1") == text
 
 
 # --- the same rows from every format
@@ -208,7 +208,9 @@ def test_label_names_in_parquet_metadata_replace_numbers(tmp_path: Path, feature
     features = {"text": {"dtype": "string", "_type": "Value"}, "label": feature}
     path = hub_file(tmp_path / "a.parquet", {"text": ["a"], "label": column}, features)
     assert list(read_rows(path, BOTH)) == [(f"{path}, row 1", ("a", named))]
-    assert [values for _, values in read_rows(path, TableSchema(("text",), ("label",), codes=True))] == [("a", value)]
+    assert [values for _, values in read_rows(path, TableSchema(("text",), ("label",), keep_label_ids=True))] == [
+        ("a", value)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ TABLE = "text\tlabel\na\t0\n"
     [
         ("a.tsv", f"{TABLE}b\n", BOTH, r"a\.tsv, line 3: expected 2 columns \(text, label\), got 1"),
         ("a.tsv", f"{TABLE}b\t1\t\n", BOTH, r"a\.tsv, line 3: expected 2 columns \(text, label\), got 3$"),
-        ("a.tsv", f'{TABLE}"b\tc"\t1\n', BOTH, r"got 3; are fields in quotes\? Set quotes to true"),
+        ("a.tsv", f'{TABLE}"b\tc"\t1\n', BOTH, r"got 3; are fields in quotes\? Use --quotes True"),
         (
             "a.tsv",
             "a\t0\nb\n",
@@ -279,7 +281,7 @@ TABLE = "text\tlabel\na\t0\n"
         ),
         ("a.tsv", TABLE, TableSchema(("texts",)), r"a\.tsv, line 1: no column 'texts'; did you mean \"text\"\?"),
         ("a.tsv", TABLE, TableSchema(("body",)), r"line 1: no column 'body'; the columns are text, label$"),
-        ("a.tsv", TABLE, TableSchema(("2",)), r"no column '2'; .*columns by number need header = false"),
+        ("a.tsv", TABLE, TableSchema(("2",)), r"no column '2'; .*to give columns by number, use --header False"),
         (
             "a.tsv",
             "a\t0\n",
@@ -296,7 +298,7 @@ TABLE = "text\tlabel\na\t0\n"
             "a.txt",
             "Oh, bear\nb\n",
             TableSchema(("1",)),
-            r"no column '1'; the columns are Oh, bear; columns by number need header = f",
+            r"no column '1'; the columns are Oh, bear; to give columns by number",
         ),
         (
             "a.txt",
@@ -316,7 +318,7 @@ TABLE = "text\tlabel\na\t0\n"
             TableSchema(("2",), header=False),
             r"no column '2'; .*fields are separated by commas in \.csv",
         ),
-        ("a.tsv", '"text"\n"a"\n', TableSchema(("text",)), r"are fields in quotes\? Set quotes to true"),
+        ("a.tsv", '"text"\n"a"\n', TableSchema(("text",)), r"are fields in quotes\? Use --quotes True"),
         ("a.tsv", f"{'long ' * 30}\tb\na\tb\n", BOTH, r"no column 'text'; the columns are long .{30,60}…, b$"),
         ("a.tsv", f"\n{TABLE}", BOTH, r"line 1: no column 'text'; the columns are none"),
         ("a.tsv", TABLE.replace("label", "text"), TableSchema(("text",)), r"line 1: 'text' names several columns"),
@@ -371,7 +373,7 @@ def test_null_in_parquet_raises_an_error_with_its_row(tmp_path: Path) -> None:
 )
 def test_label_text_of_an_invalid_value_raises_an_error(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"a.jsonl, line 7: {message}"):
-        label_text(value, "label", "a.jsonl, line 7")
+        format_label(value, "label", "a.jsonl, line 7")
 
 
 def table_values(path: Path, content: str, *names: str) -> list[tuple[str, tuple[Any, ...]]]:
@@ -418,7 +420,7 @@ def test_nested_fields_are_columns_by_their_path(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"line 1: .*'labels', got an object \(its columns are labels.label, labels.binary\)"
     ):
-        label_text({"label": 3.7, "binary": 1}, "labels", "line 1")
+        format_label({"label": 3.7, "binary": 1}, "labels", "line 1")
     polars.DataFrame({"labels": [{"label": 3.7, "binary": 1}]}).write_parquet(tmp_path / "a.parquet")
     schema = TableSchema((), ("labels.label", "labels.binary"))
     assert [values for _, values in read_rows(str(tmp_path / "a.parquet"), schema)] == [(3.7, 1)]

@@ -17,7 +17,7 @@ from bertwright.models.heads import BertForPretraining
 )
 def test_sizes_have_the_published_numbers_of_parameters(size, published):  # Turc et al. 2019, table 1
     config = BertConfig.from_size(size, vocab_size=30_522)
-    assert (config.encoder_parameters + config.pooler_parameters) / 1e6 == pytest.approx(published, abs=0.7)
+    assert (config.num_encoder_parameters + config.num_pooler_parameters) / 1e6 == pytest.approx(published, abs=0.7)
 
 
 def test_head_size_is_64_in_every_size():
@@ -36,7 +36,7 @@ def test_parameter_counts_equal_those_of_the_model(layers, heads, size, intermed
     with torch.device("meta"):
         model = BertForPretraining(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == config.num_parameters
-    assert sum(parameter.numel() for parameter in model.encoder.parameters()) == config.encoder_parameters
+    assert sum(parameter.numel() for parameter in model.encoder.parameters()) == config.num_encoder_parameters
 
 
 def test_flops_equal_those_that_torch_counts():
@@ -47,13 +47,13 @@ def test_flops_equal_those_that_torch_counts():
         model(pack([np.ones(length, dtype=int) for length in lengths]), torch.tensor([1, 5, 8]))
     counted = counter.get_total_flops()
     attention = config.num_layers * sum(4 * length**2 * config.hidden_size for length in lengths)
-    expected = config.forward_flops(lengths, predictions=3, pooled=True)
+    expected = config.count_forward_flops(lengths, num_predictions=3, pooled=True)
     assert counted in (expected, expected - attention)  # torch does not count the native kernel
 
 
 def test_causal_attention_counts_the_lower_triangle_only():
     full, causal = (BertConfig(9, 4, 1, 1, 4, is_causal=causal) for causal in (False, True))
-    difference = full.forward_flops([5], 0, False) - causal.forward_flops([5], 0, False)
+    difference = full.count_forward_flops([5], 0, False) - causal.count_forward_flops([5], 0, False)
     assert difference == (25 - 15) * 2 * 2 * 4
 
 

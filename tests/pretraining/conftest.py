@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertwright.tokenstore.store import DocumentBatch, Provenance, TokenStore, write_store
+from bertwright.tokenstore.store import DocumentChunk, Provenance, TokenStore, write_store
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -30,13 +30,13 @@ def make_store(tmp_path: Path, tokenizer: Tokenizer) -> StoreMaker:
         folder = tmp_path / f"store-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         sentences = [sentence for document in documents for sentence in document]
-        content = DocumentBatch(
+        content = DocumentChunk(
             np.concatenate([np.asarray(sentence) for sentence in sentences]),
             np.array([len(sentence) for sentence in sentences]),
             np.array([len(document) for document in documents]),
         )
         write_store(
-            folder, [content], Provenance(tokenizer.digest, tokenizer.vocab_size, True, "line/1"), corpus="none"
+            folder, [content], Provenance(tokenizer.digest, tokenizer.vocab_size, True, "line/1"), corpus_digest="none"
         )
         return TokenStore.open(folder)
 

@@ -35,7 +35,7 @@ def test_pairs_of_short_documents_equal_those_worked_by_hand(make_store) -> None
     for epoch in range(200):
         segments = sample_epoch(store, epoch=epoch)
         for a_start, a_end, b_start, b_end, is_random_next in zip(*segments, strict=True):
-            a, b = store.tokens(a_start, a_end).tolist(), store.tokens(b_start, b_end).tolist()
+            a, b = store.read_tokens(a_start, a_end).tolist(), store.read_tokens(b_start, b_end).tolist()
             seen.add((*a, 0, *b, 0, "random" if is_random_next else "next"))
     assert seen == {
         (10, 11, 0, 12, 13, 14, 0, "next"),

@@ -145,7 +145,7 @@ def their_loss(reference: Any, inputs: dict[str, Tensor], encoded: Encoded, case
 
 def their_logits(output: Any, encoded: Encoded, case: Case, real: Tensor) -> Tensor:
     """Select the logits at the positions that our head reads, R × C."""
-    if case.task.head.pooled:
+    if case.task.head.reads_sequence_state:
         return output.logits.reshape(len(encoded.positions), -1)
     if case.task.head.kind == "span":
         return torch.stack([output.start_logits, output.end_logits], -1)[real]

@@ -159,4 +159,4 @@ def test_published_parameter_counts():
             theirs = transformers.BertForPreTraining(their_config(config))
         assert sum(p.numel() for p in theirs.parameters()) == expected
         assert sum(p.numel() for p in model.parameters()) == config.num_parameters == expected
-        assert config.encoder_parameters + config.pooler_parameters == encoder
+        assert config.num_encoder_parameters + config.num_pooler_parameters == encoder

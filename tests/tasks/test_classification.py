@@ -134,10 +134,10 @@ def test_known_broken_rows_of_qqp_are_skipped_and_reported(tmp_path: Path) -> No
     assert [example[:3] for example in examples] == [("Who?", "Whose?", "1"), ("When?", "How?", "0")]
     assert [example.location for example in examples] == [f"{path}, line 2", f"{path}, line 5"]
     assert task.warnings((), [path]) == [
-        f"4 rows lack columns, as known of the published file, and skipped; the first is {path}, line 3"
+        f"4 rows with too few columns skipped (the published file is known to have 22); the first is {path}, line 3"
     ]
     one = write_file(tmp_path, content.partition('"\t')[0] + "8\t15\t16\tWhen?\tHow?\t0\n", "dev.tsv")
-    assert task.warnings((), [one])[0].startswith("1 row lacks columns, ")
+    assert task.warnings((), [one])[0].startswith("1 row with too few columns skipped")
     assert task.warnings((), [write_file(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n", "clean.tsv")]) == []
     assert task.with_labels_of(examples).labels == ("0", "1")
 

@@ -18,14 +18,14 @@ import pytest
 from bertwright import files
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.tokenstore import build as build_module
-from bertwright.tokenstore.build import PrepareSettings, Progress, build
+from bertwright.tokenstore.build import BuildSettings, Progress, build
 from bertwright.tokenstore.executor import ProcessExecutor, SerialExecutor, make_executor
+from bertwright.tokenstore.shard import ShardSpec
 from bertwright.tokenstore.store import TokenStore
-from bertwright.tokenstore.worker import ShardTask
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far".split()
-TRAIN_ONLY = PrepareSettings(held_out=0, workers=1)
+TRAIN_ONLY = BuildSettings(held_out=0, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def sentences(folder: Path, tokenizer: Tokenizer) -> list[list[str]]:
     """Return the content of a store as text: documents of sentences."""
     store = TokenStore.open(folder, tokenizer.digest)
     bounds = store.sentence_starts.tolist()
-    texts = [tokenizer.decode(store.tokens(first, last)) for first, last in pairwise(bounds)]
+    texts = [tokenizer.decode(store.read_tokens(first, last)) for first, last in pairwise(bounds)]
     limits = store.document_starts.tolist()
     return [texts[first:last] for first, last in pairwise(limits)]
 
@@ -92,8 +92,9 @@ def test_build_small_corpus_holds_its_tokens_and_counts_what_is_dropped(tmp_path
     assert (built.empty_sentences, built.unknown_tokens) == (2, 1)
     assert built.empty_documents == 1
     assert built.held_out is None
-    assert Tokenizer.load(tmp_path / "s" / "tokenizer").digest == tokenizer.digest == built.train.origin.vocabulary
-    assert built.train.origin.rules.startswith("line/")
+    assert Tokenizer.load(tmp_path / "s" / "tokenizer").digest == tokenizer.digest
+    assert built.train.provenance.vocabulary_digest == tokenizer.digest
+    assert built.train.provenance.sentence_splitter.startswith("line/")
 
 
 def test_build_in_shards_holds_the_corpus_in_order(
@@ -109,13 +110,13 @@ def test_build_in_shards_holds_the_corpus_in_order(
 def test_build_is_bit_equal_for_any_workers_and_shard_size(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build(tmp_path / "one", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=1))
-    build(tmp_path / "three", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=3))
+    build(tmp_path / "one", corpus, tokenizer, BuildSettings(held_out=0.2, workers=1))
+    build(tmp_path / "three", corpus, tokenizer, BuildSettings(held_out=0.2, workers=3))
     assert content(tmp_path / "one") == content(tmp_path / "three")
-    build(tmp_path / "serial", corpus, tokenizer, PrepareSettings(held_out=0.2), executor=SerialExecutor())
+    build(tmp_path / "serial", corpus, tokenizer, BuildSettings(held_out=0.2), executor=SerialExecutor())
     assert content(tmp_path / "one") == content(tmp_path / "serial")
     monkeypatch.setattr(build_module, "SHARD_BYTES", 1 << 30)
-    build(tmp_path / "whole", corpus, tokenizer, PrepareSettings(held_out=0.2, workers=1))
+    build(tmp_path / "whole", corpus, tokenizer, BuildSettings(held_out=0.2, workers=1))
     for split in ("train", "held_out"):
         assert content(tmp_path / "one" / split) == content(tmp_path / "whole" / split)
 
@@ -126,7 +127,7 @@ class RecordingExecutor(SerialExecutor):
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
-    def run(self, tasks: Sequence[ShardTask], tokenizer: Tokenizer) -> Generator[ShardTask]:
+    def run(self, tasks: Sequence[ShardSpec], tokenizer: Tokenizer) -> Generator[ShardSpec]:
         self.numbers = [task.number for task in tasks]
         yield from super().run(tasks, tokenizer)
 
@@ -152,7 +153,7 @@ def test_held_out_documents_are_excluded_from_training(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
 ) -> None:
     build(tmp_path / "all", corpus, tokenizer, TRAIN_ONLY)
-    built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.3, workers=1))
+    built = build(tmp_path / "s", corpus, tokenizer, BuildSettings(held_out=0.3, workers=1))
     assert built.held_out is not None
     everything = sentences(tmp_path / "all" / "train", tokenizer)
     train, held_out = (sentences(tmp_path / "s" / split, tokenizer) for split in ("train", "held_out"))
@@ -166,7 +167,7 @@ def test_both_stores_have_two_documents_for_any_share(
     tmp_path: Path, tokenizer: Tokenizer, share: float, num_held_out: int
 ) -> None:
     corpus = lines_corpus(tmp_path / "c.txt", "\n\n".join(f"{word} cat" for word in WORDS[:5]))
-    built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=share, workers=1))
+    built = build(tmp_path / "s", corpus, tokenizer, BuildSettings(held_out=share, workers=1))
     assert built.held_out is not None
     assert (built.train.num_documents, built.held_out.num_documents) == (5 - num_held_out, num_held_out)
 
@@ -174,7 +175,7 @@ def test_both_stores_have_two_documents_for_any_share(
 def test_equal_documents_are_in_the_same_store(tmp_path: Path, tokenizer: Tokenizer) -> None:
     documents = [f"{first} {second}" for first in WORDS for second in WORDS]
     corpus = lines_corpus(tmp_path / "c.txt", "\n\n".join(documents * 2))
-    built = build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.5, workers=1))
+    built = build(tmp_path / "s", corpus, tokenizer, BuildSettings(held_out=0.5, workers=1))
     train, held_out = (sentences(tmp_path / "s" / split, tokenizer) for split in ("train", "held_out"))
     assert not {document[0] for document in train} & {document[0] for document in held_out}
     assert len(train) + len(held_out) == 800
@@ -185,7 +186,7 @@ def test_held_out_inputs_replace_the_share(tmp_path: Path, tokenizer: Tokenizer)
     corpus = lines_corpus(tmp_path / "c.txt", "the cat\n\na dog\n")
     (tmp_path / "h.txt").write_text("a tree\n\na dog\n\na mat\n")
     built = build(
-        tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out_inputs=(str(tmp_path / "h.txt"),), workers=1)
+        tmp_path / "s", corpus, tokenizer, BuildSettings(held_out_inputs=(str(tmp_path / "h.txt"),), workers=1)
     )
     assert sentences(tmp_path / "s" / "train", tokenizer) == [["the cat"], ["a dog"]]
     assert sentences(tmp_path / "s" / "held_out", tokenizer) == [["a tree"], ["a dog"], ["a mat"]]
@@ -194,7 +195,7 @@ def test_held_out_inputs_replace_the_share(tmp_path: Path, tokenizer: Tokenizer)
 
 def test_single_document_cannot_be_divided(tmp_path: Path, tokenizer: Tokenizer) -> None:
     corpus = lines_corpus(tmp_path / "c.txt", "the cat\nsat\n")
-    with pytest.raises(ValueError, match=r"c\.txt: a single document .* --held-out 0"):
+    with pytest.raises(ValueError, match=r"c\.txt: expected at least two different documents, got 1; .* --held-out 0"):
         build(tmp_path / "s", corpus, tokenizer)
     assert build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY).train.num_documents == 1
 
@@ -213,7 +214,7 @@ def test_interrupted_build_resumes(tmp_path: Path, corpus: CorpusSettings, token
     reports: list[Progress] = []
     build(tmp_path / "s", corpus, tokenizer, progress=reports.append)
     assert reports[0].bytes_resumed >= 3 * 4000
-    assert "resuming an interrupted build: " in reports[0].note
+    assert "resuming an interrupted build: " in reports[0].notice
     assert (
         reports[-1].bytes_done
         == reports[-1].bytes_total
@@ -233,7 +234,7 @@ def test_build_of_changed_inputs_starts_from_scratch(
     reports: list[Progress] = []
     build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY, progress=reports.append)
     assert reports[0].bytes_resumed == 0
-    assert "starting from scratch" in reports[0].note
+    assert "starting from scratch" in reports[0].notice
     assert sentences(tmp_path / "s" / "train", tokenizer)[-1] == ["it was far"]
 
 
@@ -250,8 +251,8 @@ def test_finished_build_of_other_inputs_is_not_overwritten(
     build(tmp_path / "s", corpus, tokenizer)
     before = content(tmp_path / "s")
     other = Tokenizer.from_tokens([*tokenizer.tokens, "more"], lowercase=True)
-    for changed in ((corpus, other, PrepareSettings()), (corpus, tokenizer, PrepareSettings(held_out=0.5))):
-        with pytest.raises(ValueError, match="holds a finished store of other inputs"):
+    for changed in ((corpus, other, BuildSettings()), (corpus, tokenizer, BuildSettings(held_out=0.5))):
+        with pytest.raises(ValueError, match="finished store of other inputs"):
             build(tmp_path / "s", *changed)
     assert content(tmp_path / "s") == before
 
@@ -263,7 +264,7 @@ def test_build_does_not_overwrite_files_of_others(
     foreign = tmp_path / "s" / name / "a.txt"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("the cat sat")
-    with pytest.raises(ValueError, match="name another"):
+    with pytest.raises(ValueError, match="choose another"):
         build(tmp_path / "s", corpus, tokenizer)
     assert foreign.read_text() == "the cat sat"
 
@@ -286,7 +287,7 @@ def test_killed_worker_is_reported(tmp_path: Path, corpus: CorpusSettings, token
             os.kill(pid, signal.SIGKILL)
 
     with pytest.raises(ChildProcessError, match="exit code -9: killed, usually for lack of memory: use fewer workers"):
-        build(tmp_path / "s", corpus, tokenizer, PrepareSettings(workers=1), kill_workers)
+        build(tmp_path / "s", corpus, tokenizer, BuildSettings(workers=1), kill_workers)
     build(tmp_path / "s", corpus, tokenizer)
 
 
@@ -326,7 +327,7 @@ def test_held_out_store_of_an_interrupted_build_is_removed(
     interrupted_in: Callable[..., AbstractContextManager[list[Any]]],
 ) -> None:
     with interrupted_in(build_module, "write_store", 2):  # that of train
-        build(tmp_path / "s", corpus, tokenizer, PrepareSettings(held_out=0.5))
+        build(tmp_path / "s", corpus, tokenizer, BuildSettings(held_out=0.5))
     assert (tmp_path / "s" / "held_out").exists()
     for _ in range(2):
         assert build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY).held_out is None
@@ -340,7 +341,7 @@ def test_workers_do_not_import_modules_from_the_current_folder(
     monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])  # no string, which Python passes over
     for name in ("random", "numpy", "tokenizers"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not mine to import')")
-    assert build(tmp_path / "s", corpus, tokenizer, PrepareSettings(workers=2)).train.num_documents > 0
+    assert build(tmp_path / "s", corpus, tokenizer, BuildSettings(workers=2)).train.num_documents > 0
 
 
 FULL_DISK_BUILD = """
@@ -359,7 +360,7 @@ for size in ("160k", "2m"):
     try:
         build.build(
             Path(disk) / "s", CorpusSettings(inputs=(corpus,), sentence_splitter="line"), Tokenizer.load(vocabulary),
-            build.PrepareSettings(workers=1), lambda report: print("resumed", report.bytes_resumed, flush=True),
+            build.BuildSettings(workers=1), lambda report: print("resumed", report.bytes_resumed, flush=True),
         )
         print("finished")
     except OSError as error:
@@ -395,7 +396,7 @@ import os, subprocess, sys
 from multiprocessing import Pipe
 from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings, shard_corpus
-from bertwright.tokenstore.worker import ShardTask
+from bertwright.tokenstore.shard import ShardSpec
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 folder, corpus, vocabulary, wait = sys.argv[1:]
@@ -406,7 +407,7 @@ worker = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno(
 theirs.close()
 settings = CorpusSettings(inputs=(corpus,), sentence_splitter="line")
 ours.send(Tokenizer.load(vocabulary))
-ours.send(ShardTask(Path(folder), 0, settings, shard_corpus(settings, 3000)[0]))
+ours.send(ShardSpec(Path(folder), 0, settings, shard_corpus(settings, 3000)[0]))
 if float(wait):
     os._exit(0)  # as a kill ends it
 assert ours.recv() is None
@@ -440,7 +441,7 @@ folder, corpus, vocabulary = sys.argv[1:]
 print("ready", flush=True)
 build.build(
     Path(folder), CorpusSettings(inputs=(corpus,), sentence_splitter="line"), Tokenizer.load(vocabulary),
-    build.PrepareSettings(held_out=0.2, workers=2),
+    build.BuildSettings(held_out=0.2, workers=2),
 )
 """
 

@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.tokenstore.store import SAMPLE_BLOCKS, SAMPLE_BYTES, DocumentBatch, Provenance, TokenStore, write_store
+from bertwright.tokenstore.store import SAMPLE_BLOCKS, SAMPLE_BYTES, DocumentChunk, Provenance, TokenStore, write_store
 
-ORIGIN = Provenance(vocabulary="v", vocab_size=1000, lowercase=True, rules="rules/1")
+PROVENANCE = Provenance(vocabulary_digest="v", vocab_size=1000, lowercase=True, sentence_splitter="rules/1")
 
 Text = list[list[list[int]]]  # documents, sentences, tokens
 
 
 def write(
-    folder: Path, text: Text, file_tokens: int = 1 << 28, chunk: int = 2, origin: Provenance = ORIGIN
+    folder: Path, text: Text, file_tokens: int = 1 << 28, chunk: int = 2, provenance: Provenance = PROVENANCE
 ) -> TokenStore:
     """Write documents into a store, `chunk` at a time."""
     folder.mkdir(exist_ok=True)
     chunks = [columns(text[first : first + chunk]) for first in range(0, len(text), chunk)]
-    write_store(folder, chunks, origin, corpus="c", file_tokens=file_tokens)
+    write_store(folder, chunks, provenance, corpus_digest="c", file_tokens=file_tokens)
     return TokenStore.open(folder)
 
 
-def columns(text: Text) -> DocumentBatch:
+def columns(text: Text) -> DocumentChunk:
     sentences = [sentence for document in text for sentence in document]
     lengths = [[len(sentence) for sentence in sentences], [len(document) for document in text]]
-    return DocumentBatch(np.concatenate(sentences), *(np.array(column) for column in lengths))
+    return DocumentChunk(np.concatenate(sentences), *(np.array(column) for column in lengths))
 
 
 TEXT = [[[1, 2], [3]], [[4, 5, 6, 7, 8]], [[9]], [[10, 11], [12], [13, 14]]]
@@ -37,11 +37,11 @@ TEXT = [[[1, 2], [3]], [[4, 5, 6, 7, 8]], [[9]], [[10, 11], [12], [13, 14]]]
 
 def test_store_of_four_documents_has_their_boundaries(tmp_path: Path) -> None:
     store = write(tmp_path / "s", TEXT)
-    assert store.tokens(0, 14).tolist() == list(range(1, 15))
+    assert store.read_tokens(0, 14).tolist() == list(range(1, 15))
     assert store.sentence_starts.tolist() == [0, 2, 3, 8, 9, 11, 12, 14]
     assert store.document_starts.tolist() == [0, 2, 3, 4, 7]
     assert (store.num_tokens, store.num_sentences, store.num_documents) == (14, 7, 4)
-    assert store.header.origin == ORIGIN
+    assert store.header.provenance == PROVENANCE
 
 
 def test_document_is_in_one_file(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_numpy_opens_the_arrays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
 def test_size_of_ids_follows_the_vocabulary(tmp_path: Path, vocab_size: int, dtype: type) -> None:
-    store = write(tmp_path / "s", [[[vocab_size - 1]]], origin=Provenance("v", vocab_size, True, "rules/1"))
-    assert store.tokens(0, 1).dtype == dtype
-    assert store.tokens(0, 1).tolist() == [vocab_size - 1]
+    store = write(tmp_path / "s", [[[vocab_size - 1]]], provenance=Provenance("v", vocab_size, True, "rules/1"))
+    assert store.read_tokens(0, 1).dtype == dtype
+    assert store.read_tokens(0, 1).tolist() == [vocab_size - 1]
 
 
 texts = st.lists(
@@ -74,7 +74,7 @@ def test_tokens_and_gather_equal_slices_of_a_list(
     store = write(tmp_path_factory.mktemp("store"), text, file_tokens, chunk)
     flat = [token for document in text for sentence in document for token in sentence]
     start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(flat))] * 2)))
-    assert store.tokens(start, end).tolist() == flat[start:end]
+    assert store.read_tokens(start, end).tolist() == flat[start:end]
 
     bounds = store.sentence_starts[store.document_starts]
     ranges = data.draw(st.lists(st.integers(0, len(text) - 1), max_size=6))
@@ -85,14 +85,14 @@ def test_tokens_and_gather_equal_slices_of_a_list(
 
 def test_range_outside_the_store_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected tokens within 0 … 14, got 3 … 15"):
-        write(tmp_path / "s", TEXT).tokens(3, 15)
+        write(tmp_path / "s", TEXT).read_tokens(3, 15)
 
 
 def test_open_with_another_vocabulary_raises_an_error(tmp_path: Path) -> None:
     write(tmp_path / "s", TEXT)
-    TokenStore.open(tmp_path / "s", vocabulary="v")
-    with pytest.raises(ValueError, match=r"1,000 tokens and digest v, not .* digest w"):
-        TokenStore.open(tmp_path / "s", vocabulary="w")
+    TokenStore.open(tmp_path / "s", vocabulary_digest="v")
+    with pytest.raises(ValueError, match=r"another vocabulary \(1,000 tokens\); use .*tokenizer"):
+        TokenStore.open(tmp_path / "s", vocabulary_digest="w")
 
 
 def test_open_folder_without_header_raises_an_error(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_open_folder_without_header_raises_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ('{"format_version": 99}', "expected store format 1, got 99"),
-        ("[]", "expected store format 1, got None"),
-        ('{"format_version": 1}', "altered since the store was built; copy the store again"),
-        ('{"format_version": 1, "more"', "line 1: not valid JSON"),
+        ('{"format_version": 99}', "expected store format 2, got 99"),
+        ("[]", "expected store format 2, got None"),
+        ('{"format_version": 2}', "altered since the store was built; copy the store again"),
+        ('{"format_version": 2, "more"', "line 1: not valid JSON"),
     ],
 )
 def test_open_with_invalid_header_raises_an_error(tmp_path: Path, header: str, message: str) -> None:
@@ -117,7 +117,7 @@ def test_open_with_invalid_header_raises_an_error(tmp_path: Path, header: str, m
 
 @pytest.mark.parametrize(
     "change",
-    [{"num_tokens": 13}, {"num_tokens": "many"}, {"files": []}, {"corpus": "other"}],
+    [{"num_tokens": 13}, {"num_tokens": "many"}, {"files": []}, {"corpus_digest": "other"}],
     ids=lambda c: next(iter(c)),
 )
 def test_open_with_altered_header_raises_an_error(tmp_path: Path, change: dict[str, object]) -> None:
@@ -170,12 +170,12 @@ def flip(path: Path, offset: int) -> None:
 
 
 def test_failed_write_leaves_no_header(tmp_path: Path) -> None:
-    def broken() -> Iterator[DocumentBatch]:
+    def broken() -> Iterator[DocumentChunk]:
         yield columns(TEXT)
         raise OSError("disk gone")
 
     with pytest.raises(OSError, match="disk gone"):
-        write_store(tmp_path, broken(), ORIGIN, corpus="c")
+        write_store(tmp_path, broken(), PROVENANCE, corpus_digest="c")
     assert not (tmp_path / "header.json").exists()
 
 

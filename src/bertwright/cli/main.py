@@ -36,7 +36,7 @@ COMMANDS = {
     "survey": Command(
         "survey:SurveySettings",
         "survey:survey",
-        "describe a corpus, and warn of what would harm training",
+        "describe a corpus and warn about problems for pre-training",
         "bertwright survey books/ wiki.txt",
     ),
     "vocabulary": Command(
@@ -46,7 +46,7 @@ COMMANDS = {
         "bertwright vocabulary books/ wiki.txt --size 30000 --output vocabulary",
     ),
     "prepare": Command(
-        "prepare:StoreSettings",
+        "prepare:PrepareSettings",
         "prepare:prepare",
         "tokenize text into a token store, for pre-training",
         "bertwright prepare books/ wiki.txt --vocabulary vocabulary --store store --held-out 0.01",
@@ -54,13 +54,13 @@ COMMANDS = {
     "pretrain": Command(
         "pretrain.settings:PretrainSettings",
         "pretrain.run:pretrain",
-        "train a BERT on a token store, or resume it",
+        "pre-train a BERT on a token store, or resume a run",
         "bertwright pretrain --config mini --store store --run runs/mini",
     ),
     "finetune": Command(
         "finetune.settings:FinetuneSettings",
         "finetune.run:finetune",
-        "train a BERT on a task, or resume it",
+        "fine-tune a BERT on a task, or resume a run",
         "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
     ),
     "grid": Command(
@@ -90,7 +90,7 @@ COMMANDS = {
     "experiment": Command(
         "experiment.settings:ExperimentSettings",
         "experiment.run:experiment",
-        "repeat an experiment of the paper, at your budget",
+        "repeat an experiment of the paper within a budget",
         "bertwright experiment table5 --store store --data glue --work experiments --level demo --dry-run",
     ),
     "glue-submission": Command(
@@ -139,8 +139,7 @@ COMMANDS = {
 
 USAGE = """usage: bertwright COMMAND [--config FILE.toml|RECIPE] [options]
 
-From raw text to a BERT, pre-trained and fine-tuned. The commands, in the usual
-order:
+From raw text to a BERT, pre-trained and fine-tuned. The commands:
 
 {commands}
 
@@ -163,6 +162,7 @@ NO_MORE_THREADS = (
     "--workers, or end other processes"
 )
 NO_THREAD = re.compile("can't start new thread|pthread_create|Thread creation failed")
+RANK_LOST = "another rank has ended; restart all ranks, with --resume if the run has begun"
 # Messages of gloo and NCCL if another rank has ended.
 PEER_LOST = re.compile("Connection (closed|reset) by peer|Broken pipe|remote process exited")
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
@@ -170,7 +170,11 @@ MISUSE_ERRNO = (errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 
 
 def main() -> None:
-    """Run one command and exit with 0, 1 (the work failed), 2 (misuse) or 130 (Ctrl-C, SIGTERM)."""
+    """Run one command and exit with its code.
+
+    0: success; 1: the work failed; 2: misuse; 130: Ctrl-C or SIGTERM; 141: the reader of the output closed it. A defect
+    of this package ends with a traceback.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: temporaries are deleted
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # print "?" for characters that a terminal lacks
@@ -187,31 +191,33 @@ def run(arguments: list[str]) -> int:
             sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:
-        return fail(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
+        return print_failure(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
     except (BrokenPipeError, SystemExit):  # the reader of our output has ended; rich then raises SystemExit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_SIGPIPE
     except OSError as error:
-        if error.errno == errno.EAGAIN and error.filename is None:  # of fork
-            return fail(f"error: {NO_MORE_THREADS}", 1)
+        if error.errno == errno.EAGAIN and error.filename is None:  # raised by fork
+            return print_failure(f"error: {NO_MORE_THREADS}", 1)
         is_misuse = isinstance(error, MISUSE) or error.errno in MISUSE_ERRNO
-        return fail(f"error: {format_os_error(error)}", 2 if is_misuse else 1)
+        return print_failure(f"error: {format_os_error(error)}", 2 if is_misuse else 1)
     except ValueError as error:
-        return fail(f"error: {error}", 2)
+        return print_failure(f"error: {error}", 2)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return fail(f"error: {OUT_OF_MEMORY}", 1)
+            return print_failure(f"error: {OUT_OF_MEMORY}", 1)
         if NO_THREAD.search(str(error)):
-            return fail(f"error: {NO_MORE_THREADS}", 1)
+            return print_failure(f"error: {NO_MORE_THREADS}", 1)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and PEER_LOST.search(str(error)):
-            return fail("error: another rank has ended; restart all ranks, with --resume if the run has begun", 1)
+            return print_failure(
+                "error: another rank has ended; restart all ranks, with --resume if the run has begun", 1
+            )
         if not type(error).__module__.startswith("bertwright."):  # a defect: show its traceback
             raise
-        return fail(f"error: {error}", 1)
+        return print_failure(f"error: {error}", 1)
 
 
-def fail(message: str, code: int) -> int:
-    """Print a message as one line on stderr; return the code."""
+def print_failure(message: str, code: int) -> int:
+    """Print the message of a failure as one line on stderr; return its exit code."""
     print_line(message)
     return code
 
@@ -235,7 +241,7 @@ def print_warning(message: Warning | str, category: type[Warning], filename: str
 
 
 def format_os_error(error: OSError) -> str:
-    """Format an OSError with its file name; that of a temporary becomes its final one.
+    """Format an OSError with its file name; the name of a temporary file is replaced by the final name.
 
     >>> format_os_error(PermissionError(13, "Permission denied", "models/.bert.part-4711-21"))
     'models/bert: Permission denied'

@@ -1,7 +1,7 @@
-"""Settings classes as options of the command line, parsed by tyro over the values of a TOML file.
+"""Command-line options from settings classes, parsed by tyro; a TOML file supplies defaults.
 
 tyro gets copies of the settings classes that carry help texts and placeholders but no checks. The settings themselves
-are built from what it parsed, so that their errors look as any other.
+are built from what it parsed, so that their errors look like all others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_INT = 2**63 - 1
 
 
 def read_settings(cls: type[Any], name: str, arguments: list[str], example: str) -> Any:
-    """Build the settings of a command from arguments, over those of a TOML file or, with --resume, of a run.
+    """Build a command's settings from its arguments; a TOML file or, with --resume, the run supplies the rest.
 
     Raises ValueError for wrong values, and SystemExit after tyro has printed the help or an error.
     """
@@ -44,7 +44,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
     config, rest = pop_option(arguments, "--config")
     if "--resume" in rest and (run_folder := pop_option(rest, "--run")[0]):
         if config:
-            raise ValueError("--resume uses the settings of the run; leave --config out")
+            raise ValueError("--resume uses the settings of the run; omit --config")
         from bertwright.training.run_directory import saved_settings
 
         default = saved_settings(cls, Path(run_folder))
@@ -54,25 +54,28 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
         if task and isinstance(table.setdefault("task", {}), dict) and hasattr(cls, "defaults"):
             table["task"]["task"] = task  # defaults depend on it
         default = partial_from_table(cls, table, config or "command line", tyro.MISSING)
-    with _printable_errors(rest):
+    with _capture_tyro_output(rest):
         parsed = tyro.cli(
             _option_class(cls, default),
             args=rest,
             prog=f"bertwright {name}",
-            description=_fill(_flow(cls.__doc__), f"Example: {example}", CONFIG_HELP),
+            description=_wrap_paragraphs(_join_lines(cls.__doc__), f"Example: {example}", CONFIG_HELP),
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
         )
     return _build(cls, parsed)
 
 
 def check_arguments(cls: type[Any], arguments: list[str]) -> None:
-    """Raise ValueError for what tyro would accept: empty values, lists given twice; and for former names."""
+    """Raise ValueError for arguments that tyro accepts but should not, and for former names of flags.
+
+    tyro accepts empty values, text that is not UTF-8, and lists that are given twice.
+    """
     for before, argument in pairwise(["", *arguments]):
         flag = before if not argument else argument.removesuffix("=") if argument.endswith("=") else ""
         if flag.startswith("--"):  # Path would take the empty text for the current folder
             raise ValueError(f"{flag} has an empty value; is a variable of your script unset?")
         if any("\ud800" <= character <= "\udfff" for character in argument):  # settings.toml could not contain it
-            raise ValueError(f"{argument!r}: not UTF-8; rename the file, or name its folder or a glob")
+            raise ValueError(f"{argument!r}: not UTF-8; rename the file, or give its folder or a glob")
     fields = {field: kind for _, field, kind in iter_fields(cls)}
     names = [
         argument[2:].partition("=")[0].replace("-", "_").removeprefix("no_")
@@ -83,13 +86,13 @@ def check_arguments(cls: type[Any], arguments: list[str]) -> None:
         if new := find_new_name(name, fields):
             raise ValueError(f"{_flag(name)} is now called {_flag(new)}")
         if names.count(name) > 1 and name in fields and _accepts_list(fields[name]):  # the last one would win
-            raise ValueError(f"{_flag(name)} is given twice; name all of its values after one")
+            raise ValueError(f"{_flag(name)}: given twice; give all values after one {_flag(name)}")
 
 
 def find_config(name: str) -> Path:
     """Return the TOML file that --config names: a path, or a recipe of the package, such as demo.
 
-    A file takes precedence over a recipe, a directory does not. Raises FileNotFoundError, which lists the recipes.
+    A file takes precedence over a recipe, a folder does not. Raises FileNotFoundError, which lists the recipes.
     """
     path, recipe = Path(name), name.removesuffix(".toml")
     if recipe in RECIPE_NAMES and (path.is_dir() or not path.exists()):
@@ -116,8 +119,8 @@ def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
 
 
 @contextmanager
-def _printable_errors(arguments: list[str]) -> Iterator[None]:
-    """Let tyro print without a standard output, and without control characters of the arguments."""
+def _capture_tyro_output(arguments: list[str]) -> Iterator[None]:
+    """Discard tyro's output if standard output is closed, and escape control characters in its errors."""
     with redirect_stdout(StringIO()) if sys.stdout is None else nullcontext():
         if all(escape_control(argument) == argument for argument in arguments):
             yield
@@ -139,13 +142,15 @@ def _option_class(cls: type[Any], default: Any) -> type[Any]:
             fields.append((name, _option_class(cast(type[Any], kind), value)))
         else:
             fields.append((name, _describe_option(name, kind, value, docs.get(name)), dataclasses.field(default=value)))
-    return dataclasses.make_dataclass(cls.__name__, fields, kw_only=True, namespace={"__doc__": _flow(cls.__doc__)})
+    return dataclasses.make_dataclass(
+        cls.__name__, fields, kw_only=True, namespace={"__doc__": _join_lines(cls.__doc__)}
+    )
 
 
 def _describe_option(name: str, kind: Any, default: Any, doc: str | None) -> Any:
     """Return a field's type with its help, its placeholder and its default in words.
 
-    A doc with brackets or "unset:" explains itself what an unset value means.
+    If a doc has brackets or "unset:", it already says what an unset value means.
     """
     from tyro import MISSING
     from tyro.conf import Positional, arg
@@ -163,7 +168,7 @@ def _describe_option(name: str, kind: Any, default: Any, doc: str | None) -> Any
 
 
 def _optional_text() -> Any:
-    """Return tyro's rule for `str | None`: "None" is a text, as a label or a column may have that name."""
+    """Return tyro's rule for `str | None`: "None" is a text, because a label or a column may be called so."""
     from tyro.constructors import PrimitiveConstructorSpec
 
     return PrimitiveConstructorSpec[str | None](
@@ -187,14 +192,14 @@ def _build(cls: type[Any], parsed: Any) -> Any:
 
 
 def _placeholder(kind: Any) -> str | None:
-    """Return what the help prints for a value, or None if tyro's own is good: choices, a fixed number of values.
+    """Return the placeholder that the help prints for a value; None keeps tyro's (choices, a fixed number of values).
 
     >>> _placeholder(int | None), _placeholder(tuple[str, ...]), _placeholder(Literal["a", "b"] | None)
     ('INT', 'STR ...', '{a,b}')
     >>> _placeholder(Literal["a", "b"]), _placeholder(tuple[float, float])
     (None, None)
     """
-    if kind == bool | None:  # a switch could not say "as it is"
+    if kind == bool | None:  # three values: a switch has only two
         return "{True,False}"
     if _is_list(kind):
         return (one := _placeholder(get_args(kind)[0])) and f"{one} ..."
@@ -220,12 +225,12 @@ def _format_default(default: str) -> str:
     return f"(default: {'unset' if default == 'None' else default or 'none'})"
 
 
-def _flow(text: str | None) -> str:
+def _join_lines(text: str | None) -> str:
     """Return a text without the line breaks of its source; the terminal decides where lines end."""
     return " ".join((text or "").split())
 
 
-def _fill(*paragraphs: str) -> str:
+def _wrap_paragraphs(*paragraphs: str) -> str:
     """Format paragraphs to the terminal's columns, aligned with tyro's boxes; tyro joins lines without an indent."""
     lines = textwrap.TextWrapper(shutil.get_terminal_size().columns, "  ", "  ", break_on_hyphens=False)
     return "\n".join(map(lines.fill, paragraphs))

@@ -15,7 +15,7 @@ from tyro.conf import Positional
 from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.commands.stdin_texts import expand_stdin, stdin_texts
 from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
-from bertwright.corpus.documents import CorpusSettings, check_encoding, open_corpus, read
+from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.io.npy import NpyWriter
@@ -124,7 +124,7 @@ def _read_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
         encoding_errors=settings.encoding_errors,
     )
     stats, last = ReadStats(), 0
-    files = open_corpus(corpus)
+    files = list_corpus_files(corpus)
     known = not any(file.compression or file.format == ".parquet" for file in files)  # the size of the text
     with byte_progress(console, "embedding", sum(file.size for file in files) if known else None) as advance:
         for document in read(corpus, files, stats):

@@ -10,14 +10,14 @@ from rich.console import Console
 
 from bertwright.commands.output_paths import vocabulary_folder
 from bertwright.console import byte_progress, heading, make_console, make_table, notice
-from bertwright.corpus.documents import CorpusSettings, open_corpus
+from bertwright.corpus.documents import CorpusSettings, list_corpus_files
 from bertwright.settings import write_settings
-from bertwright.tokenstore.build import BuildResult, PrepareSettings, Progress, build
+from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class StoreSettings:
+class PrepareSettings:
     """Turn text into a token store, the memory-mapped ids that pre-training reads.
 
     After an interruption, run the same command again to resume.
@@ -28,10 +28,10 @@ class StoreSettings:
     """Folder with a vocabulary or a model, or a hub name."""
     store: Path
     """Folder for the token store."""
-    prepare: PrepareSettings = field(default_factory=PrepareSettings)
+    build: BuildSettings = field(default_factory=BuildSettings)
 
 
-def prepare(settings: StoreSettings, console: Console | None = None) -> BuildResult:
+def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildResult:
     """Build the token store, or continue to build it; see `tokenstore.build.build`.
 
     Ctrl-C (KeyboardInterrupt) loses only the shards in progress: the same call continues after the finished ones.
@@ -39,21 +39,21 @@ def prepare(settings: StoreSettings, console: Console | None = None) -> BuildRes
     console = console or make_console()
     tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
-    size = sum(file.size for file in open_corpus(settings.corpus))
+    size = sum(file.size for file in list_corpus_files(settings.corpus))
     printed: set[str] = set()
     with byte_progress(console, "preparing", size) as advance:
         last = 0
 
         def show(progress: Progress) -> None:
             nonlocal last
-            if progress.note and progress.note not in printed:
-                printed.add(progress.note)
-                notice(console, progress.note)
+            if progress.notice and progress.notice not in printed:
+                printed.add(progress.notice)
+                notice(console, progress.notice)
             advance(progress.bytes_done - last)
             last = progress.bytes_done
 
         try:
-            result = build(settings.store, settings.corpus, tokenizer, settings.prepare, show)
+            result = build(settings.store, settings.corpus, tokenizer, settings.build, show)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
     write_settings(settings.store / "settings.toml", settings, "bertwright prepare: the settings in force")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bertwright.io.decoding import STDIN, STDIN_NAME, ReadStats, TextCodec, read_stdin
-from bertwright.io.lines import lines
+from bertwright.io.lines import split_lines
 
 
 def stdin_lines(codec: TextCodec) -> Iterator[tuple[int, str]]:
     """Yield number and content of each line of standard input. Raises ValueError if there is none."""
     number = 0
-    for number, line in lines(STDIN_NAME, read_stdin(codec, ReadStats())):
+    for number, line in split_lines(STDIN_NAME, read_stdin(codec, ReadStats())):
         yield number, line
     if not number:
         raise _no_text()

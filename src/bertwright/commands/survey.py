@@ -16,7 +16,7 @@ from rich.table import Table
 from bertwright.commands.output_paths import new_file
 from bertwright.console import TextTable, byte_progress, heading, make_console, make_table, notice, plain_text, say
 from bertwright.corpus.diagnosis import diagnose
-from bertwright.corpus.documents import CorpusSettings, check_corpus
+from bertwright.corpus.documents import CorpusSettings, list_readable_corpus_files
 from bertwright.corpus.survey import Survey, Unreadable, UnreadableCorpusError
 from bertwright.corpus.survey import survey as measure
 
@@ -47,7 +47,7 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
 
 
 def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Survey:
-    files, _ = check_corpus(settings.corpus)
+    files, _ = list_readable_corpus_files(settings.corpus)
     try:
         with byte_progress(console, "surveying", sum(one.size for one in files)) as advance:
             found = measure(settings.corpus, advance)

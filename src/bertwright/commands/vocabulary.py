@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bertwright.commands.output_paths import check_absent
 from bertwright.console import byte_progress, heading, item_progress, key_value_table, make_console, notice
-from bertwright.corpus.documents import CorpusSettings, open_corpus, read
+from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read
 from bertwright.files import atomic_folder
 from bertwright.settings import write_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
 
 def _text_size(corpus: CorpusSettings) -> int | None:
     """Return the bytes of the inputs' text, or None if they would have to be unpacked to know it."""
-    inputs = open_corpus(corpus)
+    inputs = list_corpus_files(corpus)
     if any(file.compression or file.format == ".parquet" for file in inputs):
         return None
     return sum(file.size for file in inputs)

@@ -18,10 +18,10 @@ from bertwright.io.decoding import (
     decode_blocks,
     is_splittable,
 )
-from bertwright.io.lines import MAX_CHARACTERS, lines, split_at
+from bertwright.io.lines import MAX_CHARACTERS, group_units, split_lines
 from bertwright.io.schema import TableSchema
-from bertwright.io.sources import FORMATS, DocumentUnit, InputFile, check_inputs, open_inputs
-from bertwright.io.tables import ByteRange, iter_rows
+from bertwright.io.sources import FORMATS, DocumentUnit, InputFile, list_inputs, list_readable_inputs
+from bertwright.io.tables import ByteRange, read_file_rows
 from bertwright.settings import Positional, check_not_str
 
 CONLL_FORMATS = (".conllu", ".conll")
@@ -113,14 +113,14 @@ class CorpusShard(NamedTuple):
         return sum(file.size for file in self.files) - self.span.start
 
 
-def open_corpus(settings: CorpusSettings) -> list[InputFile]:
-    """List the files of a corpus; raises the errors of `io.sources.open_inputs`."""
-    return open_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
+def list_corpus_files(settings: CorpusSettings) -> list[InputFile]:
+    """List the files of a corpus; raises the errors of `io.sources.list_inputs`."""
+    return list_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
 
 
-def check_corpus(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
-    """List the files of a corpus, and for those that cannot be read the errors by path."""
-    return check_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
+def list_readable_corpus_files(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
+    """List the readable files of a corpus, and the errors of the other files, by path."""
+    return list_readable_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
 
 
 def read(
@@ -133,7 +133,7 @@ def read(
     """
     stats = stats or ReadStats()
     count = 0
-    for file in open_corpus(settings) if inputs is None else inputs:
+    for file in list_corpus_files(settings) if inputs is None else inputs:
         for document in _read_file(file, settings, stats, ByteRange()):
             count += 1
             yield document
@@ -169,7 +169,7 @@ def shard_corpus(
     shards: list[CorpusShard] = []
     group: list[InputFile] = []
     size = 0  # of the group; summing it for each file would be quadratic
-    for file in open_corpus(settings) if inputs is None else inputs:
+    for file in list_corpus_files(settings) if inputs is None else inputs:
         spans = _split_file(file, target_bytes, settings.encoding)
         if len(spans) == 1 and size + file.size <= target_bytes and len(group) < FILES_PER_SHARD:
             group.append(file)
@@ -197,7 +197,7 @@ def _split_file(file: InputFile, target_bytes: int, encoding: str) -> list[ByteR
         return [ByteRange()]
     spans: list[ByteRange] = []
     start, line = 0, 1
-    with file.local().open("rb") as stream:
+    with file.download().open("rb") as stream:
         while start < file.size:
             end = _next_boundary(stream, start + target_bytes, file.size, boundary)
             spans.append(ByteRange(start, end, line))
@@ -238,9 +238,9 @@ def _read_file(file: InputFile, settings: CorpusSettings, stats: ReadStats, span
         is_complete = span.end in (None, file.size)
         return _tidy(file, stats, read_articles(file.path, blocks, span.line, is_complete))
     if file.format in CONLL_FORMATS:
-        return _tidy(file, stats, _conll_documents(file, lines(file.path, blocks, span.line)))
+        return _tidy(file, stats, _conll_documents(file, split_lines(file.path, blocks, span.line)))
     if file.document_unit == "line":
-        return _tidy(file, stats, lines(file.path, blocks, span.line))
+        return _tidy(file, stats, split_lines(file.path, blocks, span.line))
     if file.document_unit == "file":
         return _tidy(file, stats, _whole(file, blocks))
     return _tidy(file, stats, _paragraphs(file, blocks, span.line))
@@ -259,7 +259,7 @@ def _tidy(file: InputFile, stats: ReadStats, numbered: Iterable[tuple[int, str]]
 def _rows(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[tuple[int, str]]:
     """Yield line and text of each row; nulls are skipped and counted."""
     columns = TableSchema((settings.column,), hint="choose one with --column")
-    for number, (value,) in iter_rows(file, columns, settings.codec, stats, span):
+    for number, (value,) in read_file_rows(file, columns, settings.codec, stats, span):
         if value is None:
             stats.null_values += 1
         else:
@@ -268,7 +268,7 @@ def _rows(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: Byt
 
 def _paragraphs(file: InputFile, blocks: Iterable[str], line: int) -> Iterator[tuple[int, str]]:
     hint = "if each line is a document, use --document-unit line; else put blank lines between documents"
-    for run in split_at(blocks, _paragraph_end, MAX_CHARACTERS, _too_long(file, "paragraph", hint)):
+    for run in group_units(blocks, _paragraph_end, MAX_CHARACTERS, _too_long(file, "paragraph", hint)):
         start = 0
         for end in (*(match.end() for match in BLANK_LINE.finditer(run)), len(run)):
             text = run[start:end]
@@ -286,7 +286,7 @@ def _paragraph_end(block: str) -> int:
 
 def _whole(file: InputFile, blocks: Iterable[str]) -> Iterator[tuple[int, str]]:
     too_long = _too_long(file, "file", "split it, or use --document-unit blank-line or line")
-    yield from ((1, text) for text in split_at(blocks, lambda block: 0, MAX_CHARACTERS, too_long))
+    yield from ((1, text) for text in group_units(blocks, lambda block: 0, MAX_CHARACTERS, too_long))
 
 
 def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:

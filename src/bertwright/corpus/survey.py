@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from bertwright.corpus.documents import (
     CorpusSettings,
-    check_corpus,
     describe_empty_corpus,
+    list_readable_corpus_files,
     read_shard,
     shard_corpus,
 )
@@ -157,7 +157,7 @@ class _Totals:
             duplicate_documents=self.texts.duplicate_share(),
             frequent_lines=self.frequent.top(),
             bad_bytes=stats.invalid_sequences,
-            first_bad_bytes=stats.first_bad,
+            first_bad_bytes=stats.first_invalid,
             null_values=stats.null_values,
             empty_documents=stats.empty_documents,
             control_characters=sum(count for char, count in characters.items() if is_deleted(char)),
@@ -179,7 +179,7 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
     UnreadableCorpusError if that is because files cannot be read.
     """
     lenient = replace(settings, encoding_errors="replace")
-    inputs, failed = check_corpus(settings)
+    inputs, failed = list_readable_corpus_files(settings)
     unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in failed.items()]
     stats = ReadStats()
     totals = _Totals(make_sentence_splitter(settings.sentence_splitter))

@@ -70,7 +70,7 @@ class LayerStates(EncoderModel):
     def forward(self, batch: Batch, positions: Tensor) -> Tensor:
         """Compute the states R × K·H, float32, at `positions` (R int64); if `pooled`, as `EncoderForTask` does."""
         if self.pooled and self.config.is_causal:
-            positions = self.encoder.sentence_positions(batch)
+            positions = self.encoder.pooled_positions(batch)
         return torch.cat(self.encoder.hidden_states(batch, self.layers, positions), dim=1).float()
 
 

@@ -79,10 +79,10 @@ def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> Ba
 def pool(encoder: TextEncoder, batch: Batch, pooling: Pooling) -> Tensor:
     """Compute one vector per sequence, B × H float32: the mean or maximum over its tokens, or its [CLS] state.
 
-    For a causal encoder "cls" is the last token's state, see `TextEncoder.sentence_positions`.
+    For a causal encoder "cls" is the last token's state, see `TextEncoder.pooled_positions`.
     """
     if pooling == "cls":
-        cls: Tensor = encoder(batch, encoder.sentence_positions(batch))
+        cls: Tensor = encoder(batch, encoder.pooled_positions(batch))
         return cls.float()
     hidden: Tensor = encoder(batch)
     return torch.segment_reduce(hidden.float(), pooling, offsets=batch.cu_seqlens.long(), axis=0)

@@ -12,23 +12,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 import zstandard
 
-from bertwright.io.sources import HF_SCHEME, NOT_SEEKABLE, InputFile, suffixes
+from bertwright.io.sources import HF_SCHEME, NOT_SEEKABLE, InputFile, split_suffixes
 
-BLOCK = 1 << 20  # bytes decoded at a time; large enough that Python's own share of the time is negligible
+BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is negligible
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
 STDIN_NAME = "standard input"  # in messages
 STDIN = "-"  # on the command line, in place of a text or a file
 BINARY_HEAD = 1 << 13  # bytes; a file with a NUL among the first ones is binary
 
 MAGIC = {  # first bytes of formats that are often mistaken for plain text
-    b"\x1f\x8b": "gzip data (name it .gz)",
-    b"\x28\xb5\x2f\xfd": "Zstandard data (name it .zst)",
-    b"BZh": "bzip2 data (name it .bz2)",
-    b"PAR1": "a Parquet file (name it .parquet)",
+    b"\x1f\x8b": "gzip data (rename it to .gz)",
+    b"\x28\xb5\x2f\xfd": "Zstandard data (rename it to .zst)",
+    b"BZh": "bzip2 data (rename it to .bz2)",
+    b"PAR1": "a Parquet file (rename it to .parquet)",
     b"PK\x03\x04": "a ZIP archive (unpack it)",
     b"%PDF": "a PDF (extract its text)",
 }
@@ -38,9 +38,9 @@ WIDE_MAGIC = {
     b"\xfe\xff": "UTF-16 (read it with --encoding utf-16)",
 }
 
-FIX_FILE = "fix the file, or name its encoding with --encoding"
+FIX_FILE = "fix the file, or give its encoding with --encoding"
 FIX_INPUT = "convert the text to UTF-8"
-FIX_CORPUS = "name the encoding with --encoding, or read such bytes as U+FFFD with --encoding-errors replace"
+FIX_CORPUS = "give the encoding with --encoding, or read such bytes as U+FFFD with --encoding-errors replace"
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair; text that contains one cannot be encoded
 
@@ -58,7 +58,7 @@ class TextCodec:
     """Advice at the end of the error message."""
 
     @property
-    def label(self) -> str:
+    def display_name(self) -> str:
         """Name in messages."""
         return "UTF-8" if self.is_utf8 else self.encoding
 
@@ -79,11 +79,11 @@ class ReadStats:
 
     bytes_read: int = 0  # after decompression
     invalid_sequences: int = 0  # read as U+FFFD
-    first_bad: str = ""  # location and bytes of the first of them
+    first_invalid: str = ""  # location and bytes of the first of them
     null_values: int = 0  # skipped rows without a text
     empty_documents: int = 0  # skipped rows or lines of white space
     short_rows: int = 0  # skipped rows with too few columns
-    first_short: str = ""  # location of the first of them
+    first_short_row: str = ""  # location of the first of them
 
 
 def is_splittable(encoding: str) -> bool:
@@ -97,16 +97,18 @@ def is_splittable(encoding: str) -> bool:
 
 
 def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the text of one file of any suffix in blocks; the path may be an hf:// one, the file .gz, .zst or .bz2.
+    """Yield the text of one file in blocks.
+
+    The path may be hf://…, the file compressed (.gz, .zst, .bz2), and the suffix before that any.
 
     Raises ValueError if there is no such file, or if it is not in the encoding.
     """
     if not path.startswith(HF_SCHEME) and not Path(path).is_file():
         if Path(path).is_dir():
-            raise ValueError(f"{path}: a folder; name a file in it")
+            raise ValueError(f"{path}: expected a file, got a folder; give a file in it")
         raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else 'no such file'}")
-    file = InputFile(path, 0, *suffixes(path), "file")
-    return decode_blocks(replace(file, size=file.local().stat().st_size), TextCodec(encoding), ReadStats())
+    file = InputFile(path, 0, *split_suffixes(path), "file")
+    return decode_blocks(replace(file, size=file.download().stat().st_size), TextCodec(encoding), ReadStats())
 
 
 def decode_blocks(
@@ -117,26 +119,30 @@ def decode_blocks(
     Raises ValueError with the byte's location for bytes that are invalid in the encoding, unless the codec replaces
     them.
     """
-    return _decode_all(file.path, _blocks(file, start, end), codec, stats, start)
+    return _decode_all(file.path, _read_blocks(file, start, end), codec, stats, start)
 
 
 def check_stdin_alone(inputs: Sequence[str]) -> None:
-    """Raise ValueError if standard input is named beside files."""
+    """Raise ValueError if the inputs are standard input and files."""
     if STDIN in inputs and len(inputs) > 1:
-        raise ValueError(f"{STDIN} means standard input, which is read alone; name the files, or pipe them in")
+        raise ValueError(
+            f"{STDIN}: expected no inputs beside standard input, got {len(inputs) - 1}; give files only, or pipe "
+            "everything in"
+        )
 
 
 def read_stdin(codec: TextCodec, stats: ReadStats) -> Iterator[str]:
-    """Yield the text of standard input in blocks as they arrive; raises the errors of `decode_blocks`."""
+    """Yield the text of standard input in blocks of 1 MB; raises the errors of `decode_blocks`."""
     if sys.stdin is None:
-        raise ValueError("standard input is closed; pipe text into the command, or name a file")
+        raise ValueError("standard input is closed; pipe text into the command, or give a file")
     stream = sys.stdin.buffer
     return _decode_all(STDIN_NAME, iter(lambda: stream.read(BLOCK), b""), codec, stats, 0)
 
 
 def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: ReadStats, offset: int) -> Iterator[str]:
     """Decode consecutive blocks, the first of which starts at byte `offset` of the file."""
-    decoder = codecs.getincrementaldecoder("utf-8" if codec.is_utf8 else codec.encoding)("strict")
+    incremental = codecs.getincrementaldecoder("utf-8" if codec.is_utf8 else codec.encoding)("strict")
+    decoder = _BlockDecoder(path, codec, incremental, stats)
     is_head = offset == 0
     for block in blocks:
         if is_head:
@@ -145,9 +151,9 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
                 block, offset = block[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
             is_head = False
         stats.bytes_read += len(block)
-        yield _decode(path, block, offset, codec, decoder, stats)
+        yield decoder.decode(block, offset)
         offset += len(block)
-    if rest := _decode(path, b"", offset, codec, decoder, stats, final=True):
+    if rest := decoder.decode(b"", offset, final=True):
         yield rest
 
 
@@ -157,49 +163,55 @@ def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
         if block.startswith(magic):
             raise ValueError(f"{path}: not text but {kind}")
     if not codec.is_wide and (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
-        raise ValueError(f"{path}, byte {nul}: a NUL byte; the file is binary, not {codec.label} text")
+        raise ValueError(f"{path}, byte {nul}: a NUL byte; the file is binary, not text")
 
 
-def _decode(
-    path: str,
-    block: bytes,
-    offset: int,
-    codec: TextCodec,
-    decoder: codecs.IncrementalDecoder,
-    stats: ReadStats,
-    final: bool = False,
-) -> str:
-    state = decoder.getstate()
-    start = offset - len(state[0])  # the decoder has saved an unfinished character
-    try:
-        text = decoder.decode(block, final)
-        nul = text.find("\0")
-        if nul < 0:
-            return text
-        location, invalid = start + len(text[:nul].encode(codec.encoding, "replace")), b"\0"
-    except UnicodeDecodeError as error:
-        location, invalid = start + error.start, bytes(error.object[error.start : error.end])
-    except UnicodeError as error:  # UTF-16 without a byte order mark
-        raise ValueError(f"{path}, byte {start}: {error}; name the byte order, as in utf-16-le") from None
-    where = f"{path}, byte {location}: {invalid.hex(' ')} is not {codec.label} text"
-    if codec.errors != "replace":
-        raise ValueError(f"{where}; {codec.hint}")
-    decoder.setstate(state)
-    decoder.errors = "replace"
-    text = decoder.decode(block, final).replace("\0", "\ufffd")
-    decoder.errors = "strict"
-    in_text = (state[0] + block).count("\ufffd".encode()) if codec.is_utf8 else 0
-    stats.invalid_sequences += text.count("\ufffd") - in_text
-    stats.first_bad = stats.first_bad or where
-    return text
+class _BlockDecoder(NamedTuple):
+    path: str
+    codec: TextCodec
+    decoder: codecs.IncrementalDecoder
+    """Decoder in mode strict; it saves an unfinished character for the next block."""
+    stats: ReadStats
+
+    def decode(self, block: bytes, offset: int, final: bool = False) -> str:
+        """Decode a block that starts at byte `offset` of the file; `final`: no block follows.
+
+        Invalid sequences raise ValueError, or are replaced by U+FFFD and counted, as the codec says.
+        """
+        decoder, codec = self.decoder, self.codec
+        state = decoder.getstate()
+        start = offset - len(state[0])
+        try:
+            text = decoder.decode(block, final)
+            nul = text.find("\0")
+            if nul < 0:
+                return text
+            location = start + len(text[:nul].encode(codec.encoding, "replace"))
+            problem = "a NUL byte, which text does not contain"
+        except UnicodeDecodeError as error:
+            location, invalid = start + error.start, bytes(error.object[error.start : error.end])
+            problem = f"{invalid.hex(' ')} is not {codec.display_name} text"
+        except UnicodeError as error:  # UTF-16 without a byte order mark
+            raise ValueError(f"{self.path}, byte {start}: {error}; give the byte order, as in utf-16-le") from None
+        problem = f"{self.path}, byte {location}: {problem}"
+        if codec.errors != "replace":
+            raise ValueError(f"{problem}; {codec.hint}")
+        decoder.setstate(state)
+        decoder.errors = "replace"
+        text = decoder.decode(block, final).replace("\0", "\ufffd")
+        decoder.errors = "strict"
+        in_text = (state[0] + block).count("\ufffd".encode()) if codec.is_utf8 else 0
+        self.stats.invalid_sequences += text.count("\ufffd") - in_text
+        self.stats.first_invalid = self.stats.first_invalid or problem
+        return text
 
 
-def _blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
+def _read_blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file in blocks of at most BLOCK bytes."""
-    path = file.local()
+    path = file.download()
     with _explain_damage(file):
         if file.compression == ".zst":
-            yield from _zstd_blocks(path)
+            yield from _read_zstd_blocks(path)
         elif file.compression:
             with gzip.open(path) if file.compression == ".gz" else bz2.open(path) as stream:
                 while block := stream.read(BLOCK):
@@ -213,10 +225,10 @@ def _blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
                     left -= len(block)
 
 
-def _zstd_blocks(path: Path) -> Iterator[bytes]:
+def _read_zstd_blocks(path: Path) -> Iterator[bytes]:
     """Yield the content of all frames of a .zst file; a few bytes can hold gigabytes, so the output is bounded.
 
-    zstandard's reader takes a truncated file for a complete one, so the frames are checked separately.
+    zstandard's reader does not report a truncated file, so the frames are checked separately.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     with path.open("rb") as file, decompressor.stream_reader(file, read_across_frames=True, closefd=False) as stream:

@@ -10,16 +10,16 @@ from typing import Any
 
 from bertwright.io.decoding import ReadStats
 from bertwright.io.lines import MAX_CHARACTERS
-from bertwright.io.schema import Row, TableSchema, missing_column
+from bertwright.io.schema import Row, TableSchema, missing_column_error
 from bertwright.io.sources import InputFile
 
-QUOTES_HINT = "; are fields in quotes? Set quotes to true"  # if the schema does not say
+QUOTES_HINT = "; are fields in quotes? Use --quotes True (corpus commands: convert the table to .csv)"  # if not set
 
 
 def read_delimited_rows(
-    file: InputFile, schema: TableSchema, stats: ReadStats, numbered: Iterable[tuple[int, str]]
+    file: InputFile, schema: TableSchema, stats: ReadStats, numbered_lines: Iterable[tuple[int, str]]
 ) -> Iterator[Row]:
-    """Yield the rows of a table of fields between separators.
+    """Yield the rows of a delimited table.
 
     Blank lines are skipped; in a table of one column they are empty values. Rows with too few columns are skipped and
     counted if the schema allows it. Raises ValueError for missing and ambiguous columns, for other rows with too few or
@@ -27,7 +27,7 @@ def read_delimited_rows(
     """
     quotes = file.format == ".csv" if schema.quotes is None else schema.quotes
     csv.field_size_limit(MAX_CHARACTERS)  # the module's default of 131,072 characters is less than a long article
-    texts: Iterator[str] = (f"{line}\n" for _, line in numbered)
+    texts: Iterator[str] = (f"{line}\n" for _, line in numbered_lines)
     separator = "," if file.format == ".csv" else "\t"
     if file.format == ".csv" and schema.header:
         head = next(texts, "")
@@ -59,7 +59,7 @@ def read_delimited_rows(
                 if len(fields) > len(header) or stats.short_rows == schema.max_short_rows:
                     raise _wrong_column_count(location, header, fields, schema, quotes)
                 stats.short_rows += 1
-                stats.first_short = stats.first_short or location
+                stats.first_short_row = stats.first_short_row or location
     except csv.Error as error:
         hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
         raise ValueError(f"{file.path}, line {reader.line_num}: {error}; {hint}") from None
@@ -72,9 +72,9 @@ def _dialect(separator: str, quotes: bool) -> dict[str, Any]:
 def _guess_separator(head: str, schema: TableSchema, quotes: bool) -> str:
     """Return the separator of a .csv file: a comma, unless its first line can only be read with another one.
 
-    Excel writes semicolons in countries that use a decimal comma; some programs write tabs. One of these is chosen if
-    it alone gives all columns of the schema. If no separator does, it is chosen if it alone gives several columns: a
-    column is missing anyway, and the message can name the others.
+    Excel writes semicolons in countries that use a decimal comma; some programs write tabs. The only separator that
+    gives all columns of the schema is chosen. If there is none, the only one that gives several columns is chosen, so
+    that the message about the missing column lists the others.
     """
     headers = {separator: _split_fields(head, separator, quotes) for separator in ",;\t"}
     possible = [separator for separator, header in headers.items() if set(schema.names) <= set(header)]
@@ -94,10 +94,10 @@ def _wrong_column_count(
     location: str, header: list[str], fields: list[str], schema: TableSchema, quotes: bool
 ) -> ValueError:
     expected = f"expected {len(header)} columns ({', '.join(header) if schema.header else 'as in line 1'})"
-    advice = QUOTES_HINT if schema.quotes is None and not quotes and '"' in "".join(fields) else ""
+    hint = QUOTES_HINT if schema.quotes is None and not quotes and '"' in "".join(fields) else ""
     if schema.max_short_rows and len(fields) < len(header):
-        advice = f"; {schema.max_short_rows} such rows were skipped, and the published file has no more"
-    return ValueError(f"{location}: {expected}, got {len(fields)}{advice}")
+        hint = f"; {schema.max_short_rows} such rows were skipped, and the published file has no more"
+    return ValueError(f"{location}: {expected}, got {len(fields)}{hint}")
 
 
 def _column_indices(header: list[str], first: list[str], schema: TableSchema, quotes: bool, location: str) -> list[int]:
@@ -107,14 +107,14 @@ def _column_indices(header: list[str], first: list[str], schema: TableSchema, qu
             hint = ""
             is_unsplit = len(first) == 1 and len(re.split("[,;\t]", first[0])) > 1
             if schema.header and name.isdigit():
-                hint = "; columns by number need header = false"
+                hint = "; to give columns by number, use --header False"
             elif is_unsplit and (schema.header or name.isdigit()):
                 hint = "; fields are separated by commas in .csv, by tabs in .tsv and .txt"
             elif not schema.header:
                 hint = "; without a header, columns are named by number"
             elif schema.quotes is None and not quotes and f'"{name}"' in header:
                 hint = QUOTES_HINT
-            raise missing_column(location, name, header, schema, hint)
+            raise missing_column_error(location, name, header, schema, hint)
         if header.count(name) > 1:
             raise ValueError(f"{location}: {name!r} names several columns; rename all but one")
     return [header.index(name) for name in schema.names]

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bertwright.io.decoding import FIX_CORPUS, SURROGATE, ReadStats, TextCodec
-from bertwright.io.schema import Row, TableSchema, missing_column
+from bertwright.io.schema import Row, TableSchema, missing_column_error
 from bertwright.io.sources import InputFile
 
 
 def read_json_rows(
-    file: InputFile, schema: TableSchema, codec: TextCodec, stats: ReadStats, numbered: Iterable[tuple[int, str]]
+    file: InputFile, schema: TableSchema, codec: TextCodec, stats: ReadStats, numbered_lines: Iterable[tuple[int, str]]
 ) -> Iterator[Row]:
     """Yield the rows of numbered lines of JSON; blank lines are skipped.
 
@@ -22,14 +22,14 @@ def read_json_rows(
     """
     decoder = _make_decoder(schema.names)
     parse = _parse_array if file.format == ".json" else _parse_lines
-    for number, record, text in parse(file.path, decoder, numbered):
+    for number, record, text in parse(file.path, decoder, numbered_lines):
         location = f"{file.path}, line {number}"
         if not isinstance(record, dict):
             raise ValueError(f"{location}: expected a JSON object, got {type(record).__name__}")
         try:
             values = tuple([_look_up(record, name) for name in schema.names])
         except KeyError as error:
-            raise missing_column(location, error.args[0], _list_paths(record), schema) from None
+            raise missing_column_error(location, error.args[0], _list_paths(record), schema) from None
         for name, value in zip(schema.texts, values, strict=False):
             if not isinstance(value, str) and value is not None:
                 raise ValueError(f"{location}: expected a string in {name!r}, got {describe_type(value, name)}")
@@ -38,7 +38,7 @@ def read_json_rows(
 
 
 def describe_type(value: Any, column: str) -> str:
-    """Describe a value's type for a message; of an object also its columns."""
+    """Describe a value's type for a message; for an object, list its columns as well."""
     paths = _list_paths(value) if isinstance(value, dict) else []
     if not paths:
         return type(value).__name__
@@ -62,10 +62,10 @@ def _make_decoder(names: Iterable[str]) -> json.JSONDecoder:
 
 
 def _parse_lines(
-    path: str, decoder: json.JSONDecoder, numbered: Iterable[tuple[int, str]]
+    path: str, decoder: json.JSONDecoder, numbered_lines: Iterable[tuple[int, str]]
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield number, value and text of each line that is not blank."""
-    for number, line in numbered:
+    for number, line in numbered_lines:
         if line and not line.isspace():
             try:
                 yield number, decoder.decode(line), line
@@ -74,10 +74,10 @@ def _parse_lines(
 
 
 def _parse_array(
-    path: str, decoder: json.JSONDecoder, numbered: Iterable[tuple[int, str]]
+    path: str, decoder: json.JSONDecoder, numbered_lines: Iterable[tuple[int, str]]
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield line number, value and text of each element of one JSON array, whose text is read as a whole."""
-    text = "\n".join([line for _, line in numbered])
+    text = "\n".join([line for _, line in numbered_lines])
     skip = re.compile(r"[ \t\r\n]*").match
     number, counted = 1, 0
 
@@ -91,8 +91,8 @@ def _parse_array(
     position = skip_blanks(0)
     if text[position : position + 1] != "[":
         raise ValueError(
-            f"{path}, line {number}: expected an array of objects ([{{…}}, …]); name a file with one object per line "
-            ".jsonl"
+            f"{path}, line {number}: expected an array of objects ([{{…}}, …]); if the file has one object per "
+            "line, rename it to .jsonl"
         )
     position = skip_blanks(position + 1)
     closed = text[position : position + 1] == "]"
@@ -154,5 +154,5 @@ def _replace_surrogates(values: Any, location: str, codec: TextCodec, stats: Rea
         raise ValueError(f"{problem}; fix the file{other}")
     whole, count = SURROGATE.subn("\ufffd", values)
     stats.invalid_sequences += count
-    stats.first_bad = stats.first_bad or problem
+    stats.first_invalid = stats.first_invalid or problem
     return whole

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertwright.io.decoding import ReadStats
-from bertwright.io.schema import Row, TableSchema, missing_column
+from bertwright.io.schema import Row, TableSchema, missing_column_error
 from bertwright.io.sources import InputFile
 
 CHUNK_ROWS = 1024  # in memory at a time
@@ -23,11 +23,11 @@ def read_parquet_rows(file: InputFile, schema: TableSchema, stats: ReadStats) ->
     A column may be a path such as `labels.label` into a struct column. Raises ValueError for missing columns, for
     columns in `schema.texts` that are not strings, and for labels without a name in a column that has names.
     """
-    import polars  # takes 0.2 s and threads, which workers on text files need not spend
+    import polars  # takes 0.2 s and starts threads; workers that read text files avoid both
 
     names = list(schema.names)
     try:
-        table = polars.scan_parquet(file.local(), glob=False)
+        table = polars.scan_parquet(file.download(), glob=False)
         types = table.collect_schema()
         table = table.with_columns(
             [
@@ -39,13 +39,13 @@ def read_parquet_rows(file: InputFile, schema: TableSchema, stats: ReadStats) ->
         types = table.collect_schema()
         for name in names:
             if name not in types:
-                raise missing_column(file.path, name, types.names(), schema)
+                raise missing_column_error(file.path, name, types.names(), schema)
             strings = (polars.String, polars.Categorical, polars.Enum, polars.Null)
             if name in schema.texts and types[name] not in strings:
                 raise ValueError(f"{file.path}: expected strings in {name!r}, got {types[name]}")
-        metadata = polars.read_parquet_metadata(file.local()).get(HUB_METADATA, "{}")
+        metadata = polars.read_parquet_metadata(file.download()).get(HUB_METADATA, "{}")
         integers = [name for name in names if _holds_integers(types[name])]
-        label_names = {} if schema.codes else _label_names(metadata, integers)
+        label_names = {} if schema.keep_label_ids else _label_names(metadata, integers)
         first = 1
         for chunk in table.select(list(dict.fromkeys(names))).collect_batches(chunk_size=CHUNK_ROWS):
             columns = {name: chunk[name].to_list() for name in names}
@@ -95,7 +95,7 @@ def _label_names(metadata: str, columns: list[str]) -> dict[str, LabelNames]:
     try:
         features = json.loads(metadata)["info"]["features"]
         found = {column: _names_of(features[column]) for column in columns if column in features}
-    except (ValueError, TypeError, KeyError):  # none, or written by another program
+    except (ValueError, TypeError, KeyError):  # no metadata, or metadata of another program
         return {}
     return {
         column: {None: None} | {number: str(name) for number, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Columns of a table: which are read, and how the table is written."""
+"""Columns that are read from a table, and the table's format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TableSchema:
     texts: tuple[str, ...]
     """Columns of strings."""
     values: tuple[str, ...] = ()
-    """Columns that may also hold numbers, truth values and lists, in formats that have them (.jsonl, .parquet)."""
+    """Columns that may also hold numbers, booleans and lists, in formats that have them (.jsonl, .parquet)."""
     header: bool = True
     """The first line names the columns (.csv, .tsv, .txt); otherwise they are called "1", "2" and so on. Fields are
     separated by commas in .csv (by semicolons or tabs if only these give the columns that are read), by tabs in .tsv
@@ -30,10 +30,9 @@ class TableSchema:
     where a quote is an ordinary character (IANA; GLUE and NSMC)."""
     hint: str = ""
     """Advice in the message about a missing column."""
-    codes: bool = False
-    """Preserve integers for which a Parquet file has names, as the labels of the hub's files have; otherwise the names
-    replace them."""
-    nulls: bool = False
+    keep_label_ids: bool = False
+    """Keep integer labels as they are; otherwise the names in a Parquet file's metadata replace them."""
+    allow_nulls: bool = False
     """Accept missing values (null); otherwise they raise an error."""
     encoding: str = "utf-8"
     """Encoding of the file, unless it is .parquet."""
@@ -46,11 +45,12 @@ class TableSchema:
         return self.texts + self.values
 
 
-def missing_column(location: str, name: str, found: Sequence[str], schema: TableSchema, advice: str = "") -> ValueError:
+def missing_column_error(
+    location: str, name: str, found: Sequence[str], schema: TableSchema, hint: str = ""
+) -> ValueError:
     """Return the error for a column that a table lacks; `found` are the columns that it has."""
     short = [other if len(other) <= NAME_CHARACTERS else f"{other[:NAME_CHARACTERS]}…" for other in found]
     nearest = did_you_mean(name, short)
     if not nearest.startswith("did you mean"):  # no name is similar: list all, in the order of the file
         nearest = f"the columns are {', '.join(short) or 'none'}"
-    hint = f" ({schema.hint})" if schema.hint else ""
-    return ValueError(f"{location}: no column {name!r}; {nearest}{advice}{hint}")
+    return ValueError(f"{location}: no column {name!r}; {nearest}{hint}" + (f" ({schema.hint})" if schema.hint else ""))

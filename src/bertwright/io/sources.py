@@ -29,19 +29,19 @@ class InputFile:
     compression: str  # one of COMPRESSIONS, or ""
     document_unit: DocumentUnit  # of a .txt file
 
-    def local(self) -> Path:
-        """Return the path on this machine; a file of the hub is downloaded into its cache once."""
+    def download(self) -> Path:
+        """Return the path on this machine; download a file of the hub into its cache unless it is already there."""
         return _download(self.path) if self.path.startswith(HF_SCHEME) else Path(self.path)
 
 
-def suffixes(path: str) -> tuple[str, str]:
+def split_suffixes(path: str) -> tuple[str, str]:
     """Return the suffix that names the format and the one that names the compression, in lower case; "" for none.
 
     The files of a Wikipedia dump in several files end with the range of their pages: .xml-p1p41242.
 
-    >>> suffixes("a/b.train.JSONL.gz"), suffixes("hf://datasets/a/b.v1/*.conll"), suffixes("a.bz2")
+    >>> split_suffixes("a/b.train.JSONL.gz"), split_suffixes("hf://datasets/a/b.v1/*.conll"), split_suffixes("a.bz2")
     (('.jsonl', '.gz'), ('.conll', ''), ('', '.bz2'))
-    >>> suffixes("kowiki-latest-pages-articles1.xml-p1p82407.bz2")
+    >>> split_suffixes("kowiki-latest-pages-articles1.xml-p1p82407.bz2")
     ('.xml', '.bz2')
     """
     found = PurePath(path.lower()).suffixes
@@ -49,7 +49,7 @@ def suffixes(path: str) -> tuple[str, str]:
     return re.sub(r"^\.xml-p\d+p\d+$", ".xml", found[-1]) if found else "", compression
 
 
-def open_inputs(
+def list_inputs(
     inputs: Sequence[str], document_unit: DocumentUnit = "blank-line", formats: Sequence[str] = FORMATS
 ) -> list[InputFile]:
     """List all files of the inputs: inputs in the order given, the files of each in sorted order.
@@ -57,16 +57,16 @@ def open_inputs(
     Raises ValueError for a path that does not exist, a folder or glob without files, a suffix that is not in
     `formats`, an empty file, and a file that is named twice; OSError for a folder that cannot be searched.
     """
-    found, failed = check_inputs(inputs, document_unit, formats)
+    found, failed = list_readable_inputs(inputs, document_unit, formats)
     for error in failed.values():
         raise error
     return found
 
 
-def check_inputs(
+def list_readable_inputs(
     inputs: Sequence[str], document_unit: DocumentUnit = "blank-line", formats: Sequence[str] = FORMATS
 ) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
-    """List the files of the inputs, and for those that cannot be read the errors by path.
+    """List the readable files of the inputs, and the errors of the other files, by path.
 
     Raises ValueError for inputs that name no file, or a file twice.
     """
@@ -96,7 +96,7 @@ def _split_override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, st
 
 
 def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str]) -> InputFile:
-    suffix, compression = suffixes(path)
+    suffix, compression = split_suffixes(path)
     if suffix not in formats:
         raise ValueError(
             f"{path}: unknown suffix {suffix or '(none)'}; known are {', '.join(formats)}, each but .parquet also with "
@@ -117,13 +117,16 @@ def _size(path: str) -> int:
         return int(_hub().info(path.removeprefix(HF_SCHEME))["size"])
 
 
-def check_unique(patterns: Iterable[str], how: str = "") -> None:
-    """Raise ValueError if two patterns name the same file; `how` says where they were given. Missing files pass."""
+def check_unique(patterns: Iterable[str], origin: str = "") -> None:
+    """Raise ValueError if two patterns name the same file; missing files are ignored.
+
+    `origin` is appended to the message, such as " with --dev".
+    """
     named: set[str] = set()
     for pattern in patterns:
         for real in resolve_files(pattern):
             if real in named:
-                raise ValueError(f"{pattern}: named twice{how}; its examples would count double")
+                raise ValueError(f"{pattern}: named twice{origin}; its examples would count double")
             named.add(real)
 
 
@@ -191,9 +194,9 @@ def _hub_files(location: str, formats: Sequence[str]) -> Iterator[str]:
         else:
             names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
     visible = [name for name in sorted(names) if not any(label.startswith(".") for label in name.split("/"))]
-    # A dataset's folder also holds its card and metadata; only a pattern that names files exactly may include these.
+    # A data set's folder also holds its card and metadata, which are read only if a glob or a path names them.
     is_exact = glob.has_magic(pattern) or names == [pattern]
-    files = visible if is_exact else [name for name in visible if suffixes(name)[0] in formats]
+    files = visible if is_exact else [name for name in visible if split_suffixes(name)[0] in formats]
     if not files:
         raise ValueError(f"{location}: no file with a known suffix ({', '.join(formats)}) there")
     yield from (HF_SCHEME + name for name in files)
@@ -216,5 +219,6 @@ def _explain_hub_errors(location: str) -> Iterator[None]:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{location}: the download from the Hugging Face hub failed ({reason}); use files on this machine instead"
+            f"{location}: not readable from the Hugging Face hub ({reason}); check the name, or use files "
+            "on this machine"
         ) from error

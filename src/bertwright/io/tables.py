@@ -1,4 +1,4 @@
-"""Rows of .csv, .tsv, .txt, .jsonl, .json and .parquet files, in constant memory (.json: that of the file)."""
+"""Rows of .csv, .tsv, .txt, .jsonl and .parquet files, in constant memory, and of .json files, read as a whole."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 from bertwright.io.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.io.delimited import read_delimited_rows
 from bertwright.io.json_rows import describe_type, read_json_rows
-from bertwright.io.lines import lines
+from bertwright.io.lines import split_lines
 from bertwright.io.parquet import read_parquet_rows
 from bertwright.io.schema import Row, TableSchema
-from bertwright.io.sources import FORMATS, InputFile, open_inputs
+from bertwright.io.sources import FORMATS, InputFile, list_inputs
 
 TABLE_FORMATS = (*FORMATS, ".json")  # .json: an array of objects
 
 
 class ByteRange(NamedTuple):
-    """Bytes `start` to `end` of a file (None: to its end); the first of them is in line `line`."""
+    """Bytes `start` to `end` of a file (None: to its end); `line` is the number of the line with byte `start`."""
 
     start: int = 0
     end: int | None = None
@@ -26,44 +26,40 @@ class ByteRange(NamedTuple):
 
 
 def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield location ("file, line 3") and values of each row of a path (a file, a folder, a glob, hf://…).
+    """Yield location ("file, line 3") and values of each row of all files of a path (file, folder, glob or hf://…).
 
     Raises ValueError for a null unless the schema accepts it, for invalid bytes, if there is no row at all, and as
-    `iter_rows` does. Skipped rows are counted in `stats`.
+    `read_file_rows` does. Skipped rows are counted in `stats`.
     """
     stats = stats or ReadStats()
     number = 0
-    for file in open_inputs([path], formats=TABLE_FORMATS):
+    for file in list_inputs([path], formats=TABLE_FORMATS):
         unit = "row" if file.format == ".parquet" else "line"
-        for number, values in iter_rows(file, schema, TextCodec(schema.encoding), stats):
+        for number, values in read_file_rows(file, schema, TextCodec(schema.encoding), stats):
             location = f"{file.path}, {unit} {number}"
-            if None in values and not schema.nulls:
+            if None in values and not schema.allow_nulls:
                 raise ValueError(f"{location}: no value (null) in {schema.names[values.index(None)]!r}; fill it in")
             yield location, values
     if not number:
         raise ValueError(f"{path}: no rows; is it the right file?")
 
 
-def skipped_rows_note(path: str, schema: TableSchema) -> list[str]:
-    """Return a note on the rows that `read_rows` skips, or nothing; reads the file if the schema allows skipping."""
+def count_skipped_rows(path: str, schema: TableSchema) -> ReadStats:
+    """Count the rows that `read_rows` skips; reads the files if the schema allows skipping."""
     stats = ReadStats()
     if schema.max_short_rows:
         for _ in read_rows(path, schema, stats):
             pass
-    if not stats.short_rows:
-        return []
-    subject = "row lacks" if stats.short_rows == 1 else "rows lack"
-    known = "as known of the published file, and skipped; the first is"
-    return [f"{stats.short_rows:,} {subject} columns, {known} {stats.first_short}"]
+    return stats
 
 
-def label_text(value: Any, column: str, location: str) -> str:
+def format_label(value: Any, column: str, location: str) -> str:
     """Return a label as text, independent of its type in the file: 1 is "1", 0.5 is "0.5", true is "true".
 
     1.0 is "1", too: pandas writes a column of integers with gaps as floats. Raises ValueError for a missing value and
     for one that is neither a string nor a number.
 
-    >>> label_text(1, "label", "line 1"), label_text(1.0, "label", "line 1"), label_text(True, "label", "line 2")
+    >>> format_label(1, "label", "line 1"), format_label(1.0, "label", "line 1"), format_label(True, "label", "line 2")
     ('1', '1', 'true')
     """
     if isinstance(value, float) and value.is_integer():
@@ -76,7 +72,7 @@ def label_text(value: Any, column: str, location: str) -> str:
     return text
 
 
-def iter_rows(
+def read_file_rows(
     file: InputFile, schema: TableSchema, codec: TextCodec, stats: ReadStats, span: ByteRange | None = None
 ) -> Iterator[Row]:
     """Yield the rows of one file, or of a byte range of it that starts and ends between rows; a null is None.
@@ -87,7 +83,7 @@ def iter_rows(
     if file.format == ".parquet":
         return read_parquet_rows(file, schema, stats)
     start, end, line = span or ByteRange()
-    numbered = lines(file.path, decode_blocks(file, codec, stats, start, end), line)
+    numbered_lines = split_lines(file.path, decode_blocks(file, codec, stats, start, end), line)
     if file.format in (".json", ".jsonl"):
-        return read_json_rows(file, schema, codec, stats, numbered)
-    return read_delimited_rows(file, schema, stats, numbered)
+        return read_json_rows(file, schema, codec, stats, numbered_lines)
+    return read_delimited_rows(file, schema, stats, numbered_lines)

@@ -95,7 +95,7 @@ def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
     return fits and is_native_bf16(hidden) and bf16_isa() is not None
 
 
-def fusable_parameters(parameters: Sequence[Tensor]) -> bool:
+def are_fusable(parameters: Sequence[Tensor]) -> bool:
     """Return whether all are float32, and each layer is trained or frozen as a whole, as `fused_encoder` requires."""
     trained = [parameter.requires_grad for parameter in parameters]
     firsts = range(0, len(trained), PARAMS_PER_LAYER)
@@ -114,7 +114,7 @@ def fused_encoder(
 ) -> Tensor:
     """Compute every layer, T H → T H or, with `positions`, R H: the same bits as `BertEncoder.forward` layer by layer.
 
-    `parameters`: `layer_parameters` of each layer, accepted by `fusable_parameters`; `mask_keys`: three per layer.
+    `parameters`: `layer_parameters` of each layer, accepted by `are_fusable`; `mask_keys`: three per layer.
     """
     positions = None if positions is None else positions.contiguous()
     trained = [hidden.requires_grad, *(parameter.requires_grad for parameter in parameters)]

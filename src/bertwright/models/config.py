@@ -28,7 +28,7 @@ class BertConfig:
     """Sizes and constants of a BERT, checked on construction."""
 
     vocab_size: int
-    """Number of tokens V (paper: 30,000; released: 30,522 uncased, 28,996 cased)."""
+    """Number of tokens in the vocabulary, V (paper: 30,000; released: 30,522 uncased, 28,996 cased)."""
     hidden_size: int = 768
     """Size H of every token's state (paper, section 3: BASE 768, LARGE 1024)."""
     num_layers: int = 12
@@ -46,8 +46,8 @@ class BertConfig:
     attention_dropout: float = 0.1
     """Dropout of attention probabilities (paper, appendix A.2: 0.1 on all layers)."""
     activation: Activation = "gelu"
-    """gelu: the exact x·Φ(x). gelu_tanh: its approximation, in Google's code since 2019; they differ by up to 5e-4.
-    relu: that of Vaswani et al. 2017, which the paper replaces (appendix A.2)."""
+    """gelu: x·Φ(x), exact. gelu_tanh: the tanh approximation, which Google's code has used since 2019; the two differ
+    by up to 5e-4. relu: the activation of Vaswani et al. 2017, which the paper replaces (appendix A.2)."""
     sinusoidal_positions: bool = False
     """True for the fixed position encodings of Vaswani et al. 2017 (section 3.5), False for learned ones (BERT)."""
     layer_norm_eps: float = 1e-12
@@ -55,7 +55,7 @@ class BertConfig:
     initializer_range: float = 0.02
     """σ of the truncated normal distribution of the initial weights (Google's code)."""
     pad_token_id: int = 0
-    """Written into config.json for other software; bertwright computes no padding."""
+    """Written into config.json for other software; bertwright never pads."""
     is_causal: bool = False
     """True if tokens attend to themselves and earlier tokens only (paper, section 5.1: the LTR ablation)."""
     is_reversed: bool = False
@@ -107,7 +107,7 @@ class BertConfig:
         return cls(vocab_size=vocab_size, **(shape | changes))
 
     def with_dropout(self, rate: float) -> BertConfig:
-        """Return this configuration with both dropout rates set."""
+        """Return a copy with both dropout rates set to `rate`."""
         return replace(self, hidden_dropout=rate, attention_dropout=rate)
 
     @property
@@ -122,10 +122,10 @@ class BertConfig:
         return self.hidden_size // self.num_heads
 
     @property
-    def encoder_parameters(self) -> int:
+    def num_encoder_parameters(self) -> int:
         """Number of parameters of embeddings and layers.
 
-        >>> BertConfig.from_size("base", vocab_size=30_522).encoder_parameters
+        >>> BertConfig.from_size("base", vocab_size=30_522).num_encoder_parameters
         108891648
         """
         hidden, intermediate = self.hidden_size, self.intermediate_size
@@ -135,11 +135,11 @@ class BertConfig:
         return embeddings + self.num_layers * (attention + feed_forward)
 
     @property
-    def pooler_parameters(self) -> int:
+    def num_pooler_parameters(self) -> int:
         return self.hidden_size * (self.hidden_size + 1)
 
     @property
-    def head_parameters(self) -> int:
+    def num_head_parameters(self) -> int:
         """Number of parameters of both pre-training heads; the masked-LM decoder is tied and adds only its bias."""
         hidden = self.hidden_size
         return hidden * (hidden + 1) + 2 * hidden + self.vocab_size + 2 * (hidden + 1)
@@ -151,23 +151,23 @@ class BertConfig:
         >>> BertConfig.from_size("base", vocab_size=30_522).num_parameters
         110106428
         """
-        return self.encoder_parameters + self.pooler_parameters + self.head_parameters
+        return self.num_encoder_parameters + self.num_pooler_parameters + self.num_head_parameters
 
-    def forward_flops(
+    def count_forward_flops(
         self,
         lengths: Sequence[int] | npt.NDArray[np.integer],
-        predictions: int,
+        num_predictions: int,
         pooled: bool,
-        states: int | None = None,
+        num_states: int | None = None,
     ) -> int:
         """Count the floating-point operations of one forward pass over packed sequences of these lengths.
 
-        Only matrix products count; a multiplication and an addition are two operations, as is usual for utilization.
-        These are the linear layers at every token, attention between the tokens of a sequence, the masked-LM head at
-        `predictions` positions and, if `pooled`, pooler and next-sentence head once per sequence. `states`: number of
-        states of the last layer that are read (None: all).
+        Only matrix products count; a multiplication and an addition are two operations, by the usual convention.
+        Counted are the linear layers at every token, attention between the tokens of a sequence, the masked-LM head at
+        `num_predictions` positions and, if `pooled`, pooler and next-sentence head once per sequence. `num_states`
+        states of the last layer are read (None: all).
 
-        >>> BertConfig.from_size("base", vocab_size=30_522).forward_flops([128], predictions=0, pooled=False) // 128
+        >>> BertConfig.from_size("base", vocab_size=30_522).count_forward_flops([128], 0, pooled=False) // 128
         174587904
         """
         hidden, intermediate = self.hidden_size, self.intermediate_size
@@ -175,22 +175,24 @@ class BertConfig:
         total = int(tokens.sum())
         pairs = tokens * (tokens + 1) // 2 if self.is_causal else tokens**2  # (query, key) products needed
         attention = self.num_layers * (total * 2 * 3 * hidden * hidden + int(pairs.sum()) * 2 * 2 * hidden)
-        states_computed = (self.num_layers - 1) * total + (total if states is None else states)
+        states_computed = (self.num_layers - 1) * total + (total if num_states is None else num_states)
         # attention output and feed-forward
         per_token = states_computed * 2 * (hidden * hidden + 2 * hidden * intermediate)
-        masked_lm = predictions * 2 * (hidden * hidden + hidden * self.vocab_size)
+        masked_lm = num_predictions * 2 * (hidden * hidden + hidden * self.vocab_size)
         next_sentence = tokens.size * 2 * (hidden * hidden + 2 * hidden) if pooled else 0
         return attention + per_token + masked_lm + next_sentence
 
-    def training_flops(self, lengths: Sequence[int] | npt.NDArray[np.integer], predictions: int, pooled: bool) -> int:
+    def count_training_flops(
+        self, lengths: Sequence[int] | npt.NDArray[np.integer], num_predictions: int, pooled: bool
+    ) -> int:
         """Count the operations of a forward and a backward pass of pre-training; the backward pass costs twice as much.
 
         Of the last layer only the states that are read count: at the predictions and, if `pooled`, at [CLS]. BASE at
         length 128 with 15 % of the tokens predicted costs 0.519 GFLOP per token (0.545 with the whole last layer):
 
         >>> base = BertConfig.from_size("base", vocab_size=30_522)
-        >>> round(base.training_flops([128] * 100, predictions=1920, pooled=True) / 12_800 / 1e9, 3)
+        >>> round(base.count_training_flops([128] * 100, num_predictions=1920, pooled=True) / 12_800 / 1e9, 3)
         0.519
         """
-        states = predictions + (len(lengths) if pooled else 0)
-        return 3 * self.forward_flops(lengths, predictions, pooled, states)
+        num_states = num_predictions + (len(lengths) if pooled else 0)
+        return 3 * self.count_forward_flops(lengths, num_predictions, pooled, num_states)

@@ -19,8 +19,8 @@ from bertwright.kernels.attention import attention
 from bertwright.kernels.ffi import CMaskKey, c_mask_key
 from bertwright.kernels.fused_encoder import (
     EncoderShape,
+    are_fusable,
     can_fuse,
-    fusable_parameters,
     fused_encoder,
     layer_parameters,
 )
@@ -63,10 +63,10 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, batch: Batch, sparse: bool = False) -> Tensor:
-        """Embed tokens → T × H; with `sparse`, the word table's gradient is a sparse tensor if possible."""
+        """Embed tokens → T × H; with `sparse`, native kernels return the word table's gradient as a sparse tensor."""
         tables = EmbeddingTables(self.word.weight, self.position.weight, self.token_type.weight)
-        on_output = dropout_for(self, self.config.hidden_dropout, batch)
-        return embed_norm(batch, tables, layer_norm_params(self.norm), on_output, site=0, sparse=sparse)
+        output_dropout = make_dropout(self, self.config.hidden_dropout, batch)
+        return embed_norm(batch, tables, layer_norm_params(self.norm), output_dropout, site=0, sparse=sparse)
 
 
 class Layer(nn.Module):
@@ -90,32 +90,33 @@ class Layer(nn.Module):
         The tokens at `positions` still attend to all tokens of their sequence.
         """
         config, site = self.config, self.first_site
-        on_weights, on_output = self.dropouts(batch, positions)
+        attention_dropout, output_dropout = self.make_dropouts(batch, positions)
 
         qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
-        context = attention(qkv, batch.cu_seqlens, batch.max_seqlen, on_weights, site, config.is_causal)  # T A D
+        context = attention(qkv, batch.cu_seqlens, batch.max_seqlen, attention_dropout, site, config.is_causal)  # T A D
         context = context.flatten(1)  # T H
         if positions is not None:  # from here on tokens do not interact: T becomes R
             context, hidden = context[positions], hidden[positions]
         projected = self.attention_output.matmul(context)  # T H
         norm = layer_norm_params(self.attention_norm)
-        attended = add_dropout_norm(projected, self.attention_output.bias, hidden, norm, on_output, site + 1)
+        attended = add_dropout_norm(projected, self.attention_output.bias, hidden, norm, output_dropout, site + 1)
 
         intermediate = self.intermediate.matmul(attended)  # T F
         intermediate = bias_activation(intermediate, self.intermediate.bias, config.activation)
         output = self.output.matmul(intermediate)  # T H
         norm = layer_norm_params(self.output_norm)
-        return add_dropout_norm(output, self.output.bias, attended, norm, on_output, site + 2)
+        return add_dropout_norm(output, self.output.bias, attended, norm, output_dropout, site + 2)
 
-    def dropouts(self, batch: Batch, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
+    def make_dropouts(self, batch: Batch, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
         """Return this batch's dropout of attention probabilities, and of the sublayers' outputs at `positions`."""
-        on_weights = dropout_for(self, self.config.attention_dropout, batch)
-        return on_weights, dropout_for(self, self.config.hidden_dropout, batch, positions)
+        attention_dropout = make_dropout(self, self.config.attention_dropout, batch)
+        return attention_dropout, make_dropout(self, self.config.hidden_dropout, batch, positions)
 
     def mask_keys(self, batch: Batch, positions: Tensor | None) -> list[CMaskKey]:
-        """Return the keys of these dropouts at their three sites, for `fused_encoder`."""
-        on_weights, on_output = self.dropouts(batch, positions)
-        return [c_mask_key(drop, self.first_site + n) for n, drop in enumerate((on_weights, on_output, on_output))]
+        """Return the dropout mask keys of this layer's three sites, for `fused_encoder`."""
+        attention_dropout, output_dropout = self.make_dropouts(batch, positions)
+        sites = (attention_dropout, output_dropout, output_dropout)
+        return [c_mask_key(drop, self.first_site + n) for n, drop in enumerate(sites)]
 
 
 class BertEncoder(TextEncoder):
@@ -151,7 +152,7 @@ class BertEncoder(TextEncoder):
         return 1 + SITES_PER_LAYER * self.config.num_layers
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
-        """Compute the last layer's states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H.
+        """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only.
 
         In bfloat16, on a CPU with instructions for it, one native call computes all layers instead of `Layer.forward`.
         Pre-training reads one state in six, and skipping the others saves most of the last layer.
@@ -161,7 +162,7 @@ class BertEncoder(TextEncoder):
         *layers, last = cast(list[Layer], list(self.layers))
         if self.config.activation != "relu" and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in self.layers for parameter in layer_parameters(layer)]
-            if fusable_parameters(parameters):
+            if are_fusable(parameters):
                 mask_keys = [key for layer in layers for key in layer.mask_keys(batch, None)]
                 mask_keys += last.mask_keys(batch, positions)
                 return fused_encoder(hidden, batch, positions, self.shape, mask_keys, parameters)
@@ -222,8 +223,11 @@ def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
     return LayerNormParams(norm.weight, norm.bias, norm.eps)
 
 
-def dropout_for(module: nn.Module, rate: float, batch: Batch, positions: Tensor | None = None) -> Dropout | None:
-    """Return this batch's dropout, of the tokens at `positions` (None: all), or None outside training mode."""
+def make_dropout(module: nn.Module, rate: float, batch: Batch, positions: Tensor | None = None) -> Dropout | None:
+    """Return the dropout for this batch (of the tokens at `positions`, if given).
+
+    It is None outside training mode, and if the rate is 0.
+    """
     if not module.training or rate == 0:
         return None
     return Dropout(rate, batch.dropout_seed, batch.first_token, positions)

@@ -1,4 +1,4 @@
-"""The description of a task's head, without torch."""
+"""Specification of a task head. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class HeadSpec(NamedTuple):
-    """The states that a task's head reads, and its number of outputs."""
+    """Specification of a task head: which states it reads, and its number of outputs."""
 
     kind: Literal["sequence", "choice", "token", "span"]
     """sequence, choice: one state per sequence; token: each word's first token; span: every token."""
@@ -14,6 +14,6 @@ class HeadSpec(NamedTuple):
     """C: number of labels; 1 for a regression or a choice's score; 2 for the start and the end of a span."""
 
     @property
-    def pooled(self) -> bool:
+    def reads_sequence_state(self) -> bool:
         """True if the head reads one state per sequence."""
         return self.kind in ("sequence", "choice")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertwright.batching.batch import Batch
 from bertwright.kernels.fused_ops import bias_activation, dropout
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder, Linear, dropout_for
+from bertwright.models.encoder import BertEncoder, Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
@@ -35,14 +35,14 @@ class EncoderModel(nn.Module):
 
 
 class Pooler(nn.Module):
-    """A dense layer with tanh on the state of each sequence's first token: one vector per sequence."""
+    """A dense layer with tanh on one state per sequence: of its first token or, with a causal encoder, of its last."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.dense = Linear(hidden_size, hidden_size)
 
-    def forward(self, first: Tensor) -> Tensor:
-        return torch.tanh(self.dense(first))  # B H -> B H
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.tanh(self.dense(states))  # B H -> B H
 
 
 class MaskedLMHead(nn.Module):
@@ -56,7 +56,10 @@ class MaskedLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Compute the decoder's input, M × H → M × H; the loss, or `logits`, multiplies it by the word embeddings."""
+        """Compute the input of the masked-LM decoder, M × H → M × H.
+
+        `logits` and the fused loss multiply it by the word embeddings.
+        """
         states: Tensor = self.norm(bias_activation(self.dense.matmul(hidden), self.dense.bias, self.activation).float())
         return states.to(hidden.dtype)
 
@@ -114,23 +117,23 @@ class EncoderForTask(EncoderModel):
         super().__init__(encoder)
         self.head = head
         hidden_size = encoder.config.hidden_size
-        self.pooler = Pooler(hidden_size) if head.pooled and encoder.has_pooler else None
+        self.pooler = Pooler(hidden_size) if head.reads_sequence_state and encoder.has_pooler else None
         self.classifier = Linear(hidden_size, head.outputs)
         initialize(self, encoder.config.initializer_range, seed, only=("pooler", "classifier"))
 
     def forward(self, batch: Batch, positions: Tensor) -> Tensor:
         """Compute logits R × C, float32, of the states at `positions` (R int64 into T).
 
-        With a causal encoder, a sequence-level head reads the last token of every sequence instead: the first one has
-        seen nothing of the text. (`transformers` always reads the first token.)
+        With a causal encoder, a sequence-level head reads the last token of every sequence instead, because
+        the first token attends only to itself. (`transformers` always reads the first token.)
         """
-        if self.head.pooled and self.config.is_causal:
-            positions = self.encoder.sentence_positions(batch)
+        if self.head.reads_sequence_state and self.config.is_causal:
+            positions = self.encoder.pooled_positions(batch)
         states = self.encoder(batch, positions)  # R H
         if self.pooler is not None:
             states = self.pooler(states)
         if self.head.kind != "span":  # Google's code has no dropout there
-            drop = dropout_for(self, self.config.hidden_dropout, batch, positions)
+            drop = make_dropout(self, self.config.hidden_dropout, batch, positions)
             states = dropout(states, drop, self.encoder.num_dropout_sites)
         logits: Tensor = self.classifier(states.float())  # in float32: bfloat16 would round different scores to ties
         return logits

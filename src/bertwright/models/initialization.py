@@ -36,7 +36,7 @@ def sinusoidal_positions(positions: int, hidden_size: int) -> Tensor:
 
 
 def sinusoids(frequencies: Tensor, positions: int) -> Tensor:
-    """Return positions × 2 · frequencies: sine and cosine of each frequency, interleaved."""
+    """Return the sine and cosine of each of F frequencies, interleaved, at each of P positions: P × 2 F."""
     angles = torch.arange(positions)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 

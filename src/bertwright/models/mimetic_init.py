@@ -1,8 +1,8 @@
 """Initial weights with which every attention head attends to nearby tokens, after Trockman & Kolter 2023.
 
 A new model first learns how frequent each token is. Anything beyond that needs heads that find the neighboring tokens,
-which takes long to learn from random positions and weights. These weights (arXiv 2305.09828) save that search; the
-model stays an ordinary BERT. The offset by one token to the left or right is our addition (docs/decisions/11).
+which takes long from random weights. Mimetic weights (arXiv 2305.09828) start with such heads; the model stays an
+ordinary BERT. The offset by one token to the left or right is our addition (docs/decisions/11).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertwright.models.initialization import sinusoids
 
 TRUNCATED_STD = 0.88  # standard deviation of a standard normal truncated at ±2, as `initialize` draws it
 MAX_WAVELENGTH = 100.0  # wavelengths range from 2π to 2π times this many tokens (Vaswani et al. 2017: 10,000)
-POSITION_SCALE = 2.0  # ratio of position embeddings to word embeddings
+POSITION_SCALE = 2.0  # standard deviation of position embeddings, relative to word embeddings
 SHARPNESS = 1.5  # factor of queries and keys; nearby tokens then get about e² times the weight of distant ones
 
 
@@ -27,8 +27,8 @@ def mimetic_init_(encoder: BertEncoder) -> None:
 
     Position embeddings become sinusoids: adding an offset to a position is then a rotation, the same one at all
     positions. The keys of each head become its queries rotated by one token: even heads attend to the left, odd heads
-    to the right. The output weights become the negative transpose of the value weights, because adjacent words are
-    rarely equal.
+    to the right. The output weights become the negative transpose of the value weights, so that a head lowers the score
+    of the token that it attends to: adjacent words are rarely equal (docs/decisions/11).
     """
     config = encoder.config
     pairs = config.hidden_size // 2  # with an odd hidden size, the last dimension keeps its random numbers
@@ -49,7 +49,10 @@ def mimetic_init_(encoder: BertEncoder) -> None:
 
 
 def rotate(queries: Tensor, angles: Tensor) -> Tensor:
-    """Rotate weights of sinusoids by d · frequencies: at position i + d the result gives what `queries` give at i."""
+    """Rotate weights of sinusoids by `angles`, d · frequencies.
+
+    The product of the result with the sinusoids of position i + d equals that of `queries` with those of position i.
+    """
     sine, cosine = queries[..., 0::2], queries[..., 1::2]
     rotated = sine * angles.cos() + cosine * angles.sin(), cosine * angles.cos() - sine * angles.sin()
     return torch.stack(rotated, dim=-1).flatten(-2)

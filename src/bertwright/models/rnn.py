@@ -1,6 +1,6 @@
-"""Recurrent parts of heads and baselines: a stacked bidirectional LSTM, and ELMo's weighted sum of layers.
+"""A stacked bidirectional LSTM, and PyTorch's initialization of LSTM and linear layers.
 
-R words of B sequences, end to end; K layers of each, H their size.
+R words of B sequences, end to end; D size of their vectors.
 """
 
 from __future__ import annotations
@@ -14,23 +14,6 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.initialization import parameter_rng
-
-
-class ScalarMix(nn.Module):
-    """A weighted sum of layers with learned weights: γ · Σ softmax(w)ₖ hₖ.
-
-    The paper says only "weighted sum". This one is ELMo's (Peters et al. 2018, equation 1), with which the paper
-    compares itself. Initially it is the mean.
-    """
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(layers))
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Sum the layers of each word: R × K × H → R × H."""
-        return torch.einsum("k,rkh->rh", self.scale * self.weights.softmax(0), states)
 
 
 class BiLSTM(nn.Module):
@@ -56,9 +39,10 @@ class BiLSTM(nn.Module):
 
 @torch.no_grad()
 def initialize_uniform(model: nn.Module, seed: int) -> None:
-    """Draw LSTM and linear weights as PyTorch does: uniform in ±1/√n, n hidden units of an LSTM or inputs of a layer.
+    """Draw LSTM and linear weights as PyTorch does: uniform in ±1/√n.
 
-    Every parameter's numbers are a function of (seed, name).
+    n is the hidden size of an LSTM, or the input size of a linear layer. Every parameter's numbers are a function of
+    (seed, name).
     """
     for path, module in model.named_modules():
         if isinstance(module, nn.LSTM | nn.Linear):

@@ -1,4 +1,4 @@
-"""The interface between a text encoder and all that uses one: task heads, feature probes, training, inference.
+"""The interface between text encoders and the code that uses them: task heads, probes, training, inference.
 
 T tokens of the batch, B sequences, R positions whose states are read, L layers, H hidden size.
 """
@@ -51,7 +51,7 @@ class EncoderConfig(Protocol):
     def num_parameters(self) -> int: ...
 
     def with_dropout(self, rate: float) -> Self:
-        """Return this configuration with all dropout rates set."""
+        """Return a copy with all dropout rates set to `rate`."""
 
 
 class TextEncoder(nn.Module, ABC):
@@ -59,13 +59,14 @@ class TextEncoder(nn.Module, ABC):
 
     Two conventions let training freeze layers and scale their learning rates: the module `embeddings` is below all
     layers, and `layers` is a list of modules, lowest first. Dropout acts in training mode only; its masks are functions
-    of the batch (`Batch.dropout_seed`) and of a site number, from 0 up to `num_dropout_sites`.
+    of the batch (`Batch.dropout_seed`) and of a site number, from 0 to `num_dropout_sites` - 1.
     """
 
     model_type: ClassVar[str]
     """The architecture's name in `config.json`."""
     has_pooler: ClassVar[bool] = False
-    """True if pre-training trains a pooler, which sequence-level heads then reuse; otherwise they read states."""
+    """True if pre-training trains a pooler, which sequence-level heads then reuse; otherwise these heads read the state
+    of [CLS] directly."""
 
     def __init__(self, config: EncoderConfig, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class TextEncoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
-        """Compute the last layer's states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H."""
+        """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only."""
 
     @abstractmethod
     def hidden_states(
@@ -93,10 +94,10 @@ class TextEncoder(nn.Module, ABC):
         Layer 0 is the embeddings' output, layer L the last one.
         """
 
-    def sentence_positions(self, batch: Batch) -> Tensor:
-        """Return the position of each sequence's summary, B int64: [CLS] or, if causal, the last token.
+    def pooled_positions(self, batch: Batch) -> Tensor:
+        """Return the position of the state that represents each sequence, B int64: [CLS] or, if causal, the last token.
 
-        The first token of a causal encoder attends to itself alone, so its state is the same for every text.
+        The first token of a causal encoder attends only to itself, so its state is the same for every text.
         """
         cu_seqlens = batch.cu_seqlens.long()
         return cu_seqlens[1:] - 1 if self.config.is_causal else cu_seqlens[:-1]
@@ -105,6 +106,6 @@ class TextEncoder(nn.Module, ABC):
         """Raise ValueError for a sequence that is longer than the encoder's positions."""
         if batch.max_seqlen > self.config.max_positions:
             raise ValueError(
-                f"a sequence of {batch.max_seqlen} tokens; this model has {self.config.max_positions} positions "
-                "(max_positions): split the text into shorter ones"
+                f"expected at most {self.config.max_positions} tokens per sequence (max_positions), got "
+                f"{batch.max_seqlen}; split the text"
             )

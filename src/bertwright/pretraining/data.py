@@ -151,8 +151,11 @@ class PretrainingData:
 
         Raises ValueError for a store of another vocabulary, and for one too small for examples.
         """
-        if store.header.origin.vocabulary != tokenizer.digest:
-            raise ValueError(f"{store.folder}: prepared with another vocabulary; use the tokenizer beside the store")
+        if store.header.provenance.vocabulary_digest != tokenizer.digest:
+            raise ValueError(
+                f"{store.folder}: prepared with another vocabulary; use the tokenizer in "
+                f"{store.folder.parent / 'tokenizer'}"
+            )
         if store.num_sentences < settings.min_sentences:
             raise ValueError(
                 f"{store.folder}: {store.num_sentences} sentence(s), next-sentence prediction needs pairs; "

@@ -69,10 +69,10 @@ def unigram_entropy(store: TokenStore) -> float:
     Raises ValueError if the store has ids beyond its vocabulary.
     """
     stride = max(1, store.num_tokens // ENTROPY_SAMPLE)
-    counts = np.zeros(store.header.origin.vocab_size, dtype=np.int64)
+    counts = np.zeros(store.header.provenance.vocab_size, dtype=np.int64)
     block = 1 << 16
     for start in range(0, store.num_tokens, block * stride):
-        ids = store.tokens(start, min(start + block, store.num_tokens))
+        ids = store.read_tokens(start, min(start + block, store.num_tokens))
         if ids.max(initial=0) >= len(counts):
             raise ValueError(
                 f"{store.folder}: token {ids.max()} in a vocabulary of {len(counts):,}: the store is damaged; prepare "

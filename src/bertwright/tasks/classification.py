@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bertwright.corpus.documents import check_encoding
 from bertwright.io.schema import TableSchema
-from bertwright.io.tables import label_text, read_rows, skipped_rows_note
+from bertwright.io.tables import count_skipped_rows, format_label, read_rows
 from bertwright.metrics import scores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.task import (
@@ -134,7 +134,13 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         return [(example.text, example.text_pair) for example in examples]
 
     def warnings(self, examples: Sequence[TextExample[L]], paths: Sequence[str] = ()) -> list[str]:
-        found = [note for path in paths for note in skipped_rows_note(path, self._schema(labelled=True))]
+        found = []
+        for stats in (count_skipped_rows(path, self._schema(labelled=True)) for path in paths):
+            if count := stats.short_rows:
+                found.append(
+                    f"{count:,} {'row' if count == 1 else 'rows'} with too few columns skipped (the published file is "
+                    f"known to have {self.max_short_rows:,}); the first is {stats.first_short_row}"
+                )
         if empty := count_empty_texts(examples):
             found.append(f"{empty:,} examples have an empty text: the model reads [CLS] and [SEP] only")
         if count := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
@@ -199,7 +205,7 @@ class Classification(TextTask[str, LabelPrediction]):
         return self.labels
 
     def parse_label(self, value: Any, location: str) -> str:
-        return label_text(value, self.label, location)
+        return format_label(value, self.label, location)
 
     def with_labels_of(self, examples: Sequence[TextExample[str]]) -> Self:
         """Return the task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Regex, pre_tokenizers
 
 from bertwright.io.decoding import read_text
-from bertwright.io.lines import lines
+from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
-from bertwright.io.sources import suffixes
+from bertwright.io.sources import split_suffixes
 from bertwright.io.tables import read_rows
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -121,7 +121,7 @@ def read_sentences(
     Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
     that are invalid in the encoding, no sentence at all.
     """
-    suffix, _ = suffixes(path)
+    suffix, _ = split_suffixes(path)
     if suffix in (".jsonl", ".parquet"):
         return _from_rows(path, (words or "words", tags or "tags") if labelled else (words or "words",), encoding)
     conllu = suffix == ".conllu"
@@ -191,7 +191,7 @@ class Line(NamedTuple):
 
 
 def _read_lines(path: str, encoding: str) -> Iterator[Line]:
-    for number, text in lines(path, read_text(path, encoding)):
+    for number, text in split_lines(path, read_text(path, encoding)):
         yield Line(number, text.rstrip("\r"))
 
 

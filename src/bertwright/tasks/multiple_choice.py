@@ -15,7 +15,7 @@ import numpy as np
 
 from bertwright.corpus.documents import check_encoding
 from bertwright.io.schema import TableSchema
-from bertwright.io.tables import label_text, read_rows
+from bertwright.io.tables import format_label, read_rows
 from bertwright.metrics import scores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import known_labels
@@ -100,7 +100,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         label = (self.label,) if labelled else ()
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
         hint = "choose columns with --prompt, --start, --endings and --label"
-        schema = TableSchema(texts, values, self.header, self.quotes, hint, codes=True, encoding=self.encoding)
+        schema = TableSchema(texts, values, self.header, self.quotes, hint, keep_label_ids=True, encoding=self.encoding)
         offset, count, first = len(before), 0, ""
         for location, row in read_rows(path, schema):
             begin = "" if self.start is None else f"{row[1]} "
@@ -125,7 +125,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
     def _parse_choice(self, value: Any, count: int, location: str) -> int:
         """Parse the index of the right ending, from 0."""
-        text = label_text(value, self.label, location)
+        text = format_label(value, self.label, location)
         if len(text) == 1 and text in ascii_uppercase[:count]:
             return ascii_uppercase.index(text)
         known = range(self.first_label, self.first_label + count)

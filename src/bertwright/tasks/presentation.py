@@ -71,7 +71,7 @@ def passthrough_schema(task: AnyTask, columns: Sequence[str], hint: str) -> Tabl
     """Return how other columns of the task's tables are read; None if its files are no tables."""
     if not isinstance(task, TextTask | MultipleChoice):
         return None
-    return TableSchema((), tuple(columns), task.header, task.quotes, hint, nulls=True, encoding=task.encoding)
+    return TableSchema((), tuple(columns), task.header, task.quotes, hint, allow_nulls=True, encoding=task.encoding)
 
 
 def truncation_warnings(task: AnyTask, examples: int, truncated: int, max_positions: int) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from bertwright.io.tables import label_text
+from bertwright.io.tables import format_label
 from bertwright.metrics import scores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import MAX_NUMBER, TextExample, TextTask, known_labels, parse_number
@@ -51,7 +51,7 @@ class Regression(TextTask[float, float]):
         return HeadSpec("sequence", 1)
 
     def parse_label(self, value: Any, location: str) -> float:
-        text = label_text(value, self.label, location)
+        text = format_label(value, self.label, location)
         number = parse_number(text)
         if number is None:
             raise ValueError(f"{location}: expected a finite number in {self.label!r}, got {text!r}")

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bertwright.io.decoding import read_text
-from bertwright.io.lines import lines
+from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
-from bertwright.io.sources import suffixes
+from bertwright.io.sources import split_suffixes
 from bertwright.io.tables import read_rows
 
 SHOWN = 5  # questions that a warning names; report.json lists all
@@ -171,7 +171,7 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
 
 
 def _records(path: str, labelled: bool, encoding: str) -> Iterator[_Record]:
-    suffix, _ = suffixes(path)
+    suffix, _ = split_suffixes(path)
     if suffix == ".parquet":
         return _rows(path, labelled)
     if suffix not in (".json", ".jsonl"):
@@ -195,7 +195,7 @@ def _articles(path: str, encoding: str) -> Iterator[_Record]:
 
 def _lines(path: str, encoding: str) -> Iterator[_Record]:
     context = ""
-    for number, line in lines(path, read_text(path, encoding)):
+    for number, line in split_lines(path, read_text(path, encoding)):
         if not line or line.isspace():
             continue
         location = f"{path}, line {number}"

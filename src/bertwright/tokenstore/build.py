@@ -1,12 +1,12 @@
-"""Building of token stores from documents, for training and for held-out evaluation; in parallel and resumable.
+"""Parallel, resumable builder of token stores from documents, for training and held-out evaluation.
 
 A finished folder contains
 
     train/  held_out/  tokenizer/      two token stores and the tokenizer that they were made with
     build.json                         what was built, and counts of what was dropped
 
-During the build, `.unfinished-DIGEST/` contains the finished shards. DIGEST is that of the inputs, the vocabulary and
-the sentence rules, so a build resumes from shards of the same build only. `train/` appears last.
+During the build, `.unfinished-DIGEST/` contains the finished shards. DIGEST is computed from the
+inputs, the vocabulary and the sentence splitter, so a build resumes only from its own shards. `train/` appears last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,33 +27,35 @@ from bertwright.corpus.documents import CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
 from bertwright.settings import check_minimum
 from bertwright.tokenstore.executor import Executor, make_executor
-from bertwright.tokenstore.store import FORMAT_VERSION, DocumentBatch, Provenance, StoreHeader, TokenStore, write_store
-from bertwright.tokenstore.worker import (
+from bertwright.tokenstore.shard import (
+    ShardSpec,
     ShardSummary,
-    ShardTask,
     is_finished,
     read_chunks,
     read_summary,
     select_documents,
 )
+from bertwright.tokenstore.store import FORMAT_VERSION, DocumentChunk, Provenance, StoreHeader, TokenStore, write_store
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-SHARD_BYTES = 4 << 20  # of input per shard: about half a second of one core, which is what a kill can lose
+# input bytes per shard: about half a second of work, the most that each worker loses if it is killed
+SHARD_BYTES = 4 << 20
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
-class PrepareSettings:
-    """Settings by which a corpus becomes token stores."""
+class BuildSettings:
+    """Settings of a token store build."""
 
     held_out: float = 0.01
-    """Share of the documents that is excluded from training, to measure the validation loss on. They are chosen by a
-    digest of their text, so that equal documents stay together. Both sides get at least two different documents (one,
-    if there are fewer than four). 0: none."""
+    """Share of the documents that are held out of training to measure the validation loss; 0 holds out none. Documents
+    are chosen by a digest of their text, so equal documents stay together. If the share is above 0, each side gets at
+    least two different documents (one, if there are fewer than four)."""
     held_out_inputs: tuple[str, ...] = ()
     """Inputs that are held out instead of a share of the documents; they are read like the others."""
     workers: int | None = None
-    """Worker processes; unset: one per core. The result does not depend on it."""
+    """Worker processes. Unset: one per CPU that this process may use (`OMP_NUM_THREADS` if set). Ignored on Windows.
+    The result does not depend on it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1:
@@ -70,12 +72,12 @@ class Progress(NamedTuple):
     bytes_total: int
     bytes_resumed: int
     """Done by an earlier, interrupted build, from which this one resumes."""
-    note: str = ""
-    """Notice for the user."""
+    notice: str = ""
+    """Message for the user, if not empty."""
 
 
 class BuildResult(NamedTuple):
-    """Stores that a build made, and what it dropped."""
+    """Headers of the stores that a build wrote, and counts of what it dropped."""
 
     train: StoreHeader
     held_out: StoreHeader | None
@@ -86,65 +88,65 @@ class BuildResult(NamedTuple):
     unknown_tokens: int
     """[UNK] in both stores: characters that the vocabulary lacks."""
     held_out_in_train: int
-    """Held-out documents whose text is also that of a training document (possible with `held_out_inputs` only)."""
+    """Held-out documents whose text is also in train (possible only with `held_out_inputs`)."""
 
 
 def build(
     folder: Path | str,
     corpus: CorpusSettings,
     tokenizer: Tokenizer,
-    settings: PrepareSettings | None = None,
+    settings: BuildSettings | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     executor: Executor | None = None,
 ) -> BuildResult:
-    """Build the token stores in `folder`, or resume an interrupted build of the same inputs, vocabulary and rules.
+    """Build the token stores in `folder`, or resume an interrupted build of the same inputs and settings.
 
     The stores are bit-equal whatever the number of workers and interruptions. A finished folder is left as it is.
-    Inputs are identified by name, size and modification time. `executor`: what runs the tasks; unset, local processes
-    as `settings.workers` says.
+    Inputs are identified by name, size and modification time. `executor` writes the shards; by default,
+    `settings.workers` local processes do.
 
-    Raises ValueError if the folder holds a finished store of other inputs or files that a build would overwrite, if
-    another process is building there, and as reading and tokenizing do. Raises OSError if the disk is full or a worker
-    dies; finished shards are saved.
+    Raises ValueError if the folder holds a finished store of other inputs, if the build would overwrite files, if
+    another process is building there, or if the text cannot be read or tokenized. Raises OSError if the disk is full
+    or a worker dies; finished shards are saved.
     """
-    folder, settings = Path(folder), settings or PrepareSettings()
+    folder, settings = Path(folder), settings or BuildSettings()
     held_out_corpus = replace(corpus, inputs=settings.held_out_inputs) if settings.held_out_inputs else None
     corpora = [corpus, held_out_corpus] if held_out_corpus else [corpus]
-    plan = _Plan.of(folder, corpora, tokenizer)
+    plan = _make_plan(folder, corpora, tokenizer)
     with _explain_disk_full(folder), files.lock_folder(folder):
         files.remove_stale_parts(folder)
         if (folder / "train").exists():
             return _read_result(folder, plan, settings)
         _check_overwrites_nothing(folder)
-        _make_shards(plan, tokenizer, executor or make_executor(settings.workers), progress)
+        _write_shards(plan, tokenizer, executor or make_executor(settings.workers), progress)
         return _publish(folder, plan, tokenizer, settings)
 
 
 class _Plan(NamedTuple):
-    """Shards of which a build consists."""
+    """Shards of a build."""
 
     folder: Path
     """Folder of the finished shards."""
-    tasks: list[ShardTask]
+    shards: list[ShardSpec]
     """Shards of the corpus, then those of the held-out inputs."""
-    num_corpus_tasks: int
+    num_corpus_shards: int
     digest: str
 
-    @classmethod
-    def of(cls, folder: Path, corpora: Sequence[CorpusSettings], tokenizer: Tokenizer) -> _Plan:
-        sources = [(corpus, shard) for corpus in corpora for shard in shard_corpus(corpus, SHARD_BYTES)]
-        inputs = [(file, file.local().stat().st_mtime_ns) for _, shard in sources for file in shard.files]
-        rules = [corpora[0].sentence_splitter, RULES_VERSION, FORMAT_VERSION, SHARD_BYTES]
-        described = [[asdict(corpus) for corpus in corpora], [(asdict(file), time) for file, time in inputs], rules]
-        digest = files.digest_bytes(json.dumps(described).encode(), tokenizer.digest.encode())
-        shards = folder / f".unfinished-{digest}"
-        tasks = [ShardTask(shards, number, corpus, shard) for number, (corpus, shard) in enumerate(sources)]
-        return cls(shards, tasks, sum(corpus is corpora[0] for corpus, _ in sources), digest)
+
+def _make_plan(folder: Path, corpora: Sequence[CorpusSettings], tokenizer: Tokenizer) -> _Plan:
+    sources = [(corpus, source) for corpus in corpora for source in shard_corpus(corpus, SHARD_BYTES)]
+    inputs = [(file, file.download().stat().st_mtime_ns) for _, source in sources for file in source.files]
+    versions = [corpora[0].sentence_splitter, RULES_VERSION, FORMAT_VERSION, SHARD_BYTES]
+    described = [[asdict(corpus) for corpus in corpora], [(asdict(file), time) for file, time in inputs], versions]
+    digest = files.digest_bytes(json.dumps(described).encode(), tokenizer.digest.encode())
+    unfinished = folder / f".unfinished-{digest}"
+    shards = [ShardSpec(unfinished, number, corpus, source) for number, (corpus, source) in enumerate(sources)]
+    return _Plan(unfinished, shards, sum(corpus is corpora[0] for corpus, _ in sources), digest)
 
 
 @contextmanager
 def _explain_disk_full(folder: Path) -> Iterator[None]:
-    """Add to the error of a full disk what it means for the build."""
+    """Explain the error of a full disk: which work is saved, and how to resume."""
     try:
         yield
     except OSError as error:
@@ -154,17 +156,17 @@ def _explain_disk_full(folder: Path) -> Iterator[None]:
         raise OSError(error.errno, reason, str(folder)) from None
 
 
-def _read_result(folder: Path, plan: _Plan, settings: PrepareSettings) -> BuildResult:
+def _read_result(folder: Path, plan: _Plan, settings: BuildSettings) -> BuildResult:
     """Return the result of a build that is already finished."""
     if not (folder / "build.json").is_file():
-        raise ValueError(f"{folder}: not a token store (it has train/, but no build.json); name another folder")
+        raise ValueError(f"{folder}: not a token store (it has train/, but no build.json); choose another folder")
     record = files.read_json(folder / "build.json")
     if not isinstance(record, dict) or (record.get("plan"), record.get("held_out")) != (plan.digest, settings.held_out):
         raise ValueError(
-            f"{folder}: holds a finished store of other inputs, vocabulary, rules or held-out share; delete the "
-            "folder, or name another"
+            f"{folder}: finished store of other inputs, or with another vocabulary, --sentence-splitter or --held-out; "
+            "delete the folder, or choose another"
         )
-    _remove_shards_of_others(folder, plan=None)
+    _remove_other_builds(folder, plan=None)
     train = TokenStore.open(folder / "train").header
     held_out = TokenStore.open(folder / "held_out").header if (folder / "held_out").exists() else None
     return BuildResult(train, held_out, **record["counts"])
@@ -176,73 +178,82 @@ def _check_overwrites_nothing(folder: Path) -> None:
         return
     for name in ("tokenizer", "held_out", "build.json"):
         if (folder / name).exists():
-            raise ValueError(f"{folder / name}: already exists, and not from an interrupted build; name another folder")
+            raise ValueError(
+                f"{folder / name}: already exists and is not from an interrupted build; choose another folder"
+            )
 
 
-def _make_shards(plan: _Plan, tokenizer: Tokenizer, executor: Executor, progress: Callable[[Progress], None]) -> None:
-    """Make all shards that are not finished."""
-    plan.folder.mkdir(exist_ok=True)  # before the others are deleted: this folder marks `folder` as that of a build
-    note = _remove_shards_of_others(plan.folder.parent, plan)
+def _write_shards(plan: _Plan, tokenizer: Tokenizer, executor: Executor, progress: Callable[[Progress], None]) -> None:
+    """Write all shards that are not finished."""
+    # created before other builds' shards are deleted, so that `_check_overwrites_nothing` finds an interrupted build
+    plan.folder.mkdir(exist_ok=True)
+    notice = ""
+    if _remove_other_builds(plan.folder.parent, plan):
+        notice = (
+            "starting from scratch: the inputs, the vocabulary or the sentence splitter have changed since the "
+            "interrupted build"
+        )
     files.remove_stale_parts(plan.folder)
-    total = sum(task.source.size for task in plan.tasks)
-    missing = [task for task in plan.tasks if not is_finished(plan.folder, task.number)]
-    done = resumed = total - sum(task.source.size for task in missing)
+    total = sum(shard.source.size for shard in plan.shards)
+    missing = [shard for shard in plan.shards if not is_finished(plan.folder, shard.number)]
+    done = resumed = total - sum(shard.source.size for shard in missing)
     if resumed:
-        finished = len(plan.tasks) - len(missing)
-        note = f"resuming an interrupted build: {finished} of {len(plan.tasks)} shards are finished"
-    progress(Progress(done, total, resumed, note))
-    with closing(executor.run(missing, tokenizer)) as finished_tasks:
-        for task in finished_tasks:
-            done += task.source.size
+        finished = len(plan.shards) - len(missing)
+        notice = f"resuming an interrupted build: {finished} of {len(plan.shards)} shards are finished"
+    progress(Progress(done, total, resumed, notice))
+    with closing(executor.run(missing, tokenizer)) as finished_shards:
+        for shard in finished_shards:
+            done += shard.source.size
             progress(Progress(done, total, resumed))
 
 
-def _remove_shards_of_others(folder: Path, plan: _Plan | None) -> str:
-    """Delete the shards of all builds but `plan`; return a notice if there were any, otherwise ""."""
+def _remove_other_builds(folder: Path, plan: _Plan | None) -> bool:
+    """Delete the shards of all builds but `plan`; return whether there were any."""
     others = [other for other in folder.glob(".unfinished-*") if plan is None or other != plan.folder]
     for other in others:
         shutil.rmtree(other, ignore_errors=True)  # a dying worker may still write there; the next build deletes that
-    return "starting from scratch: inputs, vocabulary or rules have changed since the interrupted build" * bool(others)
+    return bool(others)
 
 
-def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: PrepareSettings) -> BuildResult:
+def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: BuildSettings) -> BuildResult:
     """Write the stores from the finished shards; `train` comes last."""
-    summaries = [read_summary(plan.folder, task.number) for task in plan.tasks]
+    summaries = [read_summary(plan.folder, shard.number) for shard in plan.shards]
     sizes = [len(summary.digests) for summary in summaries]
     digests = np.concatenate([summary.digests for summary in summaries])
-    held_out = _choose_held_out(digests, sum(sizes[: plan.num_corpus_tasks]), plan, settings)
+    held_out = _choose_held_out(digests, sum(sizes[: plan.num_corpus_shards]), plan, settings)
     shared = np.isin(digests[held_out, 0], digests[~held_out, 0])
     counts = {
         name: sum(getattr(summary, name) for summary in summaries)
         for name in ("empty_documents", "empty_sentences", "unknown_tokens")
     } | {"held_out_in_train": int(np.count_nonzero(shared))}
-    rules = f"{plan.tasks[0].corpus.sentence_splitter}/{RULES_VERSION}"
-    origin = Provenance(tokenizer.digest, tokenizer.vocab_size, tokenizer.lowercase, rules)
+    splitter = f"{plan.shards[0].corpus.sentence_splitter}/{RULES_VERSION}"
+    provenance = Provenance(tokenizer.digest, tokenizer.vocab_size, tokenizer.lowercase, splitter)
 
-    _replace_folder(folder / "tokenizer", tokenizer.save)
+    _remove_if_exists(folder / "tokenizer")
+    with files.atomic_folder(folder / "tokenizer") as temporary:
+        tokenizer.save(temporary)
     files.write_json(folder / "build.json", {"plan": plan.digest, "held_out": settings.held_out, "counts": counts})
     headers: dict[str, StoreHeader] = {}
     for split, chosen in (("held_out", held_out), ("train", ~held_out)):
+        _remove_if_exists(folder / split)  # written by an interrupted build
         if not chosen.any():
-            _remove_if_exists(folder / split)  # written by an interrupted build that held out a share
             continue
-        by_shard = np.split(chosen, np.cumsum(sizes)[:-1])
-        corpus = files.digest_bytes(digests[chosen].astype("<u8").tobytes())
+        chosen_by_shard = np.split(chosen, np.cumsum(sizes)[:-1])
+        corpus_digest = files.digest_bytes(digests[chosen].astype("<u8").tobytes())
 
-        def write(path: Path, by_shard: Any = by_shard, corpus: str = corpus, split: str = split) -> None:
-            headers[split] = write_store(path, _read_chosen(plan, summaries, by_shard), origin, corpus)
-
-        _replace_folder(folder / split, write)
+        with files.atomic_folder(folder / split) as temporary:
+            chunks = _read_chosen(plan, summaries, chosen_by_shard)
+            headers[split] = write_store(temporary, chunks, provenance, corpus_digest)
     shutil.rmtree(plan.folder, ignore_errors=True)
     return BuildResult(headers["train"], headers.get("held_out"), **counts)
 
 
-def _choose_held_out(digests: np.ndarray, num_corpus: int, plan: _Plan, settings: PrepareSettings) -> np.ndarray:
-    """Choose the documents that are held out: bool for each.
+def _choose_held_out(digests: np.ndarray, num_corpus: int, plan: _Plan, settings: BuildSettings) -> np.ndarray:
+    """Return which documents are held out, one bool per document.
 
     The first `num_corpus` documents are those of the corpus, the others those of `held_out_inputs`.
     """
-    inputs = ", ".join(plan.tasks[0].corpus.inputs)
+    inputs = ", ".join(plan.shards[0].corpus.inputs)
     if num_corpus == 0:
         raise ValueError(f"{inputs}: no documents with text; is this the right input, and the right --column?")
     if settings.held_out_inputs:
@@ -254,8 +265,8 @@ def _choose_held_out(digests: np.ndarray, num_corpus: int, plan: _Plan, settings
     distinct = np.unique(digests[:, 0])
     if len(distinct) < 2:
         raise ValueError(
-            f"{inputs}: a single document cannot be divided between training and held-out evaluation; name held-out "
-            "inputs, set --held-out 0, or see --document-unit (blank-line, file, line) for the extent of a document"
+            f"{inputs}: expected at least two different documents, got 1; use --held-out-inputs, --held-out 0, or "
+            "another --document-unit (blank-line, file, line)"
         )
     min_documents = 2 if len(distinct) >= 4 else 1
     below = int(np.searchsorted(distinct, np.uint64(settings.held_out * 2.0**64)))
@@ -265,25 +276,18 @@ def _choose_held_out(digests: np.ndarray, num_corpus: int, plan: _Plan, settings
 
 
 def _read_chosen(
-    plan: _Plan, summaries: Sequence[ShardSummary], by_shard: Sequence[np.ndarray]
-) -> Iterator[DocumentBatch]:
-    """Yield the chosen documents of all shards in order; `by_shard` holds a bool for each document."""
-    for task, summary, chosen in zip(plan.tasks, summaries, by_shard, strict=True):
+    plan: _Plan, summaries: Sequence[ShardSummary], chosen_by_shard: Sequence[np.ndarray]
+) -> Iterator[DocumentChunk]:
+    """Yield the chosen documents of all shards in order; `chosen_by_shard`: for each shard, one bool per document."""
+    for shard, summary, chosen in zip(plan.shards, summaries, chosen_by_shard, strict=True):
         if not chosen.any():
             continue
         first = 0
-        for documents in read_chunks(plan.folder, task.number, summary.chunks):
-            last = first + len(documents.document_lengths)
+        for chunk in read_chunks(plan.folder, shard.number, summary.chunks):
+            last = first + len(chunk.document_lengths)
             if chosen[first:last].any():
-                yield select_documents(documents, chosen[first:last])
+                yield select_documents(chunk, chosen[first:last])
             first = last
-
-
-def _replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder atomically, in place of one that an interrupted build left."""
-    _remove_if_exists(folder)
-    with files.atomic_folder(folder) as temporary:
-        write(temporary)
 
 
 def _remove_if_exists(folder: Path) -> None:

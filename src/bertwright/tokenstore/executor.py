@@ -1,4 +1,4 @@
-"""Execution of a build's tasks: by worker processes, or one after the other in this process."""
+"""Executors, which write the shards of a build: in worker processes, or one after another in this process."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from multiprocessing.connection import Connection, wait
 from typing import NamedTuple, Protocol
 
 from bertwright.kernels.cpu import available_cpus
-from bertwright.tokenstore.worker import ShardTask, write_shard
+from bertwright.tokenstore.shard import ShardSpec, write_shard
 from bertwright.vocabulary.tokenizer import Tokenizer
 
+# Environment of a worker: one thread, because there is one worker per core.
 SINGLE_THREADED = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1") | {
     "TOKENIZERS_PARALLELISM": "false"
-}  # in a worker's environment: there is one worker per core
+}
 
 
 class Executor(Protocol):
-    """A way to run tasks: here, in local processes, or on other machines that share the folder of the build."""
+    """Writer of shards. This module has local ones; another may use machines that share the build's folder."""
 
-    def run(self, tasks: Sequence[ShardTask], tokenizer: Tokenizer) -> Generator[ShardTask]:
-        """Run `write_shard` for each task, in any order; yield each task when its shard is finished.
+    def run(self, shards: Sequence[ShardSpec], tokenizer: Tokenizer) -> Generator[ShardSpec]:
+        """Run `write_shard` for each shard, in any order; yield each shard when it is finished.
 
-        Raises the ValueError or OSError of a task. Closing the generator stops the tasks that are still running.
+        Raises the ValueError or OSError of a shard. Closing the generator stops the work on unfinished shards.
         """
         ...
 
@@ -39,47 +40,47 @@ def make_executor(workers: int | None) -> Executor:
 
 
 class SerialExecutor:
-    """Executor that runs tasks one after the other in this process."""
+    """Executor that writes shards one after another in this process."""
 
-    def run(self, tasks: Sequence[ShardTask], tokenizer: Tokenizer) -> Generator[ShardTask]:
-        """Run the tasks in order; see `Executor.run`."""
-        for task in tasks:
-            write_shard(task, tokenizer)
-            yield task
+    def run(self, shards: Sequence[ShardSpec], tokenizer: Tokenizer) -> Generator[ShardSpec]:
+        """Write the shards in order; see `Executor.run`."""
+        for shard in shards:
+            write_shard(shard, tokenizer)
+            yield shard
 
 
 class ProcessExecutor:
     """Executor with worker processes on this machine.
 
-    They are plain processes rather than a `multiprocessing` pool, whose children import the user's script again and
-    outlive a parent that is killed. These end when their connection breaks. They form a process group of their own,
-    which the Ctrl-C of a terminal does not reach: the building process decides when they end.
+    The workers are plain processes, not a `multiprocessing` pool: a pool's children import the user's script again and
+    outlive a killed parent. A worker ends when its connection breaks. Each worker is in a process group of its own,
+    which a terminal's Ctrl-C does not reach; the parent ends it.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def run(self, tasks: Sequence[ShardTask], tokenizer: Tokenizer) -> Generator[ShardTask]:
-        """Run the tasks in at most `workers` processes; see `Executor.run`.
+    def run(self, shards: Sequence[ShardSpec], tokenizer: Tokenizer) -> Generator[ShardSpec]:
+        """Write the shards in at most `workers` processes; see `Executor.run`.
 
         Also raises ChildProcessError if a worker dies.
         """
-        waiting = iter(tasks)
-        with _start_workers(tokenizer, min(self.workers, len(tasks))) as idle:
-            busy: dict[Connection, tuple[_Worker, ShardTask]] = {}
+        waiting = iter(shards)
+        with _start_workers(tokenizer, min(self.workers, len(shards))) as idle:
+            busy: dict[Connection, tuple[_Worker, ShardSpec]] = {}
             while True:
-                while idle and (task := next(waiting, None)) is not None:
+                while idle and (shard := next(waiting, None)) is not None:
                     worker = idle.pop()
-                    _send(worker, task, _task_files(task))
-                    busy[worker.connection] = worker, task
+                    _send(worker, shard, _format_death(shard))
+                    busy[worker.connection] = worker, shard
                 if not busy:
                     return
                 for ready in wait(list(busy)):
                     assert isinstance(ready, Connection)
-                    worker, task = busy.pop(ready)
-                    _receive(worker, task)
+                    worker, shard = busy.pop(ready)
+                    _receive(worker, shard)
                     idle.append(worker)
-                    yield task
+                    yield shard
 
 
 class _Worker(NamedTuple):
@@ -109,7 +110,7 @@ def _start_workers(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
                     process_group=0,
                 )
             workers.append(_Worker(process, ours))
-            _send(workers[-1], tokenizer, "its start")
+            _send(workers[-1], tokenizer, "worker process: died at start")
         yield [*workers]
     finally:
         for worker in workers:
@@ -118,31 +119,31 @@ def _start_workers(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
             worker.process.wait()
 
 
-def _send(worker: _Worker, message: Tokenizer | ShardTask, during: str) -> None:
+def _send(worker: _Worker, message: Tokenizer | ShardSpec, death: str) -> None:
     try:
         worker.connection.send(message)
     except (BrokenPipeError, ConnectionResetError):
-        raise _worker_death(worker, during) from None
+        raise _worker_death(worker, death) from None
 
 
-def _receive(worker: _Worker, task: ShardTask) -> None:
-    """Wait for the end of a worker's task; raise the task's error."""
+def _receive(worker: _Worker, shard: ShardSpec) -> None:
+    """Wait until a worker has finished its shard; raise the shard's error."""
     try:
         error = worker.connection.recv()
     except (EOFError, ConnectionResetError):
-        raise _worker_death(worker, _task_files(task)) from None
+        raise _worker_death(worker, _format_death(shard)) from None
     if error is not None:
         raise error
 
 
-def _worker_death(worker: _Worker, during: str) -> ChildProcessError:
+def _worker_death(worker: _Worker, death: str) -> ChildProcessError:
     code = worker.process.wait()
     reason = "killed, usually for lack of memory: use fewer workers" if code == -9 else "see its message above"
     return ChildProcessError(
-        f"{during}: a worker process died (exit code {code}: {reason}); finished shards are saved: run the same "
-        "command again to resume"
+        f"{death} (exit code {code}: {reason}); finished shards are saved: run the same command again to resume"
     )
 
 
-def _task_files(task: ShardTask) -> str:
-    return ", ".join(file.path for file in task.source.files)
+def _format_death(shard: ShardSpec) -> str:
+    first, *others = (file.path for file in shard.source.files)
+    return first + (f" and {len(others):,} more files" if others else "") + ": a worker process died"

@@ -25,7 +25,7 @@ import numpy as np
 from bertwright import files
 from bertwright.io.npy import NpyWriter
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FILE_TOKENS = 1 << 28  # per file: 512 MB of uint16, so that a large corpus is a few dozen files
 SAMPLE_BLOCKS = 64  # per file, compared when a store is opened
 SAMPLE_BYTES = 4096
@@ -43,19 +43,19 @@ class StoreFile(NamedTuple):
     digest: str
     """BLAKE2b of the whole file, compared by `verify`."""
     sampled_digest: str
-    """BLAKE2b of 64 blocks spread over the file, compared whenever the store is opened."""
+    """BLAKE2b of a sample of SAMPLE_BLOCKS blocks, compared whenever the store is opened."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Vocabulary and rules that a store was made with."""
+    """Vocabulary and sentence splitter that a store was built with."""
 
-    vocabulary: str
+    vocabulary_digest: str
     """`Tokenizer.digest` of the vocabulary."""
     vocab_size: int
     lowercase: bool
-    rules: str
-    """Sentence splitter and version of its rules, such as "rules/3"."""
+    sentence_splitter: str
+    """Name and version, such as "rules/3"."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class StoreHeader:
     """Description of a store: header.json."""
 
     format_version: int
-    origin: Provenance
-    corpus: str
+    provenance: Provenance
+    corpus_digest: str
     """Digest of the texts of all documents, in order."""
     num_tokens: int
     num_sentences: int
@@ -73,8 +73,8 @@ class StoreHeader:
     """Token files in order, then sentence_starts.npy and document_starts.npy."""
 
 
-class DocumentBatch(NamedTuple):
-    """Tokens and boundaries of some whole documents, to be written into a store."""
+class DocumentChunk(NamedTuple):
+    """Tokens and boundaries of some whole documents."""
 
     tokens: np.ndarray
     sentence_lengths: np.ndarray
@@ -95,20 +95,19 @@ class TokenStore:
         self._array_starts = np.cumsum([0, *map(len, tokens)])
 
     @classmethod
-    def open(cls, folder: Path | str, vocabulary: str | None = None, verify: bool = False) -> TokenStore:
+    def open(cls, folder: Path | str, vocabulary_digest: str | None = None, verify: bool = False) -> TokenStore:
         """Open a store after comparing its files with its header.
 
-        Always compared: format version, vocabulary digest (if `vocabulary`, a `Tokenizer.digest`, is given), the size
-        of each file, and the digest of 64 blocks of each file, which is all of a file of up to 256 kB. `verify`
-        compares every byte, at the speed of the disk. Raises ValueError if anything differs.
+        Compares the format version, the vocabulary digest (if a `Tokenizer.digest` is given), the size of each file,
+        and a sample of 64 blocks of each file, which covers files of up to 256 kB completely. With `verify`, compares
+        every byte, at the speed of the disk. Raises ValueError if anything differs.
         """
         folder = Path(folder)
         header = _read_header(folder)
-        if vocabulary is not None and header.origin.vocabulary != vocabulary:
+        if vocabulary_digest not in (None, header.provenance.vocabulary_digest):
             raise ValueError(
-                f"{folder}: prepared with a vocabulary of {header.origin.vocab_size:,} tokens and digest "
-                f"{header.origin.vocabulary}, not with this one of digest {vocabulary}; use the tokenizer beside the "
-                "store, or prepare the corpus again with this one"
+                f"{folder}: prepared with another vocabulary ({header.provenance.vocab_size:,} tokens); use the "
+                f"tokenizer in {folder.parent / 'tokenizer'}, or prepare the corpus again"
             )
         for file in header.files:
             _check_file(folder / file.name, file, verify)
@@ -126,8 +125,11 @@ class TokenStore:
     def num_documents(self) -> int:
         return self.header.num_documents
 
-    def tokens(self, start: int, end: int) -> np.ndarray:
-        """Return the ids of tokens `start` to `end`: a view of the file unless the range crosses files."""
+    def read_tokens(self, start: int, end: int) -> np.ndarray:
+        """Return the ids of tokens `start` to `end`.
+
+        They are a view of the memory-mapped file, or a copy if the range spans several files.
+        """
         if not 0 <= start <= end <= self.num_tokens:
             raise ValueError(f"{self.folder}: expected tokens within 0 … {self.num_tokens}, got {start} … {end}")
         bounds = zip(self._arrays, self._array_starts, self._array_starts[1:], strict=False)
@@ -157,33 +159,37 @@ class TokenStore:
 
 
 def write_store(
-    folder: Path, documents: Iterable[DocumentBatch], origin: Provenance, corpus: str, file_tokens: int = FILE_TOKENS
+    folder: Path,
+    chunks: Iterable[DocumentChunk],
+    provenance: Provenance,
+    corpus_digest: str,
+    file_tokens: int = FILE_TOKENS,
 ) -> StoreHeader:
     """Write a store into an existing, empty folder, in constant memory; the header comes last.
 
-    `corpus` is the digest of the documents' texts, `file_tokens` the capacity of a token file. To make the store appear
-    atomically, call this within `files.atomic_folder`.
+    `corpus_digest` is the digest of the documents' texts, `file_tokens` the capacity of a token file. To make the store
+    appear atomically, call this within `files.atomic_folder`.
     """
     with ExitStack() as stack:
-        tokens = _TokenFiles(folder, origin.vocab_size, file_tokens, stack)
-        sentences = stack.enter_context(NpyWriter(folder / "sentence_starts.npy", np.int64))
-        boundaries = stack.enter_context(NpyWriter(folder / "document_starts.npy", np.int64))
-        sentences.append(np.zeros(1, np.int64))
-        boundaries.append(np.zeros(1, np.int64))
+        tokens = _TokenFiles(folder, provenance.vocab_size, file_tokens, stack)
+        sentence_starts = stack.enter_context(NpyWriter(folder / "sentence_starts.npy", np.int64))
+        document_starts = stack.enter_context(NpyWriter(folder / "document_starts.npy", np.int64))
+        sentence_starts.append(np.zeros(1, np.int64))
+        document_starts.append(np.zeros(1, np.int64))
         num_tokens = num_sentences = num_documents = 0
-        for chunk in documents:
+        for chunk in chunks:
             sentence_ends, document_ends = np.cumsum(chunk.sentence_lengths), np.cumsum(chunk.document_lengths)
-            sentences.append(num_tokens + sentence_ends)
-            boundaries.append(num_sentences + document_ends)
+            sentence_starts.append(num_tokens + sentence_ends)
+            document_starts.append(num_sentences + document_ends)
             tokens.append(chunk.tokens, sentence_ends[document_ends - 1])
             num_tokens += len(chunk.tokens)
             num_sentences += len(chunk.sentence_lengths)
             num_documents += len(chunk.document_lengths)
-    arrays = [*tokens.arrays, sentences, boundaries]
+    arrays = [*tokens.arrays, sentence_starts, document_starts]
     header = StoreHeader(
         format_version=FORMAT_VERSION,
-        origin=origin,
-        corpus=corpus,
+        provenance=provenance,
+        corpus_digest=corpus_digest,
         num_tokens=num_tokens,
         num_sentences=num_sentences,
         num_documents=num_documents,
@@ -244,8 +250,8 @@ def _read_header(folder: Path) -> StoreHeader:
         )
     if value.pop("digest", None) != _digest_of(value):
         raise ValueError(f"{path}: altered since the store was built; {RESTORE_HINT}")
-    origin = Provenance(**value.pop("origin"))
-    return StoreHeader(origin=origin, files=tuple(StoreFile(**file) for file in value.pop("files")), **value)
+    provenance = Provenance(**value.pop("provenance"))
+    return StoreHeader(provenance=provenance, files=tuple(StoreFile(**file) for file in value.pop("files")), **value)
 
 
 def _digest_of(described: dict[str, Any]) -> str:

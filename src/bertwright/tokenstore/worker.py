@@ -1,63 +1,25 @@
-"""Tokenization of one shard of the corpus: the work of a worker process.
-
-A finished shard is two files: `000012.chunks`, arrays one after the other, and `000012.npz`, its summary. The summary
-is written last and atomically; a shard that has one is finished.
-"""
+"""Worker process of a build: it writes the shards that its parent sends."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import io
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
 
-import numpy as np
-
-from bertwright import files
-from bertwright.corpus.documents import CorpusSettings, CorpusShard, Document, read_shard
-from bertwright.corpus.sentences import make_sentence_splitter
-from bertwright.tokenstore.store import DocumentBatch
+from bertwright.tokenstore.shard import ShardSpec, write_shard
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h: the signal that a process gets when its parent dies
-CHUNK_CHARACTERS = 4 << 20  # of text per call of the tokenizer: its overhead is negligible, the memory small
-
-
-class ShardTask(NamedTuple):
-    """Task of making one shard: where its files go and what it is made of."""
-
-    folder: Path
-    number: int
-    corpus: CorpusSettings
-    source: CorpusShard
-
-
-class ShardSummary(NamedTuple):
-    """Digests and counts of a shard, from which held-out documents are chosen without reading the shard."""
-
-    digests: np.ndarray
-    """D 2 uint64: BLAKE2b (128 bits) of each document's text."""
-    chunks: int
-    empty_documents: int
-    """Documents that were dropped because they have no token."""
-    empty_sentences: int
-    """Sentences that were dropped because they have no token."""
-    unknown_tokens: int
-    """[UNK]: characters that the vocabulary lacks."""
 
 
 def worker_main(descriptor: int, parent: int) -> None:
-    """Run a worker process: receive a tokenizer, then tasks; answer each with None or with its error.
+    """Run a worker process: receive a tokenizer, then shards; answer each shard with None or with its error.
 
-    The process ends when the other side closes the connection, which a killed process does, too. On Linux it ends
-    together with its parent, so that it writes nothing while a resumed build runs. `parent` is the process id of the
-    other side: if that died before the worker was ready, its tasks still wait in the connection and must be ignored.
+    The process ends when the parent closes the connection or dies. On Linux it is killed with its parent, so that it
+    cannot write during a resumed build. `parent` is the parent's process id: if the process has another parent by now,
+    the parent died before the worker was ready, and shards that still wait in the connection are ignored.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -65,119 +27,13 @@ def worker_main(descriptor: int, parent: int) -> None:
         try:
             tokenizer: Tokenizer = connection.recv()
             while True:
-                task: ShardTask = connection.recv()
+                shard: ShardSpec = connection.recv()
                 if os.getppid() != parent:
                     return
                 try:
-                    write_shard(task, tokenizer)
+                    write_shard(shard, tokenizer)
                     connection.send(None)
                 except (ValueError, OSError) as error:
                     connection.send(error)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             sys.exit()
-
-
-def write_shard(task: ShardTask, tokenizer: Tokenizer) -> None:
-    """Read, split and tokenize one shard; write its files atomically."""
-    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-    digests: list[bytes] = []
-    has_tokens: list[np.ndarray] = []  # per chunk, a bool for each document
-    chunks = empty_documents = empty_sentences = unknown_tokens = 0
-    with files.atomic_file(_chunks_path(task.folder, task.number)) as path, path.open("wb") as file:
-        documents = read_shard(task.corpus, task.source)
-        for chunk in _split_sentences(documents, task.corpus.sentence_splitter, digests):
-            encoded = tokenizer.encode_raw(chunk.sentences)
-            lengths = np.diff(encoded.offsets)
-            document_of = np.repeat(np.arange(len(chunk.counts)), chunk.counts)  # of each sentence
-            document_lengths = np.bincount(document_of[lengths > 0], minlength=len(chunk.counts))
-            tokenized = DocumentBatch(
-                encoded.ids.astype(dtype),
-                lengths[lengths > 0].astype(np.uint32),
-                document_lengths[document_lengths > 0].astype(np.uint32),
-            )
-            for column in tokenized:
-                _append(file, column)
-            has_tokens.append(document_lengths > 0)
-            chunks += 1
-            empty_documents += len(chunk.counts) - len(tokenized.document_lengths)
-            empty_sentences += len(lengths) - len(tokenized.sentence_lengths)
-            unknown_tokens += int(np.count_nonzero(tokenized.tokens == tokenizer.unk_id))
-    numbers = np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
-    summary = ShardSummary(
-        digests=numbers[np.concatenate([*has_tokens, np.zeros(0, bool)])],
-        chunks=chunks,
-        empty_documents=empty_documents,
-        empty_sentences=empty_sentences,
-        unknown_tokens=unknown_tokens,
-    )
-    with files.atomic_file(_summary_path(task.folder, task.number)) as path, path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{name: np.asarray(value) for name, value in summary._asdict().items()})
-
-
-def is_finished(folder: Path, number: int) -> bool:
-    """Return whether a shard is complete on disk."""
-    return _summary_path(folder, number).is_file()
-
-
-def read_summary(folder: Path, number: int) -> ShardSummary:
-    """Read the summary of a finished shard."""
-    with np.load(_summary_path(folder, number), allow_pickle=False) as arrays:
-        digests, *counts = (arrays[name] for name in ShardSummary._fields)
-        return ShardSummary(digests, *(int(count) for count in counts))
-
-
-def read_chunks(folder: Path, number: int, count: int) -> Iterator[DocumentBatch]:
-    """Yield the documents of a finished shard of `count` chunks."""
-    with _chunks_path(folder, number).open("rb") as file:
-        for _ in range(count):
-            yield DocumentBatch(*(np.load(file, allow_pickle=False) for _ in DocumentBatch._fields))
-
-
-def select_documents(documents: DocumentBatch, chosen: np.ndarray) -> DocumentBatch:
-    """Return the documents for which `chosen` (bool) is true."""
-    if chosen.all():
-        return documents
-    sentences = np.repeat(chosen, documents.document_lengths)
-    return DocumentBatch(
-        documents.tokens[np.repeat(sentences, documents.sentence_lengths)],
-        documents.sentence_lengths[sentences],
-        documents.document_lengths[chosen],
-    )
-
-
-class _SentenceChunk(NamedTuple):
-    sentences: list[str]
-    counts: list[int]
-    """Sentences of each document."""
-
-
-def _split_sentences(documents: Iterable[Document], splitter: str, digests: list[bytes]) -> Iterator[_SentenceChunk]:
-    """Split documents into sentences, in chunks for the tokenizer; append the digest of each document to `digests`."""
-    split = make_sentence_splitter(splitter)
-    chunk, characters = _SentenceChunk([], []), 0
-    for document in documents:
-        digests.append(hashlib.blake2b(document.text.encode(), digest_size=16).digest())
-        sentences = split(document.text)
-        chunk.sentences.extend(sentences)
-        chunk.counts.append(len(sentences))
-        characters += len(document.text)
-        if characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = _SentenceChunk([], []), 0
-    if chunk.counts:
-        yield chunk
-
-
-def _append(file: BinaryIO, column: np.ndarray) -> None:
-    """Append an array as `numpy.save` does, whose own error on a full disk does not name the cause."""
-    buffer = io.BytesIO()
-    np.save(buffer, column, allow_pickle=False)
-    file.write(buffer.getbuffer())
-
-
-def _chunks_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:06}.chunks"
-
-
-def _summary_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:06}.npz"

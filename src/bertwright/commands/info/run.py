@@ -93,9 +93,9 @@ def _describe_store(folder: Path, verify: bool) -> Description:
             fields[name.replace("_", " ")] = (
                 f"{store.num_documents:,} documents, {store.num_sentences:,} sentences, {store.num_tokens:,} tokens"
             )
-    origin = store.header.origin
-    fields["vocabulary"] = f"{origin.vocab_size:,} tokens, digest {origin.vocabulary}"
-    fields["sentence rules"] = origin.rules
+    provenance = store.header.provenance
+    fields["vocabulary"] = f"{provenance.vocab_size:,} tokens, digest {provenance.vocabulary_digest}"
+    fields["sentence splitter"] = provenance.sentence_splitter
     fields["checked"] = "every byte" if verify else "sizes and sampled blocks (--verify: every byte)"
     return Description("token store", fields, has_digests=True)
 

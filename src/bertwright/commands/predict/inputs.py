@@ -17,7 +17,7 @@ from bertwright.tasks.presentation import check_writable, is_single_text, passth
 from bertwright.tasks.task import AnyTask
 
 
-def typed_examples(settings: PredictSettings, task: AnyTask) -> list[Any]:
+def examples_from_arguments(settings: PredictSettings, task: AnyTask) -> list[Any]:
     """Return the texts of the command line, or the lines of standard input, as examples."""
     if settings.texts == (STDIN,):
         return list(_stdin_examples(task))
@@ -32,9 +32,9 @@ def read_examples(settings: PredictSettings, task: AnyTask) -> Iterator[Any]:
 
 
 def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
-    """Yield the columns to copy for each example: its row has the same index. Without such columns, yield {} forever.
+    """Yield, for each example, the columns to copy from its row; {} without end if no columns are copied.
 
-    Raises ValueError for a missing column, and for a value that JSON does not have.
+    Raises ValueError for a missing column, and for a value that JSON cannot represent.
     """
     names = settings.keep_columns
     schema = passthrough_schema(task, names, "choose columns with --keep-columns") if names else None
@@ -47,15 +47,15 @@ def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[
     )
 
 
-def check_and_count(settings: PredictSettings, task: AnyTask) -> int:
-    """Read all files once, so that invalid input is reported before the first prediction; return the examples.
+def count_checked_examples(settings: PredictSettings, task: AnyTask) -> int:
+    """Read all files once, so that invalid input is reported before any prediction; return the number of examples.
 
     Raises ValueError as `task.read` and `check_writable` do.
     """
     examples = check_writable(task, read_examples(settings, task), settings.suffix)
     count = sum(1 for _ in zip(examples, read_passthrough(settings, task), strict=bool(settings.keep_columns)))
     if not count:
-        raise ValueError(f"{settings.inputs[0]}: no examples in it")
+        raise ValueError("--inputs: expected at least one example, got none; check the files")
     return count
 
 
@@ -64,14 +64,14 @@ def _stdin_examples(task: AnyTask) -> Iterator[Any]:
     if not is_single_text(task):
         raise ValueError(
             f"{STDIN_NAME}: expected a task that reads single texts, one per line, got {task.kind} with several texts "
-            "per example; name a file"
+            "per example; use a file"
         )
     for number, line in stdin_lines(TextCodec(hint=FIX_INPUT)):
         yield from task.examples_from_texts([line.removesuffix("\r")], f"{STDIN_NAME}, line {number}")
 
 
 def _to_json_value(value: Any, name: str, location: str) -> Any:
-    """Convert a value of a table to one of JSON: dates to text, NaN (a missing number in pandas) to null."""
+    """Convert a value of a table to one of JSON: dates to text, NaN (pandas: no value) and infinities to null."""
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, float) and not math.isfinite(value):
@@ -84,6 +84,6 @@ def _to_json_value(value: Any, name: str, location: str) -> Any:
         json.dumps(value)
     except TypeError as error:
         raise ValueError(
-            f"{location}: --keep-columns {name}: {type(value).__name__} values cannot be written; leave the column out"
+            f"{location}: --keep-columns {name}: {type(value).__name__} values cannot be written; omit the column"
         ) from error
     return value

@@ -17,7 +17,7 @@ from bertwright.commands.predict.settings import STANDARD_OUTPUT
 from bertwright.tasks.presentation import NATIVE_SUFFIXES, format_native, to_record
 from bertwright.tasks.task import AnyTask
 
-BREAK = re.compile("\r\n|[\t\r\n]")  # a field without quotes cannot contain it
+SEPARATORS = re.compile("\r\n|[\t\r\n]")  # what a .tsv field cannot contain
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of what a spreadsheet may run as a formula (OWASP)
 DECIMALS = 6  # of numbers in tables; JSON lines have all digits
 
@@ -35,7 +35,7 @@ def open_output(path: Path) -> Iterator[TextIO]:
     """Open a new file, which appears when it is complete, or standard output."""
     if path == STANDARD_OUTPUT:
         if sys.stdout is None:
-            raise ValueError("standard output is closed; name a new file with --output")
+            raise ValueError("standard output is closed; give a new file with --output")
         file = TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
         try:
             yield file
@@ -49,9 +49,10 @@ def open_output(path: Path) -> Iterator[TextIO]:
 def write_predictions(
     file: TextIO, suffix: str, task: AnyTask, predicted: Iterable[PredictedExample], safe_csv: bool = False
 ) -> int:
-    """Write one record per example in the format of `suffix`; return the number of fields whose line breaks were lost.
+    """Write one record per example in the format of `suffix`.
 
-    `safe_csv`: write formulas as texts.
+    Returns the number of fields in which tabs or line breaks became spaces. `safe_csv`: prefix texts that a spreadsheet
+    would run as formulas (`_escape_formula`).
     """
     if suffix in NATIVE_SUFFIXES:
         file.writelines(format_native(task, ((example, prediction) for example, prediction, _ in predicted)))
@@ -80,9 +81,9 @@ def _write_row(file: TextIO, suffix: str, values: Iterable[Any], safe_csv: bool)
         quoting = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
         csv.writer(file, lineterminator="\n", quoting=quoting).writerow(cells)  # type: ignore[arg-type]
         return 0
-    found = [BREAK.subn(" ", str(cell)) for cell in cells]
+    found = [SEPARATORS.subn(" ", str(cell)) for cell in cells]
     file.write("\t".join(text for text, _ in found) + "\n")
-    return sum(breaks > 0 for _, breaks in found)
+    return sum(count > 0 for _, count in found)
 
 
 def _format_cell(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`bertwright predict`: label texts with a fine-tuned model, on the screen or from file to file."""
+"""`bertwright predict`: print predictions for a few texts, or write those for files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from rich.console import Console
 
 from bertwright.commands.evaluate import LoadedModels, load_for_task
 from bertwright.commands.output_paths import check_absent
-from bertwright.commands.predict.inputs import check_and_count, read_examples, read_passthrough, typed_examples
+from bertwright.commands.predict.inputs import (
+    count_checked_examples,
+    examples_from_arguments,
+    read_examples,
+    read_passthrough,
+)
 from bertwright.commands.predict.outputs import PredictedExample, open_output, write_predictions
 from bertwright.commands.predict.settings import STANDARD_OUTPUT, PredictSettings
 from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
@@ -44,7 +49,7 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     """Print predictions of texts, or write those of files, atomically and in constant memory.
 
     Raises ValueError for a model without a task and, before the first prediction, for invalid input. Standard input is
-    read only once, so its errors come when they are met, and standard output may then have some predictions.
+    read only once, so an invalid line raises after predictions of earlier lines have been written.
     """
     to_stdout = settings.output == STANDARD_OUTPUT
     console = console or make_console(stderr=to_stdout)
@@ -61,12 +66,15 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     ):
         notice(console, warning)
     for text in filter(os.path.isfile, settings.texts):  # unlike Path, it accepts a text of any length
-        notice(console, f"{text} is a file, but was read as a text; to label its content: --inputs {text}")
+        notice(
+            console,
+            f"{text} is a file, but was read as a text; to label its lines: --inputs {text} --output predictions.jsonl",
+        )
 
 
 def _predict_texts(settings: PredictSettings, models: LoadedModels, console: Console) -> Counts:
     """Print the predictions of the texts of the command line."""
-    counts, examples = Counts(), typed_examples(settings, models.task)
+    counts, examples = Counts(), examples_from_arguments(settings, models.task)
     with item_progress(console, "predicting", len(examples)) as advance:
         predicted = list(_predict_all(models, examples, counts, advance))
     _print_tables(console, to_tables(models.task, predicted))
@@ -78,9 +86,11 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, console: Con
     assert settings.output is not None
     task = models.task
     _check_output_format(settings, task)
+    total = None if settings.inputs == (STDIN,) else count_checked_examples(settings, task)
     if settings.keep_columns:
-        _check_column_names(settings, models)
-    total = None if settings.inputs == (STDIN,) else check_and_count(settings, task)
+        record = _predict_first_record(settings, models)
+        if clash := [name for name in settings.keep_columns if name in record]:
+            raise ValueError(f"--keep-columns {clash[0]}: predictions have a field of that name; rename the column")
     counts, started = Counts(), time.perf_counter()
     with item_progress(console, "predicting", total) as advance, open_output(settings.output) as file:
         pairs = _predict_all(models, read_examples(settings, task), counts, advance)
@@ -112,22 +122,20 @@ def _check_output_format(settings: PredictSettings, task: AnyTask) -> None:
     if owner is not None and not isinstance(task, owner):
         raise ValueError(
             f"{settings.output}: {settings.suffix} is a format for {owner.kind} only, got a model for {task.kind}; "
-            "name a .jsonl or .tsv file"
+            "use a .jsonl or .tsv file"
         )
     if settings.keep_columns and passthrough_schema(task, settings.keep_columns, "") is None:
         raise ValueError(
-            f"--keep-columns is for tasks that read tables, got a model for {task.kind}, whose records have the words "
-            "or the id of their example"
+            f"--keep-columns: expected a task that reads tables, got {task.kind}; omit it (each record already has the "
+            "words or the id of its example)"
         )
 
 
-def _check_column_names(settings: PredictSettings, models: LoadedModels) -> None:
-    """Raise ValueError if a column to copy has the name of a field of the predictions; predicts the first example."""
+def _predict_first_record(settings: PredictSettings, models: LoadedModels) -> dict[str, Any]:
+    """Predict the first example; return its record, whose fields are those of all examples."""
     first = islice(read_examples(settings, models.task), 1)
-    for chunk in predict_ensemble_chunks(models.members, models.task, models.first.tokenizer, first):
-        record = to_record(models.task, chunk.examples[0], chunk.predictions[0])
-        if clash := [name for name in settings.keep_columns if name in record]:
-            raise ValueError(f"--keep-columns {clash[0]}: predictions have a field of that name; rename the column")
+    chunk = next(predict_ensemble_chunks(models.members, models.task, models.first.tokenizer, first))
+    return to_record(models.task, chunk.examples[0], chunk.predictions[0])
 
 
 def _print_tables(console: Console, tables: Sequence[DisplayTable]) -> None:

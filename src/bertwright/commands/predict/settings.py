@@ -1,4 +1,4 @@
-"""Settings of `bertwright predict`, without torch."""
+"""Settings of `bertwright predict`. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ SUFFIXES = (".jsonl", *TABLE_SUFFIXES, *NATIVE_SUFFIXES)
 
 @dataclass(frozen=True)
 class PredictSettings:
-    """Label texts with a fine-tuned model: a few on the screen, or files of any size to --output."""
+    """Label texts with a fine-tuned model.
+
+    Predictions for texts are printed; predictions for --inputs, of any size, are written to --output.
+    """
 
     model: Positional[str]
     """Folder of a fine-tuned model, its run folder, or a hub name."""
     texts: Positional[tuple[str, ...]] = ()
     """Texts to label or tag, or one pair if the task reads pairs; for question answering a question and its context;
-    for multiple choice a prompt and its endings. - alone: standard input, one text per line. For files use --inputs."""
+    for multiple choice a prompt and its endings. With - as the only text, one text per line of standard input. For
+    files use --inputs."""
     inputs: tuple[str, ...] = ()
-    """Files in the format of the training files; labels in them are ignored. - alone: standard input, one text per
-    line; each line gets a prediction."""
+    """Files in the format of the training files; labels in them are ignored. With - as the only input, one text
+    per line of standard input; each line gets a prediction."""
     output: Path | None = None
     """New file for the predictions, one record per example, in order: .jsonl, .tsv (without quotes) or .csv; .conll for
-    tags; .json for answers in SQuAD's format. -: standard output, as .jsonl."""
+    tags; .json for answers in SQuAD's format. With -, .jsonl on standard output."""
     ensemble: tuple[str, ...] = ()
     """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
     keep_columns: tuple[str, ...] = ()
@@ -54,7 +58,9 @@ class PredictSettings:
                 f"--output {STDIN} for standard output"
             )
         if self.texts and self.output is not None:
-            raise ValueError("--output is for --inputs; predictions of texts are printed")
+            raise ValueError(
+                "--output: expected --inputs, got texts on the command line; omit --output to print predictions"
+            )
         if self.output is not None and self.suffix not in SUFFIXES:
             raise ValueError(f"{self.output}: expected one of the suffixes {', '.join(SUFFIXES)}")
         if self.keep_columns and (self.inputs in ((), (STDIN,)) or self.suffix in NATIVE_SUFFIXES):

@@ -245,7 +245,7 @@ def compute_loss(model: BertForPretraining, batch: PretrainingBatch) -> LossOutp
         "mlm_count": predictions,
         "nsp_count": batch.num_sequences if batch.nsp_count else 0,
         "tokens": int(lengths.sum()),
-        "flops": model.config.training_flops(lengths, predictions, pooled=batch.nsp_count > 0),
+        "flops": model.config.count_training_flops(lengths, predictions, pooled=batch.nsp_count > 0),
     }
     sums = {name: getattr(losses, name) for name in ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct")}
     device = losses.loss.device

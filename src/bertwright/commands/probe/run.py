@@ -38,7 +38,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.metrics.tag_schemes import split_tag
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
-from bertwright.models.representations import REPRESENTATIONS, RepresentationName, layers_of
+from bertwright.models.representations import REPRESENTATIONS, RepresentationName, select_layers
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
 from bertwright.tasks.presets import SPLITS
@@ -136,7 +136,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
     check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = context.dtype
     for representation in settings.representations:
-        layers_of(representation, encoder.config.num_layers)
+        select_layers(representation, encoder.config.num_layers)
     task = settings.task.build_task()
     examples = {name: read_examples(task, settings.task, name) for name in SPLITS}
     for name in ("train", "dev"):
@@ -218,7 +218,7 @@ class ProbeRun:
         """Return the states of one split; compute them if they are not cached."""
         layers = {layer for name in self.settings.representations for layer in self.layers(name)}
         with item_progress(self.console, f"features of {split.name}", split.encoded.num_items) as advance:
-            folder, pooled = self.features_folder(split), self.task.head.pooled
+            folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
             return cached_features(self.encoder, split.encoded, sorted(layers), folder, advance, pooled)
 
     def features_folder(self, split: SplitData) -> Path:
@@ -243,13 +243,13 @@ class ProbeRun:
 
     def layers(self, name: RepresentationName) -> tuple[int, ...]:
         """Return the layers of a representation."""
-        return layers_of(name, self.encoder.config.num_layers)
+        return select_layers(name, self.encoder.config.num_layers)
 
     def head_config(self, name: RepresentationName) -> FeatureHeadConfig:
         """Return the configuration of a head that reads a representation."""
         head, settings = self.task.head, self.settings
         return FeatureHeadConfig(
-            layers=len(self.layers(name)),
+            num_layers=len(self.layers(name)),
             weighted=REPRESENTATIONS[name].weighted,
             hidden_size=self.encoder.config.hidden_size,
             outputs=head.outputs,
@@ -295,7 +295,7 @@ class ProbeRun:
         table = make_table("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
         for row in rows:
             scores = [summary.format(digits=2) for summary in (row.dev, row.test) if summary]
-            published = [f"{100 * REPRESENTATIONS[row.representation].paper:.1f}"] if comparable else []
+            published = [f"{100 * REPRESENTATIONS[row.representation].paper_f1:.1f}"] if comparable else []
             table.add_row(row.representation, f"{row.learning_rate:g}", str(row.dev.seeds), *scores, *published)
         self.console.print(table)
         if comparable:
