@@ -68,8 +68,8 @@ def test_reversed_states_depend_on_themselves_and_later_tokens(token: int, expec
 
 
 def test_the_summary_of_a_reversed_encoder_is_its_first_token() -> None:
-    assert BertEncoder(RTL).sentence_positions(BATCH).tolist() == [0, 5]
-    assert BertEncoder(LTR).sentence_positions(BATCH).tolist() == [4, 13]
+    assert BertEncoder(RTL).pooled_positions(BATCH).tolist() == [0, 5]
+    assert BertEncoder(LTR).pooled_positions(BATCH).tolist() == [4, 13]
 
 
 def test_a_reversed_encoder_that_is_not_causal_is_rejected() -> None:

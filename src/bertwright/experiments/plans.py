@@ -381,7 +381,7 @@ def table7(planner: Planner) -> Plan:
     cells = {name: (f"features: {name}", "conll2003") for name in names}
     trials = planner.finetune(FINE_TUNED, "conll2003", task, parent)
     trials += planner.probe(cells, task, parent, model or "model")
-    figures = {row: {"conll2003": 100 * REPRESENTATIONS[name].paper} for name, (row, _) in cells.items()}
+    figures = {row: {"conll2003": 100 * REPRESENTATIONS[name].paper_f1} for name, (row, _) in cells.items()}
     figures[FINE_TUNED] = {"conll2003": paper.TABLE7_FINE_TUNED}
 
     def claim(text: str, better: str, worse: str) -> list[Claim]:

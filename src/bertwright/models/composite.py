@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bertwright.batching.batch import Batch
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder, dropout_for
+from bertwright.models.encoder import BertEncoder, make_dropout
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.models.text_encoder import TextEncoder
 
@@ -93,7 +93,7 @@ class CompositeConfig:
         """Number of parameters of encoders and BiLSTM."""
         size = self.hidden_size
         lstm = self.lstm_layers * 4 * size * (size + size // 2 + 2)
-        return sum(config.encoder_parameters for config in self.encoders) + lstm
+        return sum(config.num_encoder_parameters for config in self.encoders) + lstm
 
     def with_dropout(self, rate: float) -> CompositeConfig:
         """Return this configuration with all dropout rates set."""
@@ -129,7 +129,7 @@ class CompositeEncoder(TextEncoder):
         firsts = batch.cu_seqlens.long()[:-1]
         states = [encoder(own) for encoder, own in self._with_own_batches(batch)]
         if self.lstm is None:
-            summaries = [state[encoder.sentence_positions(batch)]
+            summaries = [state[encoder.pooled_positions(batch)]
                          for encoder, state in zip(self._encoders, states, strict=True)]  # fmt: skip
             outputs, summary = torch.cat(states, 1), torch.cat(summaries, 1)  # T H, B H
         else:
@@ -165,7 +165,7 @@ class CompositeEncoder(TextEncoder):
         return found
 
     def _lstm_dropout(self, batch: Batch) -> Dropout | None:
-        drop = dropout_for(self, self.config.hidden_dropout, batch)
+        drop = make_dropout(self, self.config.hidden_dropout, batch)
         first_site = sum(encoder.num_dropout_sites for encoder in self._encoders)
         return None if drop is None else drop._replace(seed=_shift_sites(drop.seed, first_site))
 

@@ -196,9 +196,9 @@ class BertEncoder(TextEncoder):
         read = replace(batch, input_ids=ids, token_type_ids=types)
         return read, mirrored if positions is None else mirrored[positions]
 
-    def sentence_positions(self, batch: Batch) -> Tensor:
+    def pooled_positions(self, batch: Batch) -> Tensor:
         """Return the position of each sequence's summary, B int64; of a causal encoder, the token that is read last."""
-        return batch.cu_seqlens.long()[:-1] if self.config.is_reversed else super().sentence_positions(batch)
+        return batch.cu_seqlens.long()[:-1] if self.config.is_reversed else super().pooled_positions(batch)
 
     def embed(self, batch: Batch) -> Tensor:
         """Compute the first layer's input, T × H. Raises ValueError for a sequence longer than the positions."""
