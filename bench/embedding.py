@@ -6,7 +6,7 @@ The texts are sentences of STS-B in the order of the file. In one process, conte
 sentence-transformers takes part with its default batch size, 32, and with the best of --batch-sizes on the first texts;
 its `encode` sorts all texts by length first. Where the machine multiplies bfloat16, both take part in it, too. Where
 `openvino` is installed, so does it, in arrival order and sorted by length (32 texts a call), in float32 or bfloat16 as
-the machine has it: the encoder of `transformers`, pooling and normalising, converted and compiled as one graph.
+the machine has it: the encoder of `transformers`, pooling and normalizing, converted and compiled as one graph.
 
 Afterwards both embed the pairs of the STS-B test set: Spearman's correlation of cosines and scores, published 82.03.
 """

@@ -38,7 +38,7 @@ DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.paren
 TRAIN = (f"file={DATA / 'english_books'}", str(DATA / "english_wikipedia" / "train.txt"))
 EVALUATION = str(DATA / "english_wikipedia" / "heldout.txt")
 VOCABULARY, LENGTH, BATCH, RATE, WARMUP = 8_000, 64, 16, 8e-4, 0.05
-RUNS = {"default": "ours", "normal": "ours-normal"}  # initialisation: folder in WORK
+RUNS = {"default": "ours", "normal": "ours-normal"}  # initialization: folder in WORK
 
 
 def prepare(work: Path) -> None:

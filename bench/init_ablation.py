@@ -1,4 +1,4 @@
-"""Held-out loss of small models after equal steps, by scheme and σ of the initialisation.
+"""Held-out loss of small models after equal steps, by scheme and σ of the initialization.
 
     python bench/init_ablation.py STORE WORK [--size tiny] [--schemes normal mimetic] [--ranges 0.02 0.05 0.09]
                                       [--steps 2000] [--rates 1e-3] [--dropouts 0] [--lengths 32] [--objective mlm+nsp]
@@ -99,7 +99,7 @@ def main() -> None:
     print(
         f"\n{chosen.size}, {chosen.objective}, {chosen.steps:,} steps, {chosen.seeds} seeds, {chosen.dtype}, held out\n"
     )
-    print("| initialisation | σ | rate | dropout | length | loss | accuracy, % | next sentence, % |")
+    print("| initialization | σ | rate | dropout | length | loss | accuracy, % | next sentence, % |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for given in product(chosen.schemes, chosen.ranges, chosen.rates, chosen.dropouts, chosen.lengths):
         start = Start(*given)

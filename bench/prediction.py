@@ -36,7 +36,7 @@ from environment import describe_machine, minilm, sample, use_threads
 TRIED = 512  # texts on which batch sizes are tried
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """A contender's prediction for a text."""
 
     label: str
@@ -46,18 +46,18 @@ class Labelled(NamedTuple):
 Contender = Callable[[Path, Path], None]  # texts, one a line → labels, one a line
 
 
-def write(path: Path, labelled: Sequence[Labelled]) -> None:
-    path.write_text("".join(f"{one.label}\t{one.probability:.6f}\n" for one in labelled), encoding="utf-8")
+def write(path: Path, labeled: Sequence[Labeled]) -> None:
+    path.write_text("".join(f"{one.label}\t{one.probability:.6f}\n" for one in labeled), encoding="utf-8")
 
 
-def read(path: Path) -> list[Labelled]:
+def read(path: Path) -> list[Labeled]:
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Labelled(label, float(probability)) for label, probability in rows]
+    return [Labeled(label, float(probability)) for label, probability in rows]
 
 
 def ours(model: Any, source: Path, target: Path) -> None:
     found = model.classify(source.read_text(encoding="utf-8").split("\n")[:-1])
-    write(target, [Labelled(one.label, one.probabilities[one.label]) for one in found])
+    write(target, [Labeled(one.label, one.probabilities[one.label]) for one in found])
 
 
 def theirs(pipeline: Any, batch_size: int, by_length: bool, source: Path, target: Path) -> None:
@@ -68,7 +68,7 @@ def theirs(pipeline: Any, batch_size: int, by_length: bool, source: Path, target
     found = pipeline([texts[number] for number in order], batch_size=batch_size, truncation=True)
     index = {number: row for row, number in enumerate(order)}
     rows = [found[index[number]] for number in range(len(texts))]
-    write(target, [Labelled(row["label"], row["score"]) for row in rows])
+    write(target, [Labeled(row["label"], row["score"]) for row in rows])
 
 
 def command(folder: Path, threads: int, source: Path, target: Path) -> None:
@@ -79,7 +79,7 @@ def command(folder: Path, threads: int, source: Path, target: Path) -> None:
     given = [str(folder), "--inputs", str(table), "--output", str(found), "--threads", str(threads)]
     subprocess.run([sys.executable, "-m", "bertwright", "predict", *given], check=True, capture_output=True)
     rows = [line.split("\t") for line in found.read_text(encoding="utf-8").splitlines()[1:]]
-    write(target, [Labelled(row[0], float(row[1])) for row in rows])
+    write(target, [Labeled(row[0], float(row[1])) for row in rows])
 
 
 def fine_tuned(data: Path, work: Path, threads: int) -> Path:
@@ -144,7 +144,7 @@ def main() -> None:
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         selected = contenders(chosen, chosen.model or fine_tuned(chosen.data, work, chosen.threads), few, target)
         seconds: dict[str, list[float]] = {name: [] for name in selected}
-        said: dict[str, list[Labelled]] = {}
+        said: dict[str, list[Labeled]] = {}
         for _ in range(chosen.rounds):
             for name, contender in selected.items():
                 seconds[name].append(measure(contender, source, target))
@@ -152,7 +152,7 @@ def main() -> None:
     show(seconds, said, texts)
 
 
-def show(seconds: dict[str, list[float]], said: dict[str, list[Labelled]], texts: Sequence[str]) -> None:
+def show(seconds: dict[str, list[float]], said: dict[str, list[Labeled]], texts: Sequence[str]) -> None:
     """Print the table; the others are compared with the first contender."""
     size = sum(len(text.encode()) + 1 for text in texts) / 1e3
     first = next(iter(seconds))

@@ -8,7 +8,7 @@ shared machines drifts; on a GPU they run one after another, because its memory 
 all: hidden and attention dropout 0.1, AdamW with weight decay 0.01, clipping at 1.0, 15 % masked. The table shows the
 median step and the median of the ratios within a round.
 
-Useful work is what the model needs: no padding, and the vocabulary projection at the masked positions only. Utilisation
+Useful work is what the model needs: no padding, and the vocabulary projection at the masked positions only. Utilization
 is useful work per second, divided by the speed of a matrix product of the model's feed-forward shape (torch's or ours,
 whichever is faster) in the fastest number type that a contender may use. The product is repeated for as long as our
 step takes, in the same rounds, because some processors slow down under load. "Memory settings" are large malloc
@@ -251,7 +251,7 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, 
         [LENGTH] * sequences, 19 * sequences, pooled=True
     )
     print(f"\n### {size}: useful work {useful / 1e9:,.0f} GFLOP per step, ceiling {top / 1e9:,.0f} GFLOP/s\n")
-    print("| | tokens/s | step, s (min to max) | bertwright, times as fast | utilisation | peak memory, GB |")
+    print("| | tokens/s | step, s (min to max) | bertwright, times as fast | utilization | peak memory, GB |")
     print("|---|---:|---:|---:|---:|---:|")
     own = [child.seconds for name, child in children.items() if name.startswith("bertwright")]
     fastest = min(own, key=statistics.median)

@@ -52,7 +52,7 @@ RENAMED = {
     "--stride": "--doc-stride",
 }
 
-TIMING = ("_per_second", "utilisation")  # ends of the names of fields that a clock decides
+TIMING = ("_per_second", "utilization")  # ends of the names of fields that a clock decides
 NUM_STEPS = 20
 KILL_AFTER = (7, 13)  # steps in the log when the process is killed; checkpoints are at 5, 10, 15, 20
 

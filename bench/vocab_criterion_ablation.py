@@ -3,7 +3,7 @@
     python bench/vocab_criterion_ablation.py WORK [--size 8000] [--steps 1500] [--seeds 1] [--criteria gain ratio]
 
 For each criterion: a vocabulary from the same text, a store, and BERT-minis trained with the settings of `one_hour.sh`
-for the same number of steps. The loss per token would favour short tokens, so it is multiplied by the tokens per
+for the same number of steps. The loss per token would favor short tokens, so it is multiplied by the tokens per
 character of the held-out text.
 """
 

@@ -2,7 +2,7 @@
 
     python demo/labels.py FOLDER
 
-The texts are the first sentences of the docstrings of the standard library, a real and labelled text that every Python
+The texts are the first sentences of the docstrings of the standard library, a real and labeled text that every Python
 installation carries. FOLDER gets train.tsv, and dev.tsv from every fifth file, so that no file is in both.
 """
 

@@ -182,7 +182,7 @@ def test_model_of_every_kind_is_scored_used_described_and_converted(at: Path, ki
 def test_tags_are_written_as_columns_and_answers_in_the_format_of_squad(at: Path) -> None:
     run_successfully(f"predict tagging --inputs dev.conll --output found.conll {HERE}")
     run_successfully(f"predict tagging --inputs dev.conll --output found.jsonl {HERE}")
-    again = list(read_sentences("found.conll", None, None, labelled=True))
+    again = list(read_sentences("found.conll", None, None, labeled=True))
     assert [(list(one.words), list(one.tags or ())) for one in again] == [
         (one["words"], one["tags"]) for one in lines(at / "found.jsonl")
     ]
@@ -601,7 +601,7 @@ MISUSE: dict[str, tuple[str, str]] = {
         'text.toml: task: unknown setting "text"'),
     # grid, probe, submission
     "grid without dev": (f"grid --task classification --train train.tsv --model bert --run new {HERE}",
-        "no dev split to select by: name labelled files with --dev"),
+        "no dev split to select by: name labeled files with --dev"),
     "rate for rates": ("grid --task classification --run new --learning-rate 1", "--learning-rates 1"),
     "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates has 1 twice"),
     "no grid to resume": ("grid --run new --resume", "new: no run to resume"),

@@ -329,7 +329,7 @@ def _check_texts(X: Any) -> list[Text]:
 
 
 def _examples(texts: Sequence[Text], labels: Sequence[Any]) -> list[TextExample[Any]]:
-    """Build labelled examples."""
+    """Build labeled examples."""
     pairs = zip(texts, labels, strict=True)
     return [text_example(text, label, f"X[{index}]") for index, (text, label) in enumerate(pairs)]
 

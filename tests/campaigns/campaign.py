@@ -22,7 +22,7 @@ SEED = int(os.environ.get("BERTWRIGHT_CAMPAIGN_SEED", "0"))
 TIMEOUT = 120.0  # seconds; the longest command of a campaign takes about three on an idle machine
 MEMORY = 12 << 30  # address space, of which torch reserves some without using it
 MAX_RSS = 2 << 30  # bytes in memory; a small project takes less than one
-TIMINGS = ("tokens_per_second", "sequences_per_second", "utilisation", "seconds", "seconds_of_this_process")
+TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization", "seconds", "seconds_of_this_process")
 SUMMARIES: list[str] = []  # one line per campaign, printed when pytest ends
 
 

@@ -22,7 +22,7 @@ from bertwright.training.metrics_log import read_metrics
 R = TypeVar("R")
 S = TypeVar("S")
 Wait = Callable[[BaseProcess, Path], object]  # gets a process and its run folder; returns when to kill the process
-TIMINGS = ("tokens_per_second", "sequences_per_second", "utilisation")
+TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization")
 
 
 def run_with_output(command: Callable[[S, Console], R], settings: S, columns: int = 100) -> tuple[R, str]:

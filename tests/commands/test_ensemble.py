@@ -46,7 +46,7 @@ def make_examples(task: AnyTask) -> list[Any]:
 
 def predict_members(members: list[Bert], task: AnyTask) -> list[Any]:
     examples = make_examples(task)
-    encoded = task.encode(examples, members[0].tokenizer, labelled=False)
+    encoded = task.encode(examples, members[0].tokenizer, labeled=False)
     outputs = predict_ensemble([member.task_model for member in members], encoded)
     return task.decode(examples, encoded, outputs)
 
@@ -97,7 +97,7 @@ def test_span_outputs_are_logarithms_of_mean_probabilities_over_a_question(
     task = replace(QUESTIONS, max_length=16)
     models = [save_random_model(vocabulary_folder, task, tmp_path / str(n), n)[0] for n in (1, 2)]
     examples = make_examples(task)
-    encoded = task.encode(examples, models[0].tokenizer, labelled=False)
+    encoded = task.encode(examples, models[0].tokenizer, labeled=False)
     outputs = predict_ensemble([model.task_model for model in models], encoded)
     assert (np.bincount(encoded.example_ids) > 1).all()
     example_of = np.repeat(encoded.example_ids, encoded.position_counts)

@@ -1,4 +1,4 @@
-"""`bertwright evaluate`: scores of labelled files, and errors."""
+"""`bertwright evaluate`: scores of labeled files, and errors."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[Experime
     assert "[92.1]" in printed
     markdown = (settings.work / "table5-demo" / "report.md").read_text()
     assert "| MLM + NSP |" in markdown
-    assert "mimetic" in markdown  # the initialisation is named in every table
+    assert "mimetic" in markdown  # the initialization is named in every table
     assert (settings.work / "table5-demo" / "plot.png").stat().st_size > 1_000
 
 

@@ -113,7 +113,7 @@ def test_run_folder_has_the_documented_files(tmp_path: Path, make_settings: Make
         9,
         12,
     ]  # a record also ends at each checkpoint, every 4 steps
-    assert all(record["tokens_per_second"] > 0 and 0 < record["utilisation"] < 2 for record in train)
+    assert all(record["tokens_per_second"] > 0 and 0 < record["utilization"] < 2 for record in train)
     assert [record["step"] for record in read_metrics(settings.run) if record["kind"] == "held_out"] == [0, 6, 12]
     assert list((settings.run / "tensorboard").glob("events.*"))
 
@@ -229,7 +229,7 @@ def test_run_with_another_objective(tmp_path: Path, make_settings: Make, objecti
     assert ("masked-LM" in printed) == (objective == "mlm")
     assert ("left-to-right LM perplexity" in printed) == (objective == "ltr")
     assert ("right-to-left LM perplexity" in printed) == (objective == "rtl")
-    assert "random, initialisation mimetic, deviation 0.098" in printed
+    assert "random, initialization mimetic, deviation 0.098" in printed
     config = json.loads((settings.run / "model" / "config.json").read_text())
     assert config["is_decoder"] == (objective != "mlm")
     assert config["model_type"] == ("bert-rtl" if objective == "rtl" else "bert")

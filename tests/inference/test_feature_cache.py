@@ -37,7 +37,7 @@ def make_encoder(seed: int = 1) -> BertEncoder:
 
 
 def make_encoded(counts: tuple[list[int], ...] = COUNTS, sequences_per_item: int = 1) -> Encoded:
-    """Build sequences of random tokens, each with `counts` labelled states at random positions."""
+    """Build sequences of random tokens, each with `counts` labeled states at random positions."""
     rng = np.random.default_rng(0)
     position_counts = np.array([count for example in counts for count in example], dtype=np.int64)
     lengths = position_counts + rng.integers(2, 8, len(position_counts))
@@ -147,8 +147,8 @@ def test_second_call_computes_nothing(encoder: BertEncoder, encoded: Encoded, tm
     first = content(cached_features(encoder, encoded, (1, 4), tmp_path / "train"))
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}
     assert computed == [6]
-    relabelled = replace(encoded, labels=encoded.labels + 1)
-    again = cached_features(make_encoder(), relabelled, (4,), tmp_path / "train")
+    relabeled = replace(encoded, labels=encoded.labels + 1)
+    again = cached_features(make_encoder(), relabeled, (4,), tmp_path / "train")
     assert computed == [6]
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == times
     assert np.array_equal(content(again), first)

@@ -222,7 +222,7 @@ def test_published_weights_with_a_new_head_give_the_logits_of_transformers(tmp_p
     task = Classification(text_pair="second", labels=("a", "b", "c"))
     texts = ["A man is eating food.", "In 1905, Einstein's paper appeared.", "서울의 겨울은 춥다.", "yes"]
     examples = [TextExample(a, b, None, "x") for a, b in zip(texts, texts[::-1], strict=True)]
-    encoded = task.encode(examples, tokenizer, labelled=False)
+    encoded = task.encode(examples, tokenizer, labeled=False)
     batch = collate(encoded, np.arange(encoded.num_items))
     inputs = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, texts[::-1], padding=True, return_tensors="pt")
     with torch.no_grad():

@@ -72,9 +72,9 @@ def test_texts_pairs_and_labels_are_read_with_their_locations(tmp_path: Path) ->
     ]
 
 
-def test_unlabelled_read_needs_no_label_column(tmp_path: Path) -> None:
+def test_unlabeled_read_needs_no_label_column(tmp_path: Path) -> None:
     path = write_file(tmp_path, "text\na\n")
-    assert list(Classification().read(path, labelled=False)) == [TextExample("a", None, None, f"{path}, line 2")]
+    assert list(Classification().read(path, labeled=False)) == [TextExample("a", None, None, f"{path}, line 2")]
     with pytest.raises(
         ValueError, match=r"no column 'label'; .*\(choose columns with --text, --text-pair and --label\)"
     ):
@@ -105,7 +105,7 @@ def test_integer_labels_of_hub_files_become_names(tmp_path: Path) -> None:
         list(Regression().read(str(path)))
 
     polars.DataFrame({"text": ["a"], "label": [-1]}).write_parquet(path, metadata=metadata)  # as GLUE's test files are
-    assert [example.label for example in Classification().read(str(path), labelled=False)] == [None]
+    assert [example.label for example in Classification().read(str(path), labeled=False)] == [None]
     with pytest.raises(ValueError, match=r"a\.parquet, row 1: no label \(-1\) in 'label'; use files that have labels"):
         list(Classification().read(str(path)))
 
@@ -115,7 +115,7 @@ def test_empty_texts_are_read_and_counted(tmp_path: Path) -> None:
         Classification(text_pair="other").read(write_file(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
     )
     assert count_empty_texts(examples) == 2
-    assert sequences(Classification().encode(texts(""), TOKENIZER, labelled=False)) == [([CLS, SEP], [0, 0])]
+    assert sequences(Classification().encode(texts(""), TOKENIZER, labeled=False)) == [([CLS, SEP], [0, 0])]
 
 
 # As in Quora's release, in which a line end inside quotes breaks a row in two: 4 and 3 columns, or 5 and 2.
@@ -146,9 +146,9 @@ def test_broken_rows_of_other_files_are_rejected(tmp_path: Path) -> None:
     qqp: Any = PRESETS["qqp"].task
     path = write_file(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\n" + BROKEN[0], "own.tsv")
     own = Classification(text="question1", text_pair="question2", label="is_duplicate")
-    for task, labelled in ((own, True), (qqp, False)):  # every row needs a prediction
+    for task, labeled in ((own, True), (qqp, False)):  # every row needs a prediction
         with pytest.raises(ValueError, match=r"own\.tsv, line 3: expected 6 columns \(id, .*\), got 4"):
-            list(task.read(path, labelled))
+            list(task.read(path, labeled))
     assert own.warnings((), [path]) == []
 
     many = write_file(tmp_path, HEADER + BROKEN[0] * 11 + "5\t9\n", "own.tsv")
@@ -217,14 +217,14 @@ def test_encoding_of_text_and_pair_hand_worked() -> None:
     assert (both.labels.dtype, both.labels.tolist(), both.truncated) == (np.float32, [0.25, 3.0], 1)
 
 
-def test_unlabelled_encoding_has_no_targets() -> None:
-    found = YES_NO.encode(texts("a", "b"), TOKENIZER, labelled=False)
+def test_unlabeled_encoding_has_no_targets() -> None:
+    found = YES_NO.encode(texts("a", "b"), TOKENIZER, labeled=False)
     assert (found.labels.tolist(), found.label_counts.tolist()) == ([], [0, 0])
     assert len(collate(found, np.array([1])).labels) == 0
 
 
 def test_special_tokens_in_a_text_are_ordinary_words() -> None:
-    (ids, _), *_ = sequences(YES_NO.encode(texts("a [SEP] b"), TOKENIZER, labelled=False))
+    (ids, _), *_ = sequences(YES_NO.encode(texts("a [SEP] b"), TOKENIZER, labeled=False))
     assert ids.count(SEP) == 1
 
 
@@ -239,7 +239,7 @@ def test_encodings_are_those_of_transformers(pairs: list[tuple[str, str]], singl
     first, second = [a for a, _ in pairs], None if single else [b for _, b in pairs]
     examples = [TextExample(a, None if single else b, None, "") for a, b in pairs]
     task = Classification(text_pair=None if single else "b", max_length=max_length)
-    found = task.encode(examples, TOKENIZER, labelled=False)
+    found = task.encode(examples, TOKENIZER, labeled=False)
     theirs = THEIRS(first, second, truncation="longest_first", max_length=max_length)
     whole = THEIRS(first, second)["input_ids"]
     assert sequences(found) == list(zip(theirs["input_ids"], theirs["token_type_ids"], strict=True))
@@ -320,7 +320,7 @@ def test_squared_errors_hand_worked() -> None:
 
 def test_predictions_are_probabilities_by_label() -> None:
     examples = texts("a", "b")
-    found = YES_NO.encode(examples, TOKENIZER, labelled=False)
+    found = YES_NO.encode(examples, TOKENIZER, labeled=False)
     outputs = np.array([[0.0, math.log(3)], [900.0, -900.0]], dtype=np.float32)
     first, second = YES_NO.decode(examples, found, outputs)
     assert first.label == "yes"
@@ -413,9 +413,9 @@ def test_single_class_and_missing_labels_are_rejected() -> None:
 
 def test_texts_for_pairs_and_pairs_for_texts_are_rejected() -> None:
     with pytest.raises(ValueError, match="line 2: expected a pair of texts, got one text"):
-        Classification(text_pair="other").encode(texts("a"), TOKENIZER, labelled=False)
+        Classification(text_pair="other").encode(texts("a"), TOKENIZER, labeled=False)
     with pytest.raises(ValueError, match="expected one text, got a pair"):
-        Classification().encode([TextExample("a", "b", None, "text 0")], TOKENIZER, labelled=False)
+        Classification().encode([TextExample("a", "b", None, "text 0")], TOKENIZER, labeled=False)
 
 
 @pytest.mark.parametrize(

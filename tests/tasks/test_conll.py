@@ -52,8 +52,8 @@ def write(folder: Path, text: str | bytes, name: str = "a.conll") -> str:
     return str(path)
 
 
-def read(path: str, words: str | None = None, tags: str | None = None, labelled: bool = True) -> list[TagExample]:
-    return list(read_sentences(path, words, tags, labelled))
+def read(path: str, words: str | None = None, tags: str | None = None, labeled: bool = True) -> list[TagExample]:
+    return list(read_sentences(path, words, tags, labeled))
 
 
 def show(sentences: list[TagExample]) -> list[tuple[int, str, str]]:
@@ -68,7 +68,7 @@ def test_columns_hand_worked(tmp_path):
     assert found[0].location == f"{path}, line 3"
     assert show(read(path, "1", "2"))[0] == (1, "EU rejects", "NNP VBZ")
     assert show(read(path, "-3", "3"))[0] == (1, "NNP VBZ", "B-NP B-VP")
-    assert [one.tags for one in read(path, labelled=False)] == [None] * 3
+    assert [one.tags for one in read(path, labeled=False)] == [None] * 3
 
 
 def test_treebank_hand_worked(tmp_path):
@@ -97,7 +97,7 @@ def test_json_lines_hand_worked(tmp_path):
             read(bad)
     renamed = write(tmp_path, '{"tokens": ["a"], "ner": ["X"]}\n', "b.jsonl")
     assert show(read(renamed, "tokens", "ner")) == [(0, "a", "X")]
-    assert read(renamed, "tokens", labelled=False)[0].tags is None
+    assert read(renamed, "tokens", labeled=False)[0].tags is None
 
 
 NER = {"feature": {"names": ["O", "B-PER", "I-PER", "B-LOC"], "_type": "ClassLabel"}, "_type": "List"}
@@ -115,7 +115,7 @@ def test_parquet_of_the_hub_hand_worked(tmp_path):
     found = read(path, "tokens", "ner_tags")
     assert show(found) == [(0, "Angela Merkel", "B-PER I-PER"), (1, "in Paris .", "O B-LOC O")]
     assert [one.location_of(1) for one in found] == [f"{path}, row 1", f"{path}, row 2"]
-    assert [one.tags for one in read(path, "tokens", labelled=False)] == [None, None]
+    assert [one.tags for one in read(path, "tokens", labeled=False)] == [None, None]
 
 
 def test_parquet_with_tags_as_text_and_running_text(tmp_path):
@@ -123,7 +123,7 @@ def test_parquet_with_tags_as_text_and_running_text(tmp_path):
         tmp_path / "a.parquet", {"words": [["a", "b c"]], "tags": [["O", "B-X"]], "text": ["Is a, b?"]}
     )
     assert [(one.words, one.tags) for one in read(path)] == [(("a", "b c"), ("O", "B-X"))]
-    (cut,) = read(path, "text", labelled=False)
+    (cut,) = read(path, "text", labeled=False)
     assert (cut.words, cut.text) == (("Is", "a", ",", "b", "?"), "Is a, b?")
 
 
@@ -398,29 +398,29 @@ def test_real_files_have_their_published_numbers(name, sentences, words, documen
 def test_json_line_without_tags_may_be_running_text(tmp_path: Path) -> None:
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "Merkel visited Paris."}\n{"text": ["two", "words"]}\n', encoding="utf-8")
-    first, second = read_sentences(str(path), "text", None, labelled=False)
+    first, second = read_sentences(str(path), "text", None, labeled=False)
     assert first.words == ("Merkel", "visited", "Paris", ".")
     assert [first.text[begin:end] for begin, end in first.offsets] == [*first.words]  # type: ignore[index]
     assert first.location == f"{path}, line 1"
     assert second.words == ("two", "words")
     with pytest.raises(ValueError, match="line 1"):
-        list(read_sentences(str(path), "text", None, labelled=True))
+        list(read_sentences(str(path), "text", None, labeled=True))
 
 
 def test_space_between_tabs_is_a_word(tmp_path: Path) -> None:
     path = write(tmp_path, "a\tB-X\n \tO\nb\tO\n\t\nc\tO\n")
-    first, second = read_sentences(str(path), None, None, labelled=True)
+    first, second = read_sentences(str(path), None, None, labeled=True)
     assert (first.words, first.tags, second.words) == (("a", " ", "b"), ("B-X", "O", "O"), ("c",))
     (note,) = Tagging(labels=("O", "B-X"), scheme="iob2").warnings([first, second])
     assert note.startswith("1 words are blanks")
     with pytest.raises(ValueError, match=r"line 1: no value \(''\) in column 2"):
-        list(read_sentences(str(write(tmp_path, "a\t \tO\n")), "1", "2", labelled=True))
+        list(read_sentences(str(write(tmp_path, "a\t \tO\n")), "1", "2", labeled=True))
 
 
 def test_comment_prefix_marks_comments(tmp_path: Path) -> None:
     content = "## tokens, delimiter : \\t\n\n## id-1\t<a:OG> b\na\tB-OG\nb\tO\n\n## id-2\tc\nc\tO\n"
     path = write(tmp_path, content)
-    found = list(read_sentences(str(path), None, None, labelled=True, comment_prefix="##"))
+    found = list(read_sentences(str(path), None, None, labeled=True, comment_prefix="##"))
     assert [(one.words, one.tags, one.location) for one in found] == [
         (("a", "b"), ("B-OG", "O"), f"{path}, line 4"),
         (("c",), ("O",), f"{path}, line 8"),
@@ -431,8 +431,8 @@ def test_comment_prefix_marks_comments(tmp_path: Path) -> None:
 
 def test_errors_at_a_line_that_looks_like_a_comment_name_the_setting(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"line 1: expected 2 columns.*--comment-prefix '##'"):
-        list(read_sentences(str(write(tmp_path, "## a b c d\te\tf\na\tO\nb\tO\n")), None, None, labelled=True))
-    sentences = read_sentences(str(write(tmp_path, "## id-1\t<a:OG> b\na\tB-OG\nb\tO\n")), None, None, labelled=True)
+        list(read_sentences(str(write(tmp_path, "## a b c d\te\tf\na\tO\nb\tO\n")), None, None, labeled=True))
+    sentences = read_sentences(str(write(tmp_path, "## id-1\t<a:OG> b\na\tB-OG\nb\tO\n")), None, None, labeled=True)
     with pytest.raises(ValueError, match=r"line 1: tag '<a:OG> b' of '## id-1': .*--comment-prefix '##'") as caught:
         Tagging().with_labels_of(list(sentences))
     assert "scheme none" not in str(caught.value)

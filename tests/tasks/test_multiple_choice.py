@@ -47,7 +47,7 @@ def test_endings_in_columns_with_a_common_start(tmp_path: Path) -> None:
     path = write_file(tmp_path, 'sent1,sent2,ending0,ending1,label\n"A, b.",The c,ran.,"sat, d.",1\n', "swag.csv")
     task = MultipleChoice(prompt="sent1", start="sent2", endings=("ending0", "ending1"))
     assert list(task.read(path)) == [ChoiceExample("A, b.", ("The c ran.", "The c sat, d."), 1, f"{path}, line 2")]
-    assert [example.label for example in task.read(path, labelled=False)] == [None]
+    assert [example.label for example in task.read(path, labeled=False)] == [None]
 
 
 def test_endings_in_a_list(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_missing_column_is_named(tmp_path: Path) -> None:
 
 def test_examples_from_python_are_checked() -> None:
     with pytest.raises(ValueError, match=r"expected 2 endings, as in .*, got 3"):
-        IN_LIST.encode([question("a", "b", "c"), question("a", "b", "c", "d")], TOKENIZER, labelled=False)
+        IN_LIST.encode([question("a", "b", "c"), question("a", "b", "c", "d")], TOKENIZER, labeled=False)
     with pytest.raises(ValueError, match="line 1: the label is not known"):
         IN_LIST.encode([question("a", "b", "c")], TOKENIZER)
     with pytest.raises(ValueError, match="line 1: the label is not known"):

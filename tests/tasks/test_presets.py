@@ -62,7 +62,7 @@ WHOLE, SCORED = ("train.tsv", "dev.tsv"), {"metric": "accuracy"}
 F1 = {"metric": "f1", "pos_label": "1"}
 SPANS = {"metric": "f1", "scheme": None}
 
-# By task: the published files of train, dev and labelled test; the content of the first; some fields of its first
+# By task: the published files of train, dev and labeled test; the content of the first; some fields of its first
 # example; and some settings of the task.
 PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]] = {
     "cola": (

@@ -98,13 +98,13 @@ def test_windows_hand_worked() -> None:
 
 
 def test_long_question_is_truncated_and_counted() -> None:
-    encoded = SMALL.encode([make_question("i", "a b c d e"), make_question("i", "a b c")], TOKENIZER, labelled=False)
+    encoded = SMALL.encode([make_question("i", "a b c d e"), make_question("i", "a b c")], TOKENIZER, labeled=False)
     assert show(encoded) == ["[CLS] a b c [SEP] i [SEP]"] * 2
     assert encoded.truncated == 1
 
 
 def test_stride_longer_than_a_window_is_shortened() -> None:
-    encoded = replace(SMALL, doc_stride=100).encode([make_question("c d e f g h i j a b c")], TOKENIZER, labelled=False)
+    encoded = replace(SMALL, doc_stride=100).encode([make_question("c d e f g h i j a b c")], TOKENIZER, labeled=False)
     assert [window.split("[SEP]")[1] for window in show(encoded)] == [" c d e f g ", " h i j a b ", " c "]
 
 
@@ -130,8 +130,8 @@ def test_questions_that_cannot_be_learned_are_skipped_and_named() -> None:
     (note,) = SMALL.warnings(examples)
     assert note.endswith("(own.jsonl, line 2)")
     assert report_fields(SMALL, examples) == {"answers": {"moved": (), "left_out": ("own.jsonl, line 2",)}}
-    assert SMALL.encode(examples, TOKENIZER, labelled=False).example_ids.tolist() == [0, 1, 2]  # it is answered
-    assert SMALL.encode(examples, TOKENIZER, labelled=False).labels.shape == (0, 2)
+    assert SMALL.encode(examples, TOKENIZER, labeled=False).example_ids.tolist() == [0, 1, 2]  # it is answered
+    assert SMALL.encode(examples, TOKENIZER, labeled=False).labels.shape == (0, 2)
     assert SMALL.with_labels_of(examples) == SMALL
     with pytest.raises(ValueError, match=r"own\.jsonl, line 2: none of 1 questions has an answer"):
         SMALL.with_labels_of([lost])
@@ -158,14 +158,14 @@ def test_context_is_tokenized_once_for_all_its_questions() -> None:
     twice, same = "".join(["c ", "d"]), "".join(["c", " d"])
     assert twice is not same
     examples = [make_question(twice), make_question("e f g"), make_question(same), make_question(twice)]
-    encoded = SMALL.encode(examples, TOKENIZER, labelled=False)
+    encoded = SMALL.encode(examples, TOKENIZER, labeled=False)
     assert encoded.offsets.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3], [4, 5]]
     assert encoded.first.tolist() == [0, 2, 0, 0]
 
 
 @given(TASKS, QUESTIONS)
 def test_every_context_token_is_in_a_window(task: QuestionAnswering, examples: list[QaExample]) -> None:
-    encoded = task.encode(examples, TOKENIZER, labelled=False)
+    encoded = task.encode(examples, TOKENIZER, labeled=False)
     assert encoded.lengths.max() <= task.max_length
     for number, example in enumerate(examples):
         tokens = TOKENIZER.encode(example.context).ids[1:-1].tolist()
@@ -347,7 +347,7 @@ def answer_naively(task: QuestionAnswering, example: QaExample, windows: list[di
 def test_decoding_equals_the_reference_implementation(
     task: QuestionAnswering, examples: list[QaExample], seed: int, levels: int | None
 ) -> None:
-    encoded = task.encode(examples, TOKENIZER, labelled=False)
+    encoded = task.encode(examples, TOKENIZER, labeled=False)
     outputs = draw_outputs(encoded, seed, levels)
     for number, (example, answer) in enumerate(zip(examples, task.decode(examples, encoded, outputs), strict=True)):
         windows: list[dict[str, Any]] = []
@@ -379,7 +379,7 @@ def test_token_counts_in_the_window_with_its_widest_context() -> None:
 
 def test_answer_is_a_slice_of_the_context() -> None:
     example = make_question("  C,  É-d  (JA)!")
-    encoded = SMALL.encode([example], TOKENIZER, labelled=False)
+    encoded = SMALL.encode([example], TOKENIZER, labeled=False)
     begin = int(encoded.starts[0] + encoded.context_start[0])
     outputs = np.zeros((len(encoded.positions), 2), np.float32)
     outputs[begin + 2, 0] = outputs[begin + 4, 1] = 5  # c , e - d ( j ##a ) !
@@ -390,7 +390,7 @@ def test_answer_is_a_slice_of_the_context() -> None:
 def test_no_answer_unless_the_margin_exceeds_the_threshold() -> None:
     example = make_question("c d")
     task = replace(SMALL, allow_no_answer=True)
-    encoded = task.encode([example], TOKENIZER, labelled=False)
+    encoded = task.encode([example], TOKENIZER, labeled=False)
     outputs = np.full((7, 2), -9, np.float32)
     outputs[0] = 1  # [CLS]: 2
     outputs[4] = 1.5  # "c": 3
@@ -406,7 +406,7 @@ def test_no_answer_unless_the_margin_exceeds_the_threshold() -> None:
 
 def test_null_score_is_the_minimum_over_windows() -> None:
     example = make_question("c d e f g h i j")
-    encoded = SMALL.encode([example], TOKENIZER, labelled=False)
+    encoded = SMALL.encode([example], TOKENIZER, labeled=False)
     outputs = draw_outputs(encoded)
     outputs[encoded.starts[:-1]] = [[3, 1], [-1, 0.5], [2, 2]]
     (answer,) = SMALL.decode([example], encoded, outputs)
@@ -417,12 +417,12 @@ def test_null_score_is_the_minimum_over_windows() -> None:
 def test_context_without_tokens_has_no_answer(impossible: bool) -> None:
     task = replace(SMALL, allow_no_answer=impossible, threshold=-9.0)
     examples = [make_question(""), make_question(" \x00 "), make_question("c")]
-    encoded = task.encode(examples, TOKENIZER, labelled=False)
+    encoded = task.encode(examples, TOKENIZER, labeled=False)
     *empty, answer = task.decode(examples, encoded, draw_outputs(encoded))
     for found in empty:
         assert (found.text, found.start, found.end, found.probability, found.margin) == ("", 0, 0, 1.0, 0.0)
     assert answer.text == "c"
-    assert [text for text, *_ in task.decode([], task.encode([], TOKENIZER, labelled=False), np.empty((0, 2)))] == []
+    assert [text for text, *_ in task.decode([], task.encode([], TOKENIZER, labeled=False), np.empty((0, 2)))] == []
 
 
 # Threshold, scores, files
@@ -435,7 +435,7 @@ def test_tuned_threshold_maximizes_f1() -> None:
     ]
     examples = [e if e.is_impossible else replace(e, answers=(GoldAnswer(e.context[4:7], 4),)) for e in examples]
     task = replace(SMALL, allow_no_answer=True)
-    encoded = task.encode(examples, TOKENIZER, labelled=False)
+    encoded = task.encode(examples, TOKENIZER, labeled=False)
     outputs = draw_outputs(encoded)
 
     def f1(task: QuestionAnswering) -> float:
@@ -456,7 +456,7 @@ def test_tuned_threshold_maximizes_f1() -> None:
 
 def test_record_of_an_answer() -> None:
     examples = [make_question("c d", id="x"), make_question("", id="y")]
-    encoded = SMALL.encode(examples, TOKENIZER, labelled=False)
+    encoded = SMALL.encode(examples, TOKENIZER, labeled=False)
     answers = SMALL.decode(examples, encoded, draw_outputs(encoded))
     records = [to_record(SMALL, example, answer) for example, answer in zip(examples, answers, strict=True)]
     assert json.loads(json.dumps(records)) == records
@@ -473,7 +473,7 @@ def test_question_without_answer_needs_allow_no_answer(tmp_path: Path) -> None:
         list(QuestionAnswering().read(str(path)))
     (example,) = QuestionAnswering(allow_no_answer=True).read(str(path))
     assert example.is_impossible
-    (example,) = QuestionAnswering().read(str(path), labelled=False)
+    (example,) = QuestionAnswering().read(str(path), labeled=False)
     assert not example.is_impossible
 
 

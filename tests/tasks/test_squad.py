@@ -58,7 +58,7 @@ def test_squad_json_with_and_without_answers(tmp_path: Path) -> None:
         GoldAnswer("lives", 4),
     )  # the second one occurs twice: its start decides
     assert first.context is second.context
-    assert [example.answers for example in read_questions(path, labelled=False)] == [(), (), ()]
+    assert [example.answers for example in read_questions(path, labeled=False)] == [(), (), ()]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_parquet_of_the_hub_is_read(tmp_path: Path) -> None:
         assert example.target == (GoldAnswer("Oslo", 32) if row["id"] == "a" else GoldAnswer("Rome", 13))
         assert example.location == f"{path}, row 1"
     polars.DataFrame([row]).drop("answers").write_parquet(path)
-    (example,) = read_questions(str(path), labelled=False)
+    (example,) = read_questions(str(path), labeled=False)
     assert example.answers == ()
 
 
@@ -224,7 +224,7 @@ def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
 def test_question_and_context_may_be_empty_for_prediction(tmp_path: Path) -> None:
     rows = [{"question": "", "context": "x"}, {"question": "?", "context": ""}]
     path = write(tmp_path, "\n".join(map(json.dumps, rows)), "own.jsonl")
-    assert [(e.question, e.context) for e in read_questions(path, labelled=False)] == [("", "x"), ("?", "")]
+    assert [(e.question, e.context) for e in read_questions(path, labeled=False)] == [("", "x"), ("?", "")]
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,12 @@ def test_sentence_is_a_window_and_the_first_token_of_a_word_has_its_tag():
     batch = collate(encoded, np.array([1, 0]))
     assert batch.positions.tolist() == [1, 4, 5, 7, 8]
     assert batch.labels.tolist() == [0, 2, 3, 0, 1]
-    unlabelled = TASK.encode(examples, TOKENIZER, labelled=False)
-    assert (unlabelled.labels.tolist(), unlabelled.label_counts.tolist()) == ([], [0, 0])
+    unlabeled = TASK.encode(examples, TOKENIZER, labeled=False)
+    assert (unlabeled.labels.tolist(), unlabeled.label_counts.tolist()) == ([], [0, 0])
 
 
 def test_long_sentence_is_split_between_words_into_overlapping_windows():
-    encoded = replace(TASK, max_length=10).encode([TagExample(tuple("abcdefgh.abcd"))], TOKENIZER, labelled=False)
+    encoded = replace(TASK, max_length=10).encode([TagExample(tuple("abcdefgh.abcd"))], TOKENIZER, labeled=False)
     assert show(encoded) == [
         "[CLS] <a> <b> <c> <d> <e> <f> g h [SEP]",
         "[CLS] f <g> <h> <.> <a> <b> <c> d [SEP]",
@@ -133,7 +133,7 @@ def test_every_word_is_read_once_in_consecutive_windows(sentences, max_length, c
         document += new
         examples.append(TagExample(tuple(words), document=document))
     given_examples = list(with_document_context(examples, max_length - 2)) if context else examples
-    encoded = replace(TASK, max_length=max_length).encode(given_examples, TOKENIZER, labelled=False)
+    encoded = replace(TASK, max_length=max_length).encode(given_examples, TOKENIZER, labeled=False)
 
     def word_tokens(words):
         return [(TOKENIZER.encode_raw([word])[0].tolist() or [TOKENIZER.unk_id])[: max_length - 2] for word in words]
@@ -219,7 +219,7 @@ def logits_for(tags: list[str], share: float = 0.5) -> np.ndarray:
 
 
 def decode(examples: list[TagExample], tags: list[str], task: Tagging = TASK) -> list[TagPrediction]:
-    return task.decode(examples, task.encode(examples, TOKENIZER, labelled=False), logits_for(tags))
+    return task.decode(examples, task.encode(examples, TOKENIZER, labeled=False), logits_for(tags))
 
 
 def test_entities_have_word_indices_and_character_offsets():
@@ -332,7 +332,7 @@ def test_small_model_learns_tags_and_tags_a_long_text():
 # Settings, labels, misuse
 
 
-def make_labelled(*tags: str) -> TagExample:
+def make_labeled(*tags: str) -> TagExample:
     return TagExample(tuple(f"w{number}" for number in range(len(tags))), tags, "a.conll", range(5, 5 + len(tags)))
 
 
@@ -351,7 +351,7 @@ def make_labelled(*tags: str) -> TagExample:
     ],
 )
 def test_scheme_labels_and_metric_follow_from_the_training_tags(task, sequences, scheme, labels, metric):
-    examples = [make_labelled(*tags) for tags in sequences]
+    examples = [make_labeled(*tags) for tags in sequences]
     fitted = task.with_labels_of(examples)
     assert (fitted.scheme, fitted.labels, fitted.metric) == (scheme, labels, metric)
     assert fitted.head == ("token", len(labels))
@@ -363,7 +363,7 @@ def test_scheme_labels_and_metric_follow_from_the_training_tags(task, sequences,
 
 
 def test_fitted_task_survives_a_round_trip(tmp_path):
-    task = Tagging(words="form", context=True).with_labels_of([make_labelled("B-A", "O")])
+    task = Tagging(words="form", context=True).with_labels_of([make_labeled("B-A", "O")])
     write_task(tmp_path, task)
     values = json.loads((tmp_path / "task.json").read_text())
     assert values.pop("kind") == "tagging"
@@ -388,7 +388,7 @@ def test_fitted_task_survives_a_round_trip(tmp_path):
 )
 def test_invalid_training_tags_are_rejected(task, sequences, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        task.with_labels_of([make_labelled(*tags) for tags in sequences])
+        task.with_labels_of([make_labeled(*tags) for tags in sequences])
 
 
 def test_unknown_tag_is_rejected_with_its_location():
@@ -396,29 +396,29 @@ def test_unknown_tag_is_rejected_with_its_location():
         "a.conll, line 6: tag 'I-ORG' of 'w1': it is unknown; the tags of the training data are O, B-LOC, B-PER, I-PER"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        TASK.encode([make_labelled("O", "O"), make_labelled("B-LOC", "I-ORG")], TOKENIZER)
+        TASK.encode([make_labeled("O", "O"), make_labeled("B-LOC", "I-ORG")], TOKENIZER)
     with pytest.raises(ValueError, match=re.escape(message)):
-        TASK.check([make_labelled("O", "O"), make_labelled("B-LOC", "I-ORG")])
+        TASK.check([make_labeled("O", "O"), make_labeled("B-LOC", "I-ORG")])
     with pytest.raises(ValueError, match="tag 'S-LOC' of 'w0': it is unknown"):  # a tag of another scheme
-        TASK.check([make_labelled("S-LOC", "O")])
+        TASK.check([make_labeled("S-LOC", "O")])
     with pytest.raises(ValueError, match="tag 'X' of 'w1': it is unknown"):
-        Tagging(scheme="none", labels=("N", "V")).check([make_labelled("N", "X")])
+        Tagging(scheme="none", labels=("N", "V")).check([make_labeled("N", "X")])
 
 
 def test_unknown_spelling_of_a_known_type_counts_but_is_never_predicted():
     """Example: I-LST in CoNLL-2000, whose training file has B-LST only."""
-    sentences = [make_labelled("B-LOC", "I-LOC"), make_labelled("O", "I-LOC"), make_labelled("B-PER", "O")]
+    sentences = [make_labeled("B-LOC", "I-LOC"), make_labeled("O", "I-LOC"), make_labeled("B-PER", "O")]
     TASK.check(sentences)
     assert TASK.warnings(sentences) == [
         "1 word has a tag that the training data lack (I-LOC): scored, but never predicted"
     ]
     assert not TASK.warnings(sentences[2:])
     assert not Tagging(labels=("O", "I-X"), scheme="iob1").warnings(
-        [make_labelled("I-X", "O"), make_labelled("B-X", "B-X")]
+        [make_labeled("I-X", "O"), make_labeled("B-X", "B-X")]
     )
     foreign = Tagging(labels=("O", "B-PER", "I-PER", "X"), scheme="iob1")  # as in a folder of the hub; X is in no span
     with pytest.raises(ValueError, match="tag 'B' of 'w0'"):
-        foreign.check([make_labelled("B", "O")])
+        foreign.check([make_labeled("B", "O")])
     encoded = TASK.encode(sentences, TOKENIZER)
     logits = torch.randn(len(encoded.positions), len(TASK.labels))
     known = [number for number, target in enumerate(encoded.labels) if target >= 0]
@@ -434,16 +434,16 @@ def test_unknown_spelling_of_a_known_type_counts_but_is_never_predicted():
 
 def test_entities_of_one_type_may_have_no_type_name():
     """Example: biomedical corpora that mark diseases only: B I O."""
-    task = Tagging().with_labels_of([make_labelled("B", "O")])
+    task = Tagging().with_labels_of([make_labeled("B", "O")])
     assert task.labels == ("O", "B")
-    sentences = [make_labelled("B", "I"), make_labelled("O", "B")]
+    sentences = [make_labeled("B", "I"), make_labeled("O", "B")]
     assert task.warnings(sentences) == ["1 word has a tag that the training data lack (I): scored, but never predicted"]
     outputs = np.array([[0, 9], [9, 0], [9, 0], [0, 9]], dtype=np.float32)
     found = task.decode(sentences, task.encode(sentences, TOKENIZER), outputs)
     assert [entity.label for tagged in found for entity in tagged.entities] == ["_", "_"]
     assert task.score(sentences, found)["f1"] == 0.5
     with pytest.raises(ValueError, match="tag 'B-X' of 'w0': it is unknown"):
-        task.check([make_labelled("B-X", "O")])
+        task.check([make_labeled("B-X", "O")])
 
 
 def test_properties_that_depend_on_labels_raise_before_they_are_known():

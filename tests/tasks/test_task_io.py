@@ -135,7 +135,7 @@ def test_labels_in_another_order_than_the_weights_are_rejected(tmp_path):
         ('{"labels": ["a", "b"]}', 'expected an object with the "kind" of a task'),
         ('{"kind": ["tagging"]}', 'expected an object with the "kind" of a task'),
         ('{"kind": "taging"}', 'no task type "taging"; did you mean "tagging"'),
-        ('{"kind": "tagging", "colour": 3}', "unknown fields: colour"),
+        ('{"kind": "tagging", "color": 3}', "unknown fields: color"),
         ('{"kind": "tagging", "max_length": 1}', "max_length = 1"),
         ('{"kind": "classification", "labels": ["a", "a"]}', "labels = 'a', 'a'"),
         ('{"kind": "tagging",\n', "line 2: not valid JSON"),

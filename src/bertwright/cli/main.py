@@ -72,7 +72,7 @@ COMMANDS = {
     "evaluate": Command(
         "evaluate:EvaluateSettings",
         "evaluate:evaluate",
-        "score a fine-tuned model on labelled files",
+        "score a fine-tuned model on labeled files",
         "bertwright evaluate runs/task test.tsv --output scores.json",
     ),
     "predict": Command(

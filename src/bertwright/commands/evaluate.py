@@ -1,4 +1,4 @@
-"""`bertwright evaluate`: score a fine-tuned model on labelled files."""
+"""`bertwright evaluate`: score a fine-tuned model on labeled files."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """Score a fine-tuned model on labelled files with the official metric of its task."""
+    """Score a fine-tuned model on labeled files with the official metric of its task."""
 
     model: Positional[str]
     """Folder of a fine-tuned model, its run folder, or a hub name."""
     inputs: Positional[tuple[str, ...]]
-    """Labelled files, in the format of the training files."""
+    """Labeled files, in the format of the training files."""
     output: Path | None = None
     """Also write the scores to this new JSON file."""
     ensemble: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
         task.check(examples)
-        encoded = task.encode(examples, model.tokenizer, labelled=False)
+        encoded = task.encode(examples, model.tokenizer, labeled=False)
         with item_progress(console, "evaluating", encoded.num_items) as advance:
             predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
         scores = task.score(examples, predictions)

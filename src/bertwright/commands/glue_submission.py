@@ -259,7 +259,7 @@ def _answer(
         truncated = 0
         with item_progress(console, file.name, rows) as advance:
             try:
-                for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labelled=False)):
+                for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labeled=False)):
                     predictions += [_format_answer(one, file) for one in chunk.predictions]
                     truncated += chunk.truncated
                     advance(len(chunk.examples))

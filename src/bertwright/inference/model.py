@@ -326,7 +326,7 @@ class Bert:
         computed = sorted({*positive})
         vectors: list[Vectors] = []
         for chunk in split_into_chunks(examples):
-            encoded = task.encode(chunk, self.tokenizer, labelled=False)
+            encoded = task.encode(chunk, self.tokenizer, labeled=False)
             vectors += word_features(self.model.encoder, encoded, len(chunk), computed)
         return [of_text[:, [computed.index(layer) for layer in positive]] for of_text in vectors]
 

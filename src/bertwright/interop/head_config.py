@@ -23,7 +23,7 @@ HEAD_CLASSES = {
     "token": HeadClass("ForTokenClassification", "classifier"),
     "span": HeadClass("ForQuestionAnswering", "qa_outputs"),
 }
-LABELLED = ("sequence", "token")  # have one output per label; the others have a fixed number of outputs
+LABELED = ("sequence", "token")  # have one output per label; the others have a fixed number of outputs
 DEFAULT_LABELS = 2  # in transformers, if config.json does not say
 MAX_LABELS = 1_000_000  # names of more would exhaust memory
 
@@ -47,7 +47,7 @@ def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert"
     kind: Any = next((kind for kind, found in HEAD_CLASSES.items() if class_prefix + found.suffix in names), None)
     if kind is None:
         return None
-    if kind not in LABELLED:
+    if kind not in LABELED:
         return HeadRecord(HeadSpec(kind, 1 if kind == "choice" else 2), (), regression=False)
     labels = _parse_labels(values, path)
     problem = values.get("problem_type")
@@ -64,7 +64,7 @@ def format_head(record: HeadRecord, folder: Path, class_prefix: str = "Bert") ->
     """Return the fields of `config.json`. Raises ValueError, naming `folder`, for labels as in `parse_head`."""
     head, labels, regression = record
     values: dict[str, Any] = {"architectures": [class_prefix + HEAD_CLASSES[head.kind].suffix]}
-    if head.kind not in LABELLED:
+    if head.kind not in LABELED:
         return values
     names = ("LABEL_0",) if regression else labels  # the name in transformers of an output without one
     if len(names) != head.outputs or len(set(names)) < len(names):

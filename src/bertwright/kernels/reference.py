@@ -28,7 +28,7 @@ IGNORED_LABEL = -100  # of a prediction without loss, as in torch and transforme
 
 
 class LayerNormParams(NamedTuple):
-    """Layer normalisation over H."""
+    """Layer normalization over H."""
 
     weight: Tensor  # H
     bias: Tensor  # H

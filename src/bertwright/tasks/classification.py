@@ -76,7 +76,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     max_short_rows: int = field(default=0, metadata=LEARNED)
-    """Number of labelled rows with missing columns that are skipped, because a published file is known to have them."""
+    """Number of labeled rows with missing columns that are skipped, because a published file is known to have them."""
 
     def __post_init__(self) -> None:
         named = [column for column in (self.text, self.text_pair, self.label) if column is not None]
@@ -95,10 +95,10 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     def encode_labels(self, examples: Sequence[TextExample[L]]) -> npt.NDArray[Any]:
         """Convert the labels of N examples to targets. Raises ValueError with the location of an unknown one."""
 
-    def read(self, path: str, labelled: bool = True) -> Iterator[TextExample[L]]:
-        for location, values in read_rows(path, self._schema(labelled)):
+    def read(self, path: str, labeled: bool = True) -> Iterator[TextExample[L]]:
+        for location, values in read_rows(path, self._schema(labeled)):
             pair = None if self.text_pair is None else values[1]
-            yield TextExample(values[0], pair, self.parse_label(values[-1], location) if labelled else None, location)
+            yield TextExample(values[0], pair, self.parse_label(values[-1], location) if labeled else None, location)
 
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[TextExample[L]]:
         if self.text_pair is None:
@@ -107,11 +107,11 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
         return [TextExample(texts[0], texts[1], None, location)]
 
-    def _schema(self, labelled: bool) -> TableSchema:
+    def _schema(self, labeled: bool) -> TableSchema:
         texts = (self.text,) if self.text_pair is None else (self.text, self.text_pair)
         hint = "choose columns with --text, --text-pair and --label"
         # Without labels no row is skipped: there is one prediction per row.
-        label, max_short_rows = ((self.label,), self.max_short_rows) if labelled else ((), 0)
+        label, max_short_rows = ((self.label,), self.max_short_rows) if labeled else ((), 0)
         return TableSchema(
             texts, label, self.header, self.quotes, hint, encoding=self.encoding, max_short_rows=max_short_rows
         )
@@ -119,7 +119,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     def check(self, examples: Sequence[TextExample[L]]) -> None:
         self.encode_labels(examples)
 
-    def encode(self, examples: Sequence[TextExample[L]], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
+    def encode(self, examples: Sequence[TextExample[L]], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
         for example in examples:
             if (example.text_pair is None) != (self.text_pair is None):
                 expected, found = ("one text", "a pair") if self.text_pair is None else ("a pair of texts", "one text")
@@ -127,7 +127,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         segments = [SegmentTokens.of([example.text for example in examples], tokenizer)]
         if self.text_pair is not None:
             segments.append(SegmentTokens.of([example.text_pair or "" for example in examples], tokenizer))
-        return encode_segments(segments, self.encode_labels(examples if labelled else ()), tokenizer, self.max_length)
+        return encode_segments(segments, self.encode_labels(examples if labeled else ()), tokenizer, self.max_length)
 
     def group_keys(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
         """Return the texts: copies of a training example would make its score too high."""
@@ -135,7 +135,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
 
     def warnings(self, examples: Sequence[TextExample[L]], paths: Sequence[str] = ()) -> list[str]:
         found = []
-        for stats in (count_skipped_rows(path, self._schema(labelled=True)) for path in paths):
+        for stats in (count_skipped_rows(path, self._schema(labeled=True)) for path in paths):
             if count := stats.short_rows:
                 found.append(
                     f"{count:,} {'row' if count == 1 else 'rows'} with too few columns skipped (the published file is "
@@ -261,7 +261,7 @@ class Classification(TextTask[str, LabelPrediction]):
         return results | {"macro_f1": scores.macro_f1(y_true, y_pred), "matthews": scores.matthews(y_true, y_pred)}
 
 
-class Labelled(Protocol[L_co]):
+class Labeled(Protocol[L_co]):
     """An example of any task type with one label, or None."""
 
     @property
@@ -271,7 +271,7 @@ class Labelled(Protocol[L_co]):
     def location(self) -> str: ...
 
 
-def known_labels(examples: Sequence[Labelled[L]]) -> list[L]:
+def known_labels(examples: Sequence[Labeled[L]]) -> list[L]:
     """Return the label of every example. Raises ValueError with the location of one without."""
     labels = [example.label for example in examples if example.label is not None]
     if len(labels) < len(examples):

@@ -100,15 +100,15 @@ def read_sentences(
     path: str,
     words: str | None,
     tags: str | None,
-    labelled: bool,
+    labeled: bool,
     comment_prefix: str | None = None,
     encoding: str = "utf-8",
 ) -> Iterator[TagExample]:
-    """Read the sentences of a file or glob, in order, in constant memory; with `labelled`, also their tags.
+    """Read the sentences of a file or glob, in order, in constant memory; with `labeled`, also their tags.
 
     - `.conllu`: columns by name or number (form, upos). Multiword ranges (1-2) and empty nodes (1.1) are skipped;
       `# newdoc` starts a document.
-    - `.jsonl` and `.parquet`: lists of strings by field (words, tags); without `labelled` the words may also be one
+    - `.jsonl` and `.parquet`: lists of strings by field (words, tags); without `labeled` the words may also be one
       string, which is split into words. Each row is a document of its own. A glob may name several such files.
       Numbers in a .parquet of the hub become the tags that its metadata names.
     - any other suffix: columns separated by tabs, or else by spaces, by number from 1 or, negative, from the last (1,
@@ -123,11 +123,11 @@ def read_sentences(
     """
     suffix, _ = split_suffixes(path)
     if suffix in (".jsonl", ".parquet"):
-        return _from_rows(path, (words or "words", tags or "tags") if labelled else (words or "words",), encoding)
+        return _from_rows(path, (words or "words", tags or "tags") if labeled else (words or "words",), encoding)
     conllu = suffix == ".conllu"
     names = CONLLU_COLUMNS if conllu else ()
     columns = [Column.of(words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
-    if labelled:
+    if labeled:
         columns.append(Column.of(tags or ("upos" if conllu else "-1"), names, path, UNSPECIFIED if conllu else ""))
     blocks = _blocks(path, encoding)
     return _from_columns(path, blocks, _conllu_rows if conllu else _column_rows, columns, comment_prefix)

@@ -97,6 +97,6 @@ def predict_ensemble_chunks(
 ) -> Iterator[PredictedChunk[Any, Any]]:
     """Predict any number of examples in constant memory, in order, chunk by chunk. `task`: of `merge_tasks`."""
     for chunk in split_into_chunks(examples):
-        encoded = task.encode(chunk, tokenizer, labelled=False)
+        encoded = task.encode(chunk, tokenizer, labeled=False)
         predictions = task.decode(chunk, encoded, predict_ensemble(members, encoded))
         yield PredictedChunk(chunk, predictions, encoded.truncated)

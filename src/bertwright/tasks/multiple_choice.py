@@ -94,10 +94,10 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def head(self) -> HeadSpec:
         return HeadSpec("choice", 1)
 
-    def read(self, path: str, labelled: bool = True) -> Iterator[ChoiceExample]:
+    def read(self, path: str, labeled: bool = True) -> Iterator[ChoiceExample]:
         in_list = len(self.endings) == 1
         before = (self.prompt,) if self.start is None else (self.prompt, self.start)
-        label = (self.label,) if labelled else ()
+        label = (self.label,) if labeled else ()
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
         hint = "choose columns with --prompt, --start, --endings and --label"
         schema = TableSchema(texts, values, self.header, self.quotes, hint, keep_label_ids=True, encoding=self.encoding)
@@ -107,7 +107,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
             count, first = count or len(endings), first or location
             _check_number_of_endings(endings, location, count, first)
-            choice = self._parse_choice(row[-1], count, location) if labelled else None
+            choice = self._parse_choice(row[-1], count, location) if labeled else None
             yield ChoiceExample(row[0], tuple(begin + ending for ending in endings), choice, location)
 
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[ChoiceExample]:
@@ -158,13 +158,13 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def group_keys(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
         return [example.prompt for example in examples]
 
-    def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
+    def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
         count, first = len(examples[0].endings), examples[0].location
         for example in examples:
             _check_number_of_endings(example.endings, example.location, count, first)
         prompts = SegmentTokens.of([example.prompt for example in examples], tokenizer).repeat(count)
         endings = SegmentTokens.of([ending for example in examples for ending in example.endings], tokenizer)
-        labels = np.array(known_labels(examples) if labelled else [], dtype=np.int64)
+        labels = np.array(known_labels(examples) if labeled else [], dtype=np.int64)
         return encode_segments([prompts, endings], labels, tokenizer, self.max_length, count)
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:

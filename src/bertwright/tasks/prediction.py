@@ -38,7 +38,7 @@ def predict_chunks(
 ) -> Iterator[PredictedChunk[E, P]]:
     """Predict any number of examples in constant memory, in order, chunk by chunk."""
     for chunk in split_into_chunks(examples):
-        encoded = task.encode(chunk, tokenizer, labelled=False)
+        encoded = task.encode(chunk, tokenizer, labeled=False)
         yield PredictedChunk(chunk, task.decode(chunk, encoded, predict_logits(model, encoded)), encoded.truncated)
 
 
@@ -75,7 +75,7 @@ def count_characters(example: Any) -> int:
 
 
 class EvaluationResult(NamedTuple):
-    """A model's predictions for labelled examples and their scores."""
+    """A model's predictions for labeled examples and their scores."""
 
     scores: dict[str, float]
     predictions: list[Any]

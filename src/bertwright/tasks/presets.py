@@ -256,9 +256,9 @@ class TaskSettings:
     (classification, regression, multiple choice); CoNLL columns, .conllu, .jsonl or .parquet (tagging); SQuAD .json,
     .jsonl or .parquet (question answering)."""
     dev: tuple[str, ...] = ()
-    """Labelled files that select the best checkpoint."""
+    """Labeled files that select the best checkpoint."""
     test: tuple[str, ...] = ()
-    """Labelled files that are scored once, with the selected checkpoint."""
+    """Labeled files that are scored once, with the selected checkpoint."""
     overrides: TaskOptions = field(default_factory=TaskOptions)
 
     def __post_init__(self) -> None:

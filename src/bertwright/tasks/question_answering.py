@@ -147,9 +147,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
         query = self.max_query_length if fits else max(longest // 4, 1)
         return replace(self, max_length=longest, max_query_length=query)
 
-    def read(self, path: str, labelled: bool = True) -> Iterator[QaExample]:
+    def read(self, path: str, labeled: bool = True) -> Iterator[QaExample]:
         """Read the questions of SQuAD .json, .jsonl or .parquet; see `tasks.squad`."""
-        for example in read_questions(path, labelled, self.encoding):
+        for example in read_questions(path, labeled, self.encoding):
             if example.is_impossible and not self.allow_no_answer:
                 raise ValueError(
                     f"{example.location}: the question has no answer; allow that with --allow-no-answer True"
@@ -180,13 +180,13 @@ class QuestionAnswering(Task[QaExample, Answer]):
         """Describe answers that do not occur at the start given in the file."""
         return align_answers(examples).warnings()
 
-    def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labelled: bool = True) -> EncodedQuestions:
+    def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labeled: bool = True) -> EncodedQuestions:
         """Encode questions as windows: at most `max_query_length` tokens of the question, and the context that fits.
 
-        With `labelled`, questions without an answer in their context (see `align_answers`) are left out. The label of a
+        With `labeled`, questions without an answer in their context (see `align_answers`) are left out. The label of a
         window is the answer's first and last token, or twice [CLS] if the window does not contain the whole answer.
         """
-        indices = np.array([n for n, e in enumerate(examples) if e.learnable or not labelled], dtype=np.int64)
+        indices = np.array([n for n, e in enumerate(examples) if e.learnable or not labeled], dtype=np.int64)
         chosen = [examples[index] for index in indices]
         context_numbers = {context: n for n, context in enumerate(dict.fromkeys(e.context for e in chosen))}
         context_of = np.array([context_numbers[example.context] for example in chosen], dtype=np.int64)
@@ -204,7 +204,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         range_lengths = np.stack([1 + query_lengths[of], one, context_lengths, one], axis=1).reshape(-1)
         lengths = query_lengths[of] + context_lengths + NUM_SPECIALS
         labels = np.zeros((0, 2), np.int64)
-        if labelled:
+        if labeled:
             spans = answer_tokens(chosen, context_of, offsets, bounds)[of]
             inside = (spans[:, 0] >= first) & (spans[:, 1] < first + context_lengths)
             labels = np.where(inside[:, None], spans - first[:, None] + query_lengths[of, None] + 2, 0)
@@ -216,7 +216,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             positions=positions_from_lengths(lengths).astype(np.int32),
             position_counts=lengths,
             labels=labels,
-            label_counts=one if labelled else np.zeros_like(of),
+            label_counts=one if labeled else np.zeros_like(of),
             truncated=int((full_lengths > query_lengths).sum()),
             context_start=query_lengths[of] + 2,
             first=first,

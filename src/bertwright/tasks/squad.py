@@ -89,16 +89,16 @@ def align_answers(examples: Iterable[QaExample]) -> AnswerAlignment:
     return AnswerAlignment(tuple(moved), tuple(left_out))
 
 
-def read_questions(path: str, labelled: bool = True, encoding: str = "utf-8") -> Iterator[QaExample]:
-    """Read the questions of one file, in order; without `labelled`, answers are ignored.
+def read_questions(path: str, labeled: bool = True, encoding: str = "utf-8") -> Iterator[QaExample]:
+    """Read the questions of one file, in order; without `labeled`, answers are ignored.
 
     Raises ValueError with file, line or article and question for invalid JSON or another structure, for a repeated id
-    and, if `labelled`, for a question without a list of answers and for an empty question or context. To predict, both
+    and, if `labeled`, for a question without a list of answers and for an empty question or context. To predict, both
     may be empty.
     """
     seen: set[str] = set()
-    for record in _records(path, labelled, encoding):
-        example = _example(record, labelled)
+    for record in _records(path, labeled, encoding):
+        example = _example(record, labeled)
         if example.id in seen:
             raise ValueError(
                 f'{record.location}: the id "{example.id}" is that of an earlier question; ids must differ'
@@ -117,10 +117,10 @@ class _Record(NamedTuple):
     location: str
 
 
-def _example(record: _Record, labelled: bool) -> QaExample:
+def _example(record: _Record, labeled: bool) -> QaExample:
     values, context, location = record
     example = QaExample(_id(values, location), _text(values, "question", location), context, location=location)
-    if not labelled:
+    if not labeled:
         return example
     for what, text in (("question", example.question), ("context", context)):
         if not text.strip():
@@ -170,10 +170,10 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
 # Files to records
 
 
-def _records(path: str, labelled: bool, encoding: str) -> Iterator[_Record]:
+def _records(path: str, labeled: bool, encoding: str) -> Iterator[_Record]:
     suffix, _ = split_suffixes(path)
     if suffix == ".parquet":
-        return _rows(path, labelled)
+        return _rows(path, labeled)
     if suffix not in (".json", ".jsonl"):
         raise ValueError(f"{path}: expected .json (SQuAD), .jsonl or .parquet")
     return _lines(path, encoding) if suffix == ".jsonl" else _articles(path, encoding)
@@ -205,9 +205,9 @@ def _lines(path: str, encoding: str) -> Iterator[_Record]:
         yield _Record({"id": str(number)} | values, context, location)
 
 
-def _rows(path: str, labelled: bool) -> Iterator[_Record]:
+def _rows(path: str, labeled: bool) -> Iterator[_Record]:
     """Yield the questions of SQuAD's Parquet of the hub."""
-    columns = TableSchema(("id", "question", "context"), ("answers",) if labelled else ())
+    columns = TableSchema(("id", "question", "context"), ("answers",) if labeled else ())
     context = ""
     for location, row in read_rows(path, columns):
         values = dict(zip(columns.names, row, strict=True))

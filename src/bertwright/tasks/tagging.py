@@ -122,8 +122,8 @@ class Tagging(Task[TagExample, TagPrediction]):
     def label_names(self) -> tuple[str, ...]:
         return self.labels
 
-    def read(self, path: str, labelled: bool = True) -> Iterator[TagExample]:
-        sentences = read_sentences(path, self.words, self.tags, labelled, self.comment_prefix, self.encoding)
+    def read(self, path: str, labeled: bool = True) -> Iterator[TagExample]:
+        sentences = read_sentences(path, self.words, self.tags, labeled, self.comment_prefix, self.encoding)
         return with_document_context(sentences, self.max_length - NUM_SPECIALS) if self.context else sentences
 
     def in_context(self, sentences: Sequence[TagExample]) -> list[TagExample]:
@@ -187,7 +187,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             found.append(f"{words} that the training data lack ({tags}): scored, but never predicted")
         return found
 
-    def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
+    def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
         max_tokens = self.max_length - NUM_SPECIALS
         stream = tokenize_words(examples, tokenizer, max_tokens)
         cut = windows(stream, max_tokens)
@@ -203,8 +203,8 @@ class Tagging(Task[TagExample, TagPrediction]):
             example_ids=cut.example,
             positions=positions.astype(np.int32),
             position_counts=counts,
-            labels=self._encode_labels(examples) if labelled else np.zeros(0, dtype=np.int64),
-            label_counts=counts if labelled else np.zeros_like(counts),
+            labels=self._encode_labels(examples) if labeled else np.zeros(0, dtype=np.int64),
+            label_counts=counts if labeled else np.zeros_like(counts),
             truncated=stream.truncated,
         )
 

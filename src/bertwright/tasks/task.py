@@ -139,15 +139,15 @@ class Task(ABC, Generic[E, P]):
         return ()
 
     @abstractmethod
-    def read(self, path: str, labelled: bool = True) -> Iterator[E]:
-        """Read the examples of a file in order; with `labelled`, each must have its label.
+    def read(self, path: str, labeled: bool = True) -> Iterator[E]:
+        """Read the examples of a file in order; with `labeled`, each must have its label.
 
         Raises ValueError with file, line, value and hint for invalid input.
         """
 
     @abstractmethod
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[E]:
-        """Convert texts to unlabelled examples: one per text, or one of all texts if the task reads several.
+        """Convert texts to unlabeled examples: one per text, or one of all texts if the task reads several.
 
         `location` names them in messages. Raises ValueError for a wrong number of texts.
         """
@@ -164,7 +164,7 @@ class Task(ABC, Generic[E, P]):
         """Raise ValueError with the location of an example that cannot be scored, such as one with an unknown label."""
 
     def warnings(self, examples: Sequence[E], paths: Sequence[str] = ()) -> list[str]:
-        """Describe oddities of labelled examples, one sentence each; `paths`: the files that they were read from."""
+        """Describe oddities of labeled examples, one sentence each; `paths`: the files that they were read from."""
         return []
 
     @abstractmethod
@@ -172,10 +172,10 @@ class Task(ABC, Generic[E, P]):
         """Return a key per example; examples with equal keys stay in the same split."""
 
     @abstractmethod
-    def encode(self, examples: Sequence[E], tokenizer: Tokenizer, labelled: bool = True) -> Encoded:
-        """Encode examples as sequences; with `labelled`, with labels. Raises ValueError as `check` does for those.
+    def encode(self, examples: Sequence[E], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
+        """Encode examples as sequences; with `labeled`, with labels. Raises ValueError as `check` does for those.
 
-        With `labelled`, examples that cannot be trained on, such as an answer that does not occur in its context, are
+        With `labeled`, examples that cannot be trained on, such as an answer that does not occur in its context, are
         left out. To predict, encode without labels.
         """
 

@@ -40,7 +40,7 @@ def tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig) -> i
 def measure_peak_flops(context: ExecutionContext, hidden_size: int, seconds: float = 0.3) -> float:
     """Measure the sustained speed (FLOP/s) of matrix products with the shape of a feed-forward layer.
 
-    Utilisation is relative to this: a model of this hidden size reaches it if it consists of matrix products only,
+    Utilization is relative to this: a model of this hidden size reaches it if it consists of matrix products only,
     torch's or the native ones, whichever are faster. The median counts, because some processors are several times as
     fast for a moment as they can be for long.
     """

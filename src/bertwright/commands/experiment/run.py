@@ -114,7 +114,7 @@ def describe_level(level: Level, model: str | None) -> dict[str, str]:
     words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
     trained = {
         "model": f"L{layers} H{hidden} A{heads} unless stated; the same first weights ({level.init_scheme} "
-        "initialisation) for all objectives",
+        "initialization) for all objectives",
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}; rate "
         f"{level.optimizer.learning_rate:g}, dropout {level.dropout:g}",
     }

@@ -39,7 +39,7 @@ class Timer:
 def time_evaluation(state: FinetuneState, split: SplitData) -> float:
     """Return the seconds that predicting a split takes."""
     sample = split.examples[:: max(1, len(split.examples) // TIMED_EXAMPLES)]
-    encoded = state.task.encode(sample, state.tokenizer, labelled=False)
+    encoded = state.task.encode(sample, state.tokenizer, labeled=False)
     started = 0.0
     for _ in range(2):  # the first pass fills caches
         started = time.perf_counter()

@@ -89,7 +89,7 @@ def open_run(
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     splits = {
-        name: SplitData(name, split, task.encode(split, tokenizer, labelled=name == "train"))
+        name: SplitData(name, split, task.encode(split, tokenizer, labeled=name == "train"))
         for name, split in examples.items()
     }
     for split in splits.values():
@@ -146,7 +146,7 @@ def _sample(examples: Sequence[Any], size: int) -> Sequence[Any]:
 
 
 def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any]:
-    """Read the labelled examples of all files of a split, in order; raises ValueError for a file without examples."""
+    """Read the labeled examples of all files of a split, in order; raises ValueError for a file without examples."""
     examples: list[Any] = []
     check_unique(settings.files(split), f" with --{split}")
     for path in settings.files(split):

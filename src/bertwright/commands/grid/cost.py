@@ -30,7 +30,7 @@ def estimate_cost(settings: GridSettings, trials: Sequence[Trial], console: Cons
         first = replace(settings.finetune_settings(trials[0]), run=settings.run)  # a folder without checkpoints
         state, opening = _open_timed(first, context, console)
         if state.dev is None:
-            raise ValueError("no dev split to select by: name labelled files with --dev, or set --validation-fraction")
+            raise ValueError("no dev split to select by: name labeled files with --dev, or set --validation-fraction")
         FinetuneRun(state, first, context, console).print_summary()
         timer = Timer(state, context)
         costs = [timer.estimate(settings.finetune_settings(trial)) for trial in trials]

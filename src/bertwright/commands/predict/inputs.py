@@ -28,7 +28,7 @@ def read_examples(settings: PredictSettings, task: AnyTask) -> Iterator[Any]:
     """Yield the examples of all input files in order, without labels."""
     if settings.inputs == (STDIN,):
         return _stdin_examples(task)
-    return chain.from_iterable(task.read(path, labelled=False) for path in settings.inputs)
+    return chain.from_iterable(task.read(path, labeled=False) for path in settings.inputs)
 
 
 def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:

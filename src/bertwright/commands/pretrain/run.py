@@ -180,10 +180,10 @@ class PretrainRun:
         return evaluate(self.state.model, (batch.to(self.context.device) for batch in batches))._asdict()
 
     def summarize(self, window: Window) -> dict[str, float]:
-        """Return the mean losses and accuracies, the speed and the utilisation of some steps."""
+        """Return the mean losses and accuracies, the speed and the utilization of some steps."""
         return compute_metrics(window.sums)._asdict() | {
             "tokens_per_second": window.sums["tokens"] / window.seconds,
-            "utilisation": window.sums["flops"] / window.seconds / self.peak_flops,
+            "utilization": window.sums["flops"] / window.seconds / self.peak_flops,
         }
 
     def print_summary(self) -> None:
@@ -294,4 +294,4 @@ def describe_initial_weights(settings: ModelSettings, config: BertConfig) -> str
     """Describe the weights that a run starts from."""
     if settings.init is not None:
         return f"from {settings.init}"
-    return f"random, initialisation {settings.scheme_for(config)}, deviation {config.initializer_range:.3g}"
+    return f"random, initialization {settings.scheme_for(config)}, deviation {config.initializer_range:.3g}"

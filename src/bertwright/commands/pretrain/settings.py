@@ -31,7 +31,7 @@ RESUME_OVERRIDES = (
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Shape and initialisation of the model."""
+    """Shape and initialization of the model."""
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
     """Named size; unset: base (paper: base and large; the smaller ones: Turc et al. 2019)."""
@@ -94,7 +94,7 @@ class ModelSettings:
         return model
 
     def scheme_for(self, config: BertConfig) -> str:
-        """Return the name of the initialisation that a new model gets."""
+        """Return the name of the initialization that a new model gets."""
         is_mimetic = config.hidden_size < PAPER_HIDDEN_SIZE and not config.sinusoidal_positions
         return self.init_scheme or ("mimetic" if is_mimetic else "normal")
 

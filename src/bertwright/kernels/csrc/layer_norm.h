@@ -1,4 +1,4 @@
-// Layer normalisation, fused with the bias, dropout and residual before it.
+// Layer normalization, fused with the bias, dropout and residual before it.
 #pragma once
 #include "dropout.h"
 #include "row_reduction.h"

@@ -6,7 +6,7 @@
 
 extern "C" int omp_get_thread_num(void);  // omp.h is not installed with every compiler
 
-// An uninitialised array aligned to cache lines. Throws std::bad_alloc.
+// An uninitialized array aligned to cache lines. Throws std::bad_alloc.
 template <class T> class Buffer {
     T* data_;
 
