@@ -40,7 +40,7 @@ def outcome(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
     leaves = [x.clone().requires_grad_() for x in inputs]
     y = function(*leaves)
     torch.manual_seed(3)
-    return [y.detach(), *torch.autograd.grad(y, leaves, torch.randn_like(y))]
+    return [y.detach(), *torch.autograd.grad(y, leaves, torch.randn(y.shape).to(y.dtype))]
 
 
 def assert_same(
