@@ -249,7 +249,7 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
     content = path.read_bytes()
     for damaged in (content[:-1], b"x", content + b"x"):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"{path.name}: damaged.*; delete .*dev, and it is computed again"):
+        with pytest.raises(ValueError, match=rf"{path.name}: damaged.*; delete .*dev to compute it again"):
             info(InfoSettings(tmp_path / "states"))
 
 
