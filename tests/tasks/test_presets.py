@@ -143,7 +143,7 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]
         ("train.txt", "valid.txt", "test.txt"),
         CONLL2003,
         {"words": ("EU", "sat"), "tags": ("B-ORG", "O"), "before": (), "after": (("Peter",),)},  # without Ann
-        SPANS | {"max_length": 256},
+        SPANS | {"max_length": 512},
     ),
     "conll2000": (
         ("train.txt", "dev.txt", "test.txt"),
