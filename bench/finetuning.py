@@ -134,7 +134,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.tasks.collation import collate
     from bertwright.tasks.task import TaskBatch
     from bertwright.training.loop import LossOutput, train_steps
-    from bertwright.training.optimizer import AdamW
+    from bertwright.training.optimizer import Optimizer
 
     configure_malloc()  # as `bertwright finetune` does
     task, encoded = encode(chosen.data, chosen.task)
@@ -145,7 +145,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     model.encoder.compute_dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     model.encoder.sparse_gradients = True  # as `bertwright finetune` does
     model.train()
-    optimizer = AdamW(dict(model.named_parameters()), RECIPE)
+    optimizer = Optimizer(dict(model.named_parameters()), RECIPE)
 
     def compute(batch: TaskBatch) -> LossOutput:
         loss = task.loss(model(batch.batch, batch.positions), batch) / batch.num_labels

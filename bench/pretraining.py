@@ -128,7 +128,7 @@ def ours(chosen: argparse.Namespace) -> Step:
     from bertwright.pretraining.data import PretrainingBatch
     from bertwright.training.context import execution_context
     from bertwright.training.loop import train_steps
-    from bertwright.training.optimizer import AdamW, OptimizerSettings
+    from bertwright.training.optimizer import Optimizer, OptimizerSettings
     from bertwright.training.settings import DeviceSettings
 
     number_type: Literal["bfloat16", "float32"] = "bfloat16" if chosen.bfloat16 else "float32"
@@ -145,7 +145,7 @@ def ours(chosen: argparse.Namespace) -> Step:
     model = BertForPretraining(BertConfig.from_size(chosen.size, VOCABULARY)).train().to(context.device)
     model.encoder.compute_dtype = context.dtype
     model.encoder.sparse_gradients = True
-    optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
+    optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
 
     def forever() -> Iterator[list[PretrainingBatch]]:
         while True:

@@ -28,7 +28,8 @@ models.config models.initialization models.text_encoder models.encoder models.he
 models.mimetic_init models.rnn models.composite models.representations models.feature_head
 pretraining.settings pretraining.segments pretraining.masking pretraining.data pretraining.objective
 pretraining.padding pretraining.evaluation
-training.schedules training.settings training.distributed training.context training.throughput training.optimizer
+training.schedules training.settings training.distributed training.context training.throughput training.muon
+training.optimizer
 training.loop training.prefetch training.interrupt training.checkpoint training.metrics_log training.trial_log
 training.run_directory training.fit training.cost
 interop.tf_checkpoint interop.model_files interop.checksums interop.weight_names interop.weights interop.head_config

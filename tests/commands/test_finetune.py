@@ -44,7 +44,7 @@ from bertwright.training.context import execution_context
 from bertwright.training.fit import train_until_stopped
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
-from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -194,15 +194,15 @@ def test_interrupted_run_logs_each_step_in_one_record(
 ) -> None:
     settings = make_tuning(tmp_path / "whole", epochs=0.5, log_every=4, save_every=1_000)
     run_finetune(settings)
-    broken, step = replace(settings, run=tmp_path / "broken"), AdamW.step
+    broken, step = replace(settings, run=tmp_path / "broken"), Optimizer.step
 
-    def with_signal(optimizer: AdamW, learning_rate: float, norm: float) -> None:
+    def with_signal(optimizer: Optimizer, learning_rate: float, norm: float) -> None:
         if optimizer.steps == 5:  # the current step is the sixth of ten
             os.kill(os.getpid(), signal.SIGINT)
         step(optimizer, learning_rate, norm)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="step 6 is saved"):
-        patch.setattr(AdamW, "step", with_signal)
+        patch.setattr(Optimizer, "step", with_signal)
         run_finetune(broken)
     run_finetune(replace(broken, resume=True))
     first, second, third, *_ = read_untimed(settings.run)

@@ -31,7 +31,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.loop import DivergedError
-from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.run_directory import saved_settings
 from bertwright.training.settings import DeviceSettings
 
@@ -160,15 +160,15 @@ def test_ctrl_c_during_a_run_loses_nothing(
     def interrupt_second(tuning: Any, console: Console) -> Path:
         begun.append(tuning.run.name)
         if len(begun) == 2:
-            step = AdamW.step
+            step = Optimizer.step
 
-            def with_signal(optimizer: AdamW, learning_rate: float, norm: float) -> None:
+            def with_signal(optimizer: Optimizer, learning_rate: float, norm: float) -> None:
                 if optimizer.steps == 3:  # the current step is the fourth of eighty
                     os.kill(os.getpid(), signal.SIGINT)
                 step(optimizer, learning_rate, norm)
 
             with monkeypatch.context() as patch:
-                patch.setattr(AdamW, "step", with_signal)
+                patch.setattr(Optimizer, "step", with_signal)
                 return finetune(tuning, console)
         return finetune(tuning, console)
 

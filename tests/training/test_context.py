@@ -22,7 +22,7 @@ from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import context
 from bertwright.training.context import execution_context, supports_bfloat16
-from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.throughput import (
     CPU_TOKENS,
@@ -125,7 +125,7 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
     batch = PretrainingBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
     model = BertForPretraining(TINY).train().to("meta")
     model.encoder.compute_dtype = dtype
-    optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
+    optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
     pretraining_losses(model, batch).loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     optimizer.step(1e-3, norm=1.0)

@@ -23,7 +23,7 @@ from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, Training, fit
 from bertwright.training.loop import DivergedError, LossOutput
 from bertwright.training.metrics_log import read_metrics
-from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
 CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 
@@ -33,7 +33,7 @@ def train_toy(run: Path, kill_at: int = 0) -> str:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     settings = OptimizerSettings(learning_rate=0.01, schedule="cosine")
-    optimizer = AdamW(dict(model.named_parameters()), settings)
+    optimizer = Optimizer(dict(model.named_parameters()), settings)
     checkpoint.restore(run / "checkpoints", model, optimizer)
 
     def batches(first_step: int) -> Iterator[list[Tensor]]:
@@ -83,7 +83,7 @@ def test_toy_model_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) ->
 def test_best_checkpoint_with_weights_that_are_not_finite_is_not_written(tmp_path: Path) -> None:
     model = nn.Linear(1, 1)
     settings = OptimizerSettings()
-    optimizer = AdamW(dict(model.named_parameters()), settings)
+    optimizer = Optimizer(dict(model.named_parameters()), settings)
 
     def evaluate() -> dict[str, float]:
         nn.init.constant_(model.weight, float("inf"))

@@ -15,7 +15,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.training.context import execution_context
 from bertwright.training.loop import train_steps
-from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.settings import DeviceSettings
 
 VOCABULARY, STEPS = 500, 5
@@ -35,7 +35,7 @@ def losses(device: Literal["cpu", "cuda"], dtype: torch.dtype) -> Iterator[float
         config = BertConfig.from_size("tiny", VOCABULARY, attention_dropout=0.0)
         model = BertForPretraining(config, seed=1).train().to(context.device)
         model.encoder.compute_dtype = dtype
-        optimizer = AdamW(dict(model.named_parameters()), OptimizerSettings())
+        optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
         batches = repeat([make_batch().to(context.device)], STEPS)
         for report in train_steps(lambda batch: compute_loss(model, batch), batches, optimizer, lambda _: 1e-3):
             yield float(report.sums["mlm_sum"]) / float(report.sums["mlm_count"])

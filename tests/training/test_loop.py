@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertwright.training import loop
 from bertwright.training.loop import DivergedError, LossOutput, train_steps
-from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
 SETTINGS = OptimizerSettings(learning_rate=0.1, bias_correction=True)
 
@@ -35,7 +35,7 @@ def test_micro_batches_give_the_same_step_and_report() -> None:
     for size in (12, 5, 1):
         line = Line()
         micro_batches = [(x[i : i + size], y[i : i + size], 12) for i in range(0, 12, size)]
-        optimizer = AdamW(dict(line.named_parameters()), SETTINGS)
+        optimizer = Optimizer(dict(line.named_parameters()), SETTINGS)
         reports = list(train_steps(line, [micro_batches] * 5, optimizer, lambda step: 0.1 / (step + 1)))
         found.append((line.weight.item(), [report.sums["error"] for report in reports]))
         assert [report.step for report in reports] == [1, 2, 3, 4, 5]
@@ -58,7 +58,7 @@ def test_seconds_of_a_step_include_the_wait_for_data_but_not_the_caller(monkeypa
 
     line = Line()
     seconds = []
-    for report in train_steps(line, slow_data(), AdamW(dict(line.named_parameters()), SETTINGS), lambda _: 0.1):
+    for report in train_steps(line, slow_data(), Optimizer(dict(line.named_parameters()), SETTINGS), lambda _: 0.1):
         seconds.append(report.seconds)
         clock[0] += 100  # an evaluation, a checkpoint
     assert seconds == [1, 1, 1]
@@ -68,7 +68,7 @@ def test_seconds_of_a_step_include_the_wait_for_data_but_not_the_caller(monkeypa
 def test_loss_that_is_not_finite_stops_before_the_update(bad: float) -> None:
     line = Line()
     good = (torch.ones(2), torch.ones(2), 2)
-    optimizer = AdamW(dict(line.named_parameters()), SETTINGS)
+    optimizer = Optimizer(dict(line.named_parameters()), SETTINGS)
     running = train_steps(line, [[good], [(torch.tensor([bad]), torch.ones(1), 1)]], optimizer, lambda _: 0.1)
     next(running)
     before = line.weight.item()

@@ -1,4 +1,4 @@
-"""AdamW: equal to PyTorch's, and the differences that BERT has."""
+"""Optimizer: equal to PyTorch's, and the differences that BERT has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bertwright.kernels import native
-from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
 SETTINGS = OptimizerSettings(max_grad_norm=1e9, bias_correction=True, weight_decay=0.1, eps=1e-8)
 
@@ -33,7 +33,7 @@ def test_adamw_with_bias_correction_equals_torch() -> None:
     ours, theirs = parameters(), parameters()
     groups = [{"params": [theirs["weight"]], "weight_decay": 0.1}, {"params": [theirs["bias"]], "weight_decay": 0.0}]
     reference = torch.optim.AdamW(groups, lr=0.01, eps=1e-8)
-    optimizer = AdamW(ours, SETTINGS)
+    optimizer = Optimizer(ours, SETTINGS)
     for step in range(20):
         set_gradients(ours, step)
         set_gradients(theirs, step)
@@ -50,13 +50,13 @@ def test_sparse_gradients_give_the_bits_of_dense_ones(decay: float, columns: int
     """Vectors with a gradient vary, one step is dense, and one optimizer continues from the state of the other."""
     start = torch.randn(40, columns)
     settings = replace(SETTINGS, weight_decay=decay, max_grad_norm=1.0)
-    dense, sparse = (AdamW({"table": nn.Parameter(start.clone())}, settings) for _ in range(2))
+    dense, sparse = (Optimizer({"table": nn.Parameter(start.clone())}, settings) for _ in range(2))
     for step in range(12):
         rows = torch.randperm(40 if step != 5 else 1)[: 1 + step].sort().values
         gradient = torch.zeros(40, columns)
         gradient[rows] = torch.randn(len(rows), columns)
         if step == 8:
-            resumed = AdamW({"table": nn.Parameter(sparse.parameters["table"].detach().clone())}, settings)
+            resumed = Optimizer({"table": nn.Parameter(sparse.parameters["table"].detach().clone())}, settings)
             resumed.load_state(sparse.state())
             sparse = resumed
         dense.parameters["table"].grad = gradient.clone()
@@ -80,7 +80,7 @@ def test_sparse_gradients_give_the_bits_of_dense_ones(decay: float, columns: int
 def test_first_step_without_bias_correction_equals_that_worked_by_hand() -> None:
     parameter = nn.Parameter(torch.tensor([[2.0]]))
     parameter.grad = torch.tensor([[0.5]])
-    optimizer = AdamW({"w": parameter}, replace(SETTINGS, bias_correction=False, eps=1e-6))
+    optimizer = Optimizer({"w": parameter}, replace(SETTINGS, bias_correction=False, eps=1e-6))
     optimizer.step(0.01, 0.5)
     first, second = 0.1 * 0.5, 0.001 * 0.25
     assert parameter.item() == pytest.approx(2.0 - 0.01 * (first / (math.sqrt(second) + 1e-6) + 0.1 * 2.0), rel=1e-6)
@@ -91,12 +91,12 @@ def test_clipping_scales_all_gradients_by_the_global_norm() -> None:
     clipped, scaled = parameters(), parameters()
     set_gradients(clipped, 0)
     set_gradients(scaled, 0)
-    optimizer = AdamW(clipped, replace(SETTINGS, max_grad_norm=0.5))
+    optimizer = Optimizer(clipped, replace(SETTINGS, max_grad_norm=0.5))
     norm = optimizer.gradient_norm()
     expected = math.sqrt(sum(float((p.grad**2).sum()) for p in clipped.values() if p.grad is not None))
     assert norm == pytest.approx(expected, rel=1e-6)
     optimizer.step(0.01, norm)
-    reference = AdamW(scaled, SETTINGS)
+    reference = Optimizer(scaled, SETTINGS)
     for parameter in scaled.values():
         assert parameter.grad is not None
         parameter.grad *= 0.5 / norm
@@ -115,29 +115,29 @@ def test_parameter_without_gradient_is_unchanged(
     named = parameters()
     before = {name: parameter.detach().clone() for name, parameter in named.items()}
     named[moving].grad = torch.ones_like(named[moving])
-    AdamW(named, SETTINGS).step(0.01, 1.0)
+    Optimizer(named, SETTINGS).step(0.01, 1.0)
     assert torch.equal(named[still], before[still])
     assert not torch.equal(named[moving], before[moving])
 
 
 def test_loaded_state_is_bit_equal_and_that_of_another_model_raises_an_error() -> None:
     straight, broken = parameters(), parameters()
-    first, second = AdamW(straight, SETTINGS), AdamW(broken, SETTINGS)
+    first, second = Optimizer(straight, SETTINGS), Optimizer(broken, SETTINGS)
     for step in range(3):
         for named, optimizer in ((straight, first), (broken, second)):
             set_gradients(named, step)
             optimizer.step(0.01, 1.0)
-    resumed = AdamW(broken, SETTINGS)
+    resumed = Optimizer(broken, SETTINGS)
     resumed.load_state({name: tensor.clone() for name, tensor in second.state().items()})
     for named, optimizer in ((straight, first), (broken, resumed)):
         set_gradients(named, 3)
         optimizer.step(0.01, 1.0)
     assert all(torch.equal(straight[name], broken[name]) for name in straight)
     with pytest.raises(ValueError, match="another model: 2 names differ"):
-        AdamW({"weight": straight["weight"]}, SETTINGS).load_state(first.state())
+        Optimizer({"weight": straight["weight"]}, SETTINGS).load_state(first.state())
     other = {"weight": nn.Parameter(torch.zeros(2, 2)), "bias": nn.Parameter(torch.zeros(5))}
     with pytest.raises(ValueError, match=r"exp_avg.weight is \[5, 3\], \[2, 2\] expected"):
-        AdamW(other, SETTINGS).load_state(first.state())
+        Optimizer(other, SETTINGS).load_state(first.state())
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_learning_rate_scale_may_depend_on_the_step_and_freezes_at_0() -> None:
     """Gradual unfreezing: a parameter with scale 0 is unchanged, and later starts like an untrained one."""
     values = {name: nn.Parameter(torch.tensor([[1.0]])) for name in ("constant", "unfrozen", "reference")}
     settings = replace(SETTINGS, weight_decay=0.0, bias_correction=False)
-    frozen = AdamW(
+    frozen = Optimizer(
         {name: values[name] for name in ("constant", "unfrozen")},
         settings,
         {"constant": 0.5, "unfrozen": lambda step: float(step >= 2)},
     )
-    reference = AdamW({"reference": values["reference"]}, settings)
+    reference = Optimizer({"reference": values["reference"]}, settings)
     for step in range(4):
         for value in values.values():
             value.grad = torch.tensor([[0.1]])

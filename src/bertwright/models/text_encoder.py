@@ -74,7 +74,7 @@ class TextEncoder(nn.Module, ABC):
         self.compute_dtype = compute_dtype
         """Number type of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
         self.sparse_gradients = False
-        """True to let embedding tables have sparse gradients, for bertwright's AdamW; encoders may ignore it."""
+        """True to let embedding tables have sparse gradients, for bertwright's optimizer; encoders may ignore it."""
 
     @property
     def num_dropout_sites(self) -> int:

@@ -20,7 +20,7 @@ from bertwright.files import atomic_folder, digest_file, read_json, remove_folde
 from bertwright.kernels.cpu import model_name
 from bertwright.kernels.native import describe_library
 from bertwright.training.distributed import full_state_dict
-from bertwright.training.optimizer import AdamW
+from bertwright.training.optimizer import Optimizer
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -143,7 +143,7 @@ def write_weights(folder: Path, model: nn.Module) -> None:
     save_file({name: tensor.contiguous() for name, tensor in full_state_dict(model).items()}, folder / WEIGHTS)
 
 
-def restore(folder: Path, model: nn.Module, optimizer: AdamW) -> int:
+def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> int:
     """Load the newest checkpoint of a folder, as `write_weights` wrote it, if there is one; return its step or 0."""
     path = latest(folder)
     if path is None:

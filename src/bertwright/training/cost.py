@@ -14,7 +14,7 @@ import torch
 from bertwright.console import format_duration
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import Training, train_until_stopped
-from bertwright.training.optimizer import AdamW
+from bertwright.training.optimizer import Optimizer
 
 M = TypeVar("M")
 MIN_TIMED_STEPS, MAX_TIMED_STEPS = 3, 20  # after one step that fills caches
@@ -28,7 +28,9 @@ class CostEstimate(NamedTuple):
     seconds: float
 
 
-def describe_cost(cost: CostEstimate, context: ExecutionContext, optimizer: AdamW, checkpoints: int) -> dict[str, str]:
+def describe_cost(
+    cost: CostEstimate, context: ExecutionContext, optimizer: Optimizer, checkpoints: int
+) -> dict[str, str]:
     """Return the cost of a run whose steps have been timed, as names and values for the terminal.
 
     `checkpoints`: the number that the run's folder has at most.

@@ -25,7 +25,7 @@ from bertwright.training.distributed import any_rank, wrap
 from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import LossModule, LossOutput, StepReport, check_finite_weights, train_steps
 from bertwright.training.metrics_log import METRICS_FILE, MetricLogger, step_progress
-from bertwright.training.optimizer import AdamW
+from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
 from bertwright.training.schedules import LRSchedule
 
@@ -88,7 +88,7 @@ class Training(Generic[M]):
     """A kind of training: everything that `fit` does not know itself."""
 
     model: nn.Module
-    optimizer: AdamW
+    optimizer: Optimizer
     schedule: LRSchedule
     batches: Callable[[int], Iterator[Sequence[M]]]
     """From a number of finished steps: this rank's micro-batches of each step that follows, on the device."""

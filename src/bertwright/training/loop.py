@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertwright.training.distributed import no_sync, sum_over_ranks, world_size
-from bertwright.training.optimizer import AdamW
+from bertwright.training.optimizer import Optimizer
 from bertwright.training.schedules import LRSchedule
 
 M = TypeVar("M")
@@ -72,7 +72,7 @@ class LossModule(torch.nn.Module, Generic[M]):
 def train_steps(
     loss: Callable[[M], LossOutput],
     batches: Iterable[Sequence[M]],
-    optimizer: AdamW,
+    optimizer: Optimizer,
     schedule: LRSchedule,
 ) -> Iterator[StepReport]:
     """Run one optimizer step for each list of micro-batches, counted from `optimizer.steps`; yield a report of each.

@@ -1,4 +1,7 @@
-"""AdamW as BERT uses it: decoupled decay of matrices only, clipping by the global norm, optional bias correction."""
+"""The optimizer: AdamW as BERT uses it, or Muon for the layers' matrices and AdamW for everything else.
+
+Decay is decoupled and acts on matrices only; gradients are clipped by their global norm.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import AdamStep, adamw_, adamw_rows_, gradient_norm
+from bertwright.training.muon import muon_
 from bertwright.training.settings import OptimizerSettings as OptimizerSettings
 
 LRScale = float | Callable[[int], float]  # factor of a parameter's learning rate, or its value at a step (from 0)
 
 
-class AdamW:
-    """AdamW over named parameters; its whole state is two tensors per parameter and the number of steps."""
+class Optimizer:
+    """AdamW or Muon over named parameters; its whole state is their moments and the number of steps."""
 
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
         settings: OptimizerSettings,
         lr_scales: Mapping[str, LRScale] | None = None,
+        matrices: Mapping[str, int] | None = None,
     ) -> None:
         """Create the optimizer of named parameters, with zero moments.
 
         `lr_scales`: factors of the learning rate by parameter, 1 for those that are not named. In a step in which its
-        factor is 0, a parameter and its moments stay as they are.
+        factor is 0, a parameter and its moments stay as they are. `matrices`: the parameters that Muon updates, and how
+        many matrices are stacked in each (`models.encoder.layer_matrices`); AdamW ignores it.
         """
         self.parameters = dict(parameters)
         self.settings = settings
@@ -37,8 +43,13 @@ class AdamW:
             self.param_groups.setdefault(((lr_scales or {}).get(name, 1.0), decay), []).append(name)
         self.active_vectors: dict[str, Tensor] = {}
         """For tables with sparse gradients, uint8 per vector: 1 if it had a gradient in any step."""
+        self.matrices = dict(matrices or {}) if settings.algorithm == "muon" else {}
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
-        self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+        self.exp_avg_sq = {
+            name: torch.zeros_like(parameter)
+            for name, parameter in self.parameters.items()
+            if name not in self.matrices
+        }
 
     def gradient_norm(self) -> float:
         """Return the Euclidean norm of all gradients together; it is not finite if one of them is not."""
@@ -75,7 +86,9 @@ class AdamW:
                 gradient, parameter.grad = parameter.grad, None
                 if gradient is None or scale == 0:
                     continue
-                if gradient.is_sparse:
+                if name in self.matrices:
+                    muon_(parameter, gradient, self.exp_avg[name], self.matrices[name], update)
+                elif gradient.is_sparse:
                     self._update_sparse(name, gradient, update)
                 else:
                     dense[name] = gradient

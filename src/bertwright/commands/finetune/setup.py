@@ -20,6 +20,7 @@ from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.huggingface import check_vocabulary, random_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
+from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import EncoderForTask
 from bertwright.seeding import derive_key
 from bertwright.tasks.collation import check_segments, micro_batches
@@ -33,7 +34,7 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import Training
 from bertwright.training.loop import LossOutput, check_finite_weights
-from bertwright.training.optimizer import AdamW
+from bertwright.training.optimizer import Optimizer
 from bertwright.training.run_directory import changed_files, prepare_model, read_digests, record_run
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -56,7 +57,7 @@ class FinetuneState:
     task: AnyTask
     tokenizer: Tokenizer
     model: EncoderForTask
-    optimizer: AdamW
+    optimizer: Optimizer
     train: SplitData
     dev: SplitData | None
     test: SplitData | None
@@ -101,7 +102,7 @@ def open_run(
     trained = {name: parameter for name, parameter in model.named_parameters() if lr_scales[name] > 0}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
-    optimizer = AdamW(trained, settings.optimizer, lr_scales)
+    optimizer = Optimizer(trained, settings.optimizer, lr_scales, layer_matrices(model))
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     if resumed is not None:

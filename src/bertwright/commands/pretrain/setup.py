@@ -14,13 +14,14 @@ from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
 from bertwright.interop.model_files import model_folder
 from bertwright.models.config import BertConfig
+from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingData
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import check_finite_weights
-from bertwright.training.optimizer import AdamW
+from bertwright.training.optimizer import Optimizer
 from bertwright.training.run_directory import changed_files, prepare_model, record_run
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -31,7 +32,7 @@ class PretrainState:
 
     tokenizer: Tokenizer
     model: BertForPretraining
-    optimizer: AdamW
+    optimizer: Optimizer
     train: TokenStore
     data: list[PretrainingData]
     """One per phase."""
@@ -60,7 +61,7 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     _check_lengths(settings, model.config)
     prepare_model(model, context)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    optimizer = AdamW(trained, settings.optimizer)
+    optimizer = Optimizer(trained, settings.optimizer, matrices=layer_matrices(model))
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     return PretrainState(tokenizer, model, optimizer, train, data, held_out)

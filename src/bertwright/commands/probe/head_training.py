@@ -26,7 +26,7 @@ from bertwright.seeding import ProbeStream, derive_key
 from bertwright.tasks.collation import collate, flat_ranges
 from bertwright.tasks.task import AnyTask, Ints, Outputs, TaskBatch
 from bertwright.training.loop import LossOutput, train_steps
-from bertwright.training.optimizer import AdamW, OptimizerSettings
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
 POOL = 32  # batches whose examples are sorted by length together
 SCORING_BATCH = 256  # examples
@@ -113,8 +113,8 @@ def train(
     The head then has the weights of that epoch. `advance` receives the number of finished steps, of `total_steps`.
     """
     total = total_steps(data["train"], hyper)
-    settings = OptimizerSettings(hyper.learning_rate, WARMUP_RATIO, bias_correction=True)
-    optimizer, schedule = AdamW(dict(head.named_parameters()), settings), settings.make_schedule(total)
+    settings = OptimizerSettings(hyper.learning_rate, warmup_ratio=WARMUP_RATIO, bias_correction=True)
+    optimizer, schedule = Optimizer(dict(head.named_parameters()), settings), settings.make_schedule(total)
 
     def compute_loss(batch: HeadBatch) -> LossOutput:
         """Compute the loss of a batch, with dropout keyed by the step."""
