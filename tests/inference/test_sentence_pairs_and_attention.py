@@ -23,7 +23,10 @@ SECOND = ["abc the", "the cat sat. the cat sat. the cat", "b"]
 def make_bert(**changes: Any) -> Bert:
     sizes = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 40, "max_positions": 16}
     config = BertConfig(**({"vocab_size": len(TOKENS), "initializer_range": 0.3} | sizes | changes))
-    return Bert(BertForPretraining(config, seed=3), Tokenizer.from_tokens(TOKENS, lowercase=True))
+    model = BertForPretraining(config, seed=3)
+    for layer in (model.pooler.dense, model.next_sentence):
+        torch.nn.init.normal_(layer.bias, std=0.1)  # as after training
+    return Bert(model, Tokenizer.from_tokens(TOKENS, lowercase=True))
 
 
 @pytest.fixture(scope="module")
@@ -76,5 +79,12 @@ def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:
     without = Bert(model.model, model.tokenizer, missing_heads=("next_sentence",))
     with pytest.raises(ValueError, match="no next-sentence head"):
         without.next_sentence("a", "b")
+    with pytest.raises(ValueError, match="left-to-right model was pre-trained without next-sentence prediction"):
+        make_bert(is_causal=True).next_sentence("a", "b")
+    for untrained in ("pooler.dense", "next_sentence"):
+        bert = make_bert()
+        torch.nn.init.zeros_(bert.model.get_submodule(untrained).bias)
+        with pytest.raises(ValueError, match="bidirectional model was pre-trained without next-sentence prediction"):
+            bert.next_sentence("a", "b")
     with pytest.raises(ValueError, match="expected at most the 16 tokens that the model reads, got 17"):
         model.attention(" ".join("abcdefghijabcde"))

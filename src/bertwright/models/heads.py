@@ -34,6 +34,11 @@ class EncoderModel(nn.Module):
         return self.encoder.config
 
 
+def is_untrained(layer: nn.Linear) -> bool:
+    """Return whether a dense layer has its initial weights: its bias is initially 0, and only training changes it."""
+    return not layer.bias.any()
+
+
 class Pooler(nn.Module):
     """A dense layer with tanh on one state per sequence: of its first token or, with a causal encoder, of its last."""
 
