@@ -150,7 +150,7 @@ class Bert:
         if not isinstance(self.model, BertForPretraining) or {"pooler", "next_sentence"} & {*self.missing_heads}:
             raise ValueError("this model has no next-sentence head; call next_sentence on a pre-trained model with one")
         untrained = is_untrained(self.model.pooler.dense) or is_untrained(self.model.next_sentence)
-        if untrained or self.model.config.is_causal:  # [CLS] of a causal model sees no text
+        if untrained or self.model.config.is_causal:  # [CLS] of a left-to-right model sees only itself
             raise ValueError(
                 f"this {self.model.config.direction} model was pre-trained without next-sentence prediction; call "
                 "next_sentence on one of --objective mlm+nsp"

@@ -130,7 +130,7 @@ class EncoderForTask(EncoderModel):
         """Compute logits R × C, float32, of the states at `positions` (R int64 into T).
 
         With a causal encoder, a sequence-level head reads the last token of every sequence instead, because
-        the first token attends only to itself. (`transformers` always reads the first token.)
+        the first token attends only to itself. (`transformers` always reads the first token, see decision 17.)
         """
         if self.head.reads_sequence_state and self.config.is_causal:
             positions = self.encoder.pooled_positions(batch)
