@@ -25,7 +25,7 @@ def make_bert(**changes: Any) -> Bert:
     config = BertConfig(**({"vocab_size": len(TOKENS), "initializer_range": 0.3} | sizes | changes))
     model = BertForPretraining(config, seed=3)
     for layer in (model.pooler.dense, model.next_sentence):
-        torch.nn.init.normal_(layer.bias, std=0.1)  # as after training
+        layer.bias.data = torch.linspace(-0.3, 0.3, len(layer.bias))  # not 0, as after training
     return Bert(model, Tokenizer.from_tokens(TOKENS, lowercase=True))
 
 
@@ -49,7 +49,7 @@ def test_next_sentence_has_the_probabilities_of_transformers(folder: Path) -> No
     found = model.next_sentence(FIRST, SECOND)
     assert found == pytest.approx(expected, abs=1e-6)
     assert max(found) - min(found) > 0.01
-    assert model.next_sentence(FIRST[0], SECOND[0]) == pytest.approx(found[0], abs=1e-7)
+    assert model.next_sentence(FIRST[0], SECOND[0]) == pytest.approx(found[0], abs=1e-6)
     assert model.next_sentence([], []) == []
 
 
@@ -68,6 +68,22 @@ def test_attention_equals_that_of_transformers(tmp_path: Path, first: str, secon
     assert found.tokens == tuple(TOKENS[token] for token in encoded["input_ids"][0].tolist())
     np.testing.assert_allclose(found.weights, expected, atol=1e-6)
     np.testing.assert_allclose(found.weights.sum(-1), 1.0, atol=1e-5)
+
+
+def test_attention_of_a_reversed_model_is_that_of_transformers_on_the_mirrored_sequence(tmp_path: Path) -> None:
+    from transformers import BertModel
+
+    make_bert(is_causal=True).save(tmp_path / "model")
+    theirs = BertModel.from_pretrained(tmp_path / "model", attn_implementation="eager").eval()
+    ours = make_bert(is_causal=True, is_reversed=True)  # with the same weights
+    found = ours.attention("the cat", "abc sat")
+    ids = torch.tensor([[TOKENS.index(token) for token in reversed(found.tokens)]])
+    types = torch.tensor([[1] * (found.tokens[::-1].index("[SEP]", 1)) + [0] * (found.tokens.index("[SEP]") + 1)])
+    with torch.no_grad():
+        mirrored = torch.cat(theirs(ids, token_type_ids=types, output_attentions=True).attentions).numpy()
+    assert found.tokens[0] == "[CLS]"
+    assert (np.tril(found.weights, -1) == 0).all()  # a token attends to itself and later ones
+    np.testing.assert_allclose(found.weights, mirrored[:, :, ::-1, ::-1], atol=1e-6)
 
 
 def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:
