@@ -2,28 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from harness import run_with_output
+from harness import run_and_capture, run_with_output
 
 import bertwright
 from bertwright import DeviceSettings
 from bertwright.commands.attention import AttentionSettings, attention
 from bertwright.commands.next_sentence import NextSentenceSettings, next_sentence
+from bertwright.commands.pretrain.run import pretrain
+from bertwright.commands.pretrain.settings import LongPhase
+from bertwright.pretraining.data import DataSettings, PretrainingData
+from bertwright.tokenstore.store import TokenStore
+from bertwright.training.metrics_log import read_metrics
+from bertwright.vocabulary.tokenizer import Tokenizer
 
 HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
+WITHOUT_MASKS = DataSettings(max_length=32, batch_size=8, mask_mix=(0.0, 1.0, 0.0))
 TEXTS = ("The bear sees .", "The wolf fears the bear .", "The fish .")
 
 
-def test_next_sentence_prints_the_probability_that_each_text_follows_the_one_before(one_layer_folder: Path) -> None:
-    settings = NextSentenceSettings(str(one_layer_folder), TEXTS, HERE)
+@pytest.fixture
+def run(make_settings: Callable[..., Any], tmp_path: Path) -> Path:
+    """A run that predicts next sentences, without masks; large initial weights let the answers differ."""
+    settings = make_settings(tmp_path / "run", long=LongPhase(long_ratio=0))
+    model = replace(settings.model, init_scheme="normal", initializer_range=0.3)
+    data = replace(WITHOUT_MASKS, seed=4)
+    optimizer = replace(settings.optimizer, learning_rate=1e-4)
+    run_and_capture(pretrain, replace(settings, model=model, data=data, optimizer=optimizer))
+    return tmp_path / "run"
+
+
+def test_next_sentence_prints_the_probability_that_each_text_follows_the_one_before(run: Path) -> None:
+    settings = NextSentenceSettings(str(run), TEXTS, HERE)
     found, printed = run_with_output(next_sentence, settings)
-    assert found == bertwright.load(one_layer_folder, "cpu").next_sentence(TEXTS[:-1], TEXTS[1:])
+    assert found == bertwright.load(run, "cpu").next_sentence(TEXTS[:-1], TEXTS[1:])
     for text, probability in zip(TEXTS[1:], found, strict=True):
         (line,) = (line for line in printed.splitlines() if text in line)
         assert line.rstrip().endswith(f"{probability:.1%}")
+
+
+def test_next_sentence_has_the_accuracy_of_pre_training_on_the_same_pairs(run: Path, store: Path) -> None:
+    tokenizer = Tokenizer.load(run / "model")
+    data = PretrainingData(
+        TokenStore.open(store / "held_out", tokenizer.digest),
+        tokenizer,
+        WITHOUT_MASKS,
+    )
+    texts: list[list[str]] = [[], []]
+    is_random: list[int] = []
+    for batch in data.validation_batches(sequences=32):
+        is_random += batch.nsp_labels.tolist()
+        for ids in batch.batch.input_ids.split(batch.batch.lengths.tolist()):
+            tokens = [tokenizer.token(token) for token in ids.tolist()]
+            middle = tokens.index("[SEP]")
+            texts[0].append(" ".join(tokens[1:middle]))
+            texts[1].append(" ".join(tokens[middle + 1 : -1]))
+    follows = np.array(bertwright.load(run, "cpu").next_sentence(*texts)) > 0.5
+    assert 0 < follows.sum() < len(follows) == 32
+    logged = [record for record in read_metrics(run) if record["kind"] == "held_out"][-1]
+    assert np.mean(follows == (np.array(is_random) == 0)) == pytest.approx(logged["nsp_accuracy"], abs=1e-9)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "ltr", "rtl"])
+def test_next_sentence_without_its_pre_training_is_an_error(
+    objective: Any, make_settings: Callable[..., Any], tmp_path: Path
+) -> None:
+    data = DataSettings(max_length=32, batch_size=8, objective=objective)
+    run_and_capture(pretrain, make_settings(tmp_path / "run", data=data, long=LongPhase(long_ratio=0), steps=2))
+    with pytest.raises(ValueError, match="model was pre-trained without next-sentence prediction"):
+        next_sentence(NextSentenceSettings(str(tmp_path / "run"), TEXTS, HERE))
 
 
 def test_one_text_is_refused_before_the_model_is_loaded() -> None:

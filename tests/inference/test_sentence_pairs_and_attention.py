@@ -23,7 +23,10 @@ SECOND = ["abc the", "the cat sat. the cat sat. the cat", "b"]
 def make_bert(**changes: Any) -> Bert:
     sizes = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 40, "max_positions": 16}
     config = BertConfig(**({"vocab_size": len(TOKENS), "initializer_range": 0.3} | sizes | changes))
-    return Bert(BertForPretraining(config, seed=3), Tokenizer.from_tokens(TOKENS, lowercase=True))
+    model = BertForPretraining(config, seed=3)
+    for layer in (model.pooler.dense, model.next_sentence):
+        layer.bias.data = torch.linspace(-0.3, 0.3, len(layer.bias))  # not 0, as after training
+    return Bert(model, Tokenizer.from_tokens(TOKENS, lowercase=True))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def test_next_sentence_has_the_probabilities_of_transformers(folder: Path) -> No
     found = model.next_sentence(FIRST, SECOND)
     assert found == pytest.approx(expected, abs=1e-6)
     assert max(found) - min(found) > 0.01
-    assert model.next_sentence(FIRST[0], SECOND[0]) == pytest.approx(found[0], abs=1e-7)
+    assert model.next_sentence(FIRST[0], SECOND[0]) == pytest.approx(found[0], abs=1e-6)
     assert model.next_sentence([], []) == []
 
 
@@ -67,6 +70,22 @@ def test_attention_equals_that_of_transformers(tmp_path: Path, first: str, secon
     np.testing.assert_allclose(found.weights.sum(-1), 1.0, atol=1e-5)
 
 
+def test_attention_of_a_reversed_model_is_that_of_transformers_on_the_mirrored_sequence(tmp_path: Path) -> None:
+    from transformers import BertModel
+
+    make_bert(is_causal=True).save(tmp_path / "model")
+    theirs = BertModel.from_pretrained(tmp_path / "model", attn_implementation="eager").eval()
+    ours = make_bert(is_causal=True, is_reversed=True)  # with the same weights
+    found = ours.attention("the cat", "abc sat")
+    ids = torch.tensor([[TOKENS.index(token) for token in reversed(found.tokens)]])
+    types = torch.tensor([[1] * (found.tokens[::-1].index("[SEP]", 1)) + [0] * (found.tokens.index("[SEP]") + 1)])
+    with torch.no_grad():
+        mirrored = torch.cat(theirs(ids, token_type_ids=types, output_attentions=True).attentions).numpy()
+    assert found.tokens[0] == "[CLS]"
+    assert (np.tril(found.weights, -1) == 0).all()  # a token attends to itself and later ones
+    np.testing.assert_allclose(found.weights, mirrored[:, :, ::-1, ::-1], atol=1e-6)
+
+
 def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:
     model = load(folder)
     with pytest.raises(ValueError, match="expected one for each of 2 first texts, got 1"):
@@ -76,5 +95,12 @@ def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:
     without = Bert(model.model, model.tokenizer, missing_heads=("next_sentence",))
     with pytest.raises(ValueError, match="no next-sentence head"):
         without.next_sentence("a", "b")
+    with pytest.raises(ValueError, match="left-to-right model was pre-trained without next-sentence prediction"):
+        make_bert(is_causal=True).next_sentence("a", "b")
+    for untrained in ("pooler.dense", "next_sentence"):
+        bert = make_bert()
+        torch.nn.init.zeros_(bert.model.get_submodule(untrained).bias)
+        with pytest.raises(ValueError, match="bidirectional model was pre-trained without next-sentence prediction"):
+            bert.next_sentence("a", "b")
     with pytest.raises(ValueError, match="expected at most the 16 tokens that the model reads, got 17"):
         model.attention(" ".join("abcdefghijabcde"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,9 +65,9 @@ def randomize(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def write(folder: Path, record: HeadRecord) -> EncoderForTask:
+def write(folder: Path, record: HeadRecord, config: BertConfig = CONFIG) -> EncoderForTask:
     folder.mkdir(exist_ok=True)
-    model = randomize(EncoderForTask(BertEncoder(CONFIG), record.head))
+    model = randomize(EncoderForTask(BertEncoder(config), record.head))
     write_task_model(folder, model, TOKENIZER, record.labels, record.regression)
     return model
 
@@ -115,11 +116,25 @@ def test_transformers_loads_our_folder_completely_and_computes_the_same(tmp_path
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
-def test_written_model_loads_bit_equal(tmp_path, record):
-    model = write(tmp_path / "m", record)
+def test_transformers_rejects_a_left_to_right_folder_that_it_would_compute_wrongly(tmp_path, record):
+    """Sequence-level heads of `transformers` read [CLS], which sees only itself: one output for all texts."""
+    model = write(tmp_path / "m", record, replace(CONFIG, is_causal=True))
+    assert torch.equal(ours(load_task_model(tmp_path / "m")), ours(model))
+    if record.head.reads_sequence_state:
+        with pytest.raises(ValueError, match="bert-ltr"):
+            AUTO[record.head.kind].from_pretrained(tmp_path / "m")
+    else:
+        reference = AUTO[record.head.kind].from_pretrained(tmp_path / "m").eval()
+        torch.testing.assert_close(ours(model), theirs(reference, record.head), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, is_causal=True)], ids=lambda config: config.direction)
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_written_model_loads_bit_equal(tmp_path, record, config):
+    model = write(tmp_path / "m", record, config)
     again = load_task_model(tmp_path / "m")
     assert same(model, again)
-    assert (again.head, again.config, again.training) == (record.head, CONFIG, False)
+    assert (again.head, again.config, again.training) == (record.head, config, False)
     assert load_head(tmp_path / "m") == record
 
 

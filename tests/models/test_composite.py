@@ -12,6 +12,7 @@ import torch
 from bertwright.batching.batch import Batch, pack
 from bertwright.commands.finetune.setup import layerwise_lr_scales
 from bertwright.experiments.composition import compose
+from bertwright.inference.feature_cache import LayerStates
 from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model, write_task_model
 from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
@@ -118,6 +119,28 @@ def test_positions_and_layers_select_states(name: str) -> None:
     assert [tuple(one.shape) for one in states] == [(14, encoder.config.hidden_size)] * (encoder.config.num_layers + 1)
     some = encoder.hidden_states(BATCH, [0, encoder.config.num_layers], positions)
     assert all(torch.equal(one, states[n][positions]) for one, n in zip(some, (0, -1), strict=True))
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_pooled_states_of_every_layer_differ_between_texts_in_every_encoder(name: str) -> None:
+    encoder, firsts = build(COMPOSED[name]), BATCH.cu_seqlens[:-1].long()
+    layers = range(encoder.config.num_layers + 1)
+    with torch.no_grad():
+        states = [LayerStates(encoder, [layer], pooled=True)(BATCH, firsts) for layer in layers]
+        assert torch.equal(states[-1], encoder(BATCH, firsts))
+        *below, last = encoder.hidden_states(BATCH)
+        for state, expected in zip(states, [*below, last], strict=True):
+            assert torch.equal(state, expected[firsts])
+    for state in states[1:]:
+        assert ((state[0] - state[1]).abs() > 1e-6).all()
+
+
+def test_summaries_of_layers_are_those_of_the_encoders() -> None:
+    encoder = build(COMPOSED["LTR + RTL"])
+    each = [one.hidden_states(BATCH) for one in encoder.encoders]
+    for states, ltr, rtl in zip(encoder.hidden_states(BATCH), *each, strict=True):
+        assert torch.equal(states[[0, 5]], torch.cat([ltr[[4, 13]], rtl[[0, 5]]], 1))
+        assert torch.equal(states[[1, 4, 6]], torch.cat([ltr, rtl], 1)[[1, 4, 6]])
 
 
 def test_encoders_side_by_side_have_different_dropout_masks() -> None:

@@ -20,7 +20,7 @@ class NextSentenceSettings:
     """Show the probability that each text follows the one before it (paper, section 3.1, task 2)."""
 
     model: Positional[str]
-    """Model folder, run folder, or hub name, with the next-sentence head of pre-training."""
+    """Model folder, run folder, or hub name, of pre-training with next-sentence prediction."""
     texts: Positional[tuple[str, ...]]
     """Two texts or more, such as the sentences of a document in order; - reads them from standard input, one per line,
     and skips blank lines."""
@@ -41,7 +41,7 @@ def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:
 def next_sentence(settings: NextSentenceSettings, console: Console | None = None) -> list[float]:
     """Print the probability that each text but the first follows the one before it; return the probabilities.
 
-    Raises ValueError for fewer than two texts, and for a model without the head.
+    Raises ValueError for fewer than two texts, and for a model that was pre-trained without this task.
     """
     from bertwright.inference.model import load  # imports torch, which takes longer than the checks of the settings
     from bertwright.training.context import execution_context

@@ -35,8 +35,9 @@ def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokeni
 
 
 def attention_weights(encoder: BertEncoder, batch: Batch) -> npt.NDArray[np.float32]:
-    """Compute the attention weights of a batch with one sequence: L A T T."""
+    """Compute the attention weights of a batch with one sequence: L A T T, by the order of its tokens in the text."""
     config = encoder.config
+    batch, _ = encoder.to_reading_order(batch, None)
     hidden = encoder.embed(batch)  # T H
     weights = []
     for layer in cast(list[Layer], list(encoder.layers)):
@@ -47,6 +48,8 @@ def attention_weights(encoder: BertEncoder, batch: Batch) -> npt.NDArray[np.floa
         weights.append(scores.softmax(-1))
         hidden = layer(hidden, batch)
     stacked = torch.stack(weights)
+    if config.is_reversed:
+        stacked = stacked.flip(2, 3)
     check_finite_outputs(bool(stacked.isfinite().all()))
     found: npt.NDArray[np.float32] = stacked.cpu().numpy()
     return found

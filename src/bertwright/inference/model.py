@@ -27,7 +27,7 @@ from bertwright.inference.pooling import NUM_SPECIAL, Pooling, Vectors, compute_
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel
+from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, is_untrained
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
 from bertwright.tasks.prediction import predict_chunks, split_into_chunks
@@ -139,9 +139,9 @@ class Bert:
         """Return the probability that the second text follows the first, or that of each pair of two lists.
 
         A pair of more tokens than the model's positions is truncated at the end of its longer text. Task 2 of section
-        3.1: a model that was pre-trained without it has an untrained head.
+        3.1.
 
-        Raises ValueError for lists of different length, and for a model without a next-sentence head.
+        Raises ValueError for lists of different length, and for a model that was pre-trained without this task.
         """
         if isinstance(first, str):
             return self.next_sentence([first], [check_text(second, "second text")])[0]
@@ -149,6 +149,12 @@ class Bert:
         _check_lengths("first text", firsts, "second texts", seconds)
         if not isinstance(self.model, BertForPretraining) or {"pooler", "next_sentence"} & {*self.missing_heads}:
             raise ValueError("this model has no next-sentence head; call next_sentence on a pre-trained model with one")
+        untrained = is_untrained(self.model.pooler.dense) or is_untrained(self.model.next_sentence)
+        if untrained or self.model.config.is_causal:  # [CLS] of a left-to-right model sees only itself
+            raise ValueError(
+                f"this {self.model.config.direction} model was pre-trained without next-sentence prediction; call "
+                "next_sentence on one of --objective mlm+nsp"
+            )
         return predict_next_sentences(self.model, self.tokenizer, firsts, seconds)
 
     @torch.inference_mode()

@@ -16,11 +16,14 @@ from bertwright.interop.weights import raise_if_any
 from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
+from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderModel
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.settings import convert
 
-REVERSED = "bert-rtl"  # model_type of a BERT that reads from right to left, which `transformers` rejects
+# `model_type` of BERTs that `transformers` would read but compute wrongly; it rejects these names (decision 17).
+REVERSED = "bert-rtl"  # reads from right to left
+READS_LAST = "bert-ltr"  # reads from left to right, and its head reads the last token; `transformers` would read [CLS]
 DECODER, HEAD_DENSE = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
 
 
@@ -48,8 +51,8 @@ class Architecture:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def format_config(self, config: Any) -> dict[str, Any]:
-        """Return the fields of `config.json`."""
+    def format_config(self, config: Any, head: HeadSpec | None = None) -> dict[str, Any]:
+        """Return the fields of `config.json` for the encoder of a model with a task's `head`, or without one."""
         return {"model_type": self.encoder.model_type, "dtype": "float32"} | asdict(config)
 
     def build_encoder(self, config: Any) -> TextEncoder:
@@ -140,13 +143,15 @@ class Bert(Architecture):
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def format_config(self, config: BertConfig) -> dict[str, Any]:
+    def format_config(self, config: BertConfig, head: HeadSpec | None = None) -> dict[str, Any]:
         """Return the fields that `transformers` reads."""
         values: dict[str, Any] = {"architectures": ["BertForPreTraining"], "dtype": "float32", "model_type": "bert"}
         values |= dict(self.REQUIRED_VALUES) | {self.TIED: True}
         values |= {field: getattr(config, name) for field, name, _ in self.CONFIG_FIELDS}
         if config.is_reversed:
             values["model_type"] = REVERSED
+        elif config.is_causal and head is not None and head.reads_sequence_state:
+            values["model_type"] = READS_LAST
         if config.activation == "gelu_tanh":
             values["hidden_act"] = self.TANH_GELU[0]
         return values
@@ -202,7 +207,7 @@ class Composite(Architecture):
         except ValueError as error:
             raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
-    def format_config(self, config: CompositeConfig) -> dict[str, Any]:
+    def format_config(self, config: CompositeConfig, head: HeadSpec | None = None) -> dict[str, Any]:
         """Return the fields of `config.json`."""
         encoders = [BERT.format_config(one) for one in config.encoders]
         values = {"model_type": self.encoder.model_type, "dtype": "float32"}
@@ -213,6 +218,7 @@ COMPOSITE = Composite(CompositeEncoder, CompositeConfig, "BertComposite")
 ARCHITECTURES: dict[str, Architecture] = {
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
+    READS_LAST: BERT,
     COMPOSITE.encoder.model_type: COMPOSITE,
 }
 

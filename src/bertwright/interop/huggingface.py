@@ -299,7 +299,8 @@ def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, path: Path | s
 
 def _write(folder: Path, model: EncoderModel, tokenizer: Tokenizer, head_values: dict[str, Any]) -> None:
     check_vocabulary(tokenizer, model.config, folder)
-    values = ARCHITECTURES[model.encoder.model_type].format_config(model.config)
+    head = model.head if isinstance(model, EncoderForTask) else None
+    values = ARCHITECTURES[model.encoder.model_type].format_config(model.config, head)
     write_json(folder / CONFIG, values | head_values)
     tokenizer.save(folder, max_length=model.config.max_positions)
     write_weights(folder / WEIGHTS, to_hf_weights(model))

@@ -103,9 +103,9 @@ class CompositeConfig:
 class CompositeEncoder(TextEncoder):
     """BERTs side by side, and a BiLSTM on top; its initial weights are a function of the seed.
 
-    The state of a sequence's first token is the summary of the sequence: of each encoder, the state at its own
-    summary position ([CLS], or the token that a causal encoder reads last); of a BiLSTM, the forward direction's last
-    output and the backward direction's last one, which is at the first token.
+    After every layer, the state of a sequence's first token is the summary of the sequence: of each encoder, the state
+    at its own summary position ([CLS], or the token that a causal encoder reads last); of a BiLSTM, the forward
+    direction's last output and the backward direction's last one, which is at the first token.
     """
 
     model_type: ClassVar[str] = "bert-composite"
@@ -126,17 +126,14 @@ class CompositeEncoder(TextEncoder):
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """Compute the states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H."""
-        firsts = batch.cu_seqlens.long()[:-1]
         states = [encoder(own) for encoder, own in self._with_own_batches(batch)]
         if self.lstm is None:
-            summaries = [state[encoder.pooled_positions(batch)]
-                         for encoder, state in zip(self._encoders, states, strict=True)]  # fmt: skip
-            outputs, summary = torch.cat(states, 1), torch.cat(summaries, 1)  # T H, B H
+            outputs = self._concatenate(states, batch)  # T H
         else:
             outputs = self.lstm(torch.cat(states, 1).float(), batch.lengths.tolist(), self._lstm_dropout(batch))  # T H
-            half, lasts = self.config.hidden_size // 2, batch.cu_seqlens.long()[1:] - 1
+            half, firsts, lasts = self.config.hidden_size // 2, batch.cu_seqlens[:-1], batch.cu_seqlens[1:] - 1
             summary = torch.cat([outputs[lasts, :half], outputs[firsts, half:]], 1)  # B H
-        outputs = outputs.index_copy(0, firsts, summary)
+            outputs = outputs.index_copy(0, firsts.long(), summary)
         return outputs if positions is None else outputs[positions]
 
     def hidden_states(
@@ -147,9 +144,16 @@ class CompositeEncoder(TextEncoder):
         below = [layer for layer in layers if layer <= self.config.encoders[0].num_layers]
         states = []
         if below:
-            each = [encoder.hidden_states(own, below, positions) for encoder, own in self._with_own_batches(batch)]
-            states = [torch.cat(found, 1) for found in zip(*each, strict=True)]
+            each = [encoder.hidden_states(own, below) for encoder, own in self._with_own_batches(batch)]
+            states = [self._concatenate(found, batch) for found in zip(*each, strict=True)]
+        states = states if positions is None else [state[positions] for state in states]
         return states + ([self(batch, positions)] if len(below) < len(layers) else [])
+
+    def _concatenate(self, states: Sequence[Tensor], batch: Batch) -> Tensor:
+        """Concatenate the encoders' states, T × Hᵢ each, to T × H, with each sequence's summary at its first token."""
+        pairs = zip(self._encoders, states, strict=True)
+        summary = torch.cat([state[encoder.pooled_positions(batch)] for encoder, state in pairs], 1)  # B H
+        return torch.cat([*states], 1).index_copy(0, batch.cu_seqlens.long()[:-1], summary)
 
     @property
     def _encoders(self) -> list[BertEncoder]:

@@ -34,6 +34,11 @@ class EncoderModel(nn.Module):
         return self.encoder.config
 
 
+def is_untrained(layer: nn.Linear) -> bool:
+    """Return whether a dense layer has its initial weights: its bias is initially 0, and only training changes it."""
+    return not layer.bias.any()
+
+
 class Pooler(nn.Module):
     """A dense layer with tanh on one state per sequence: of its first token or, with a causal encoder, of its last."""
 
@@ -125,7 +130,7 @@ class EncoderForTask(EncoderModel):
         """Compute logits R × C, float32, of the states at `positions` (R int64 into T).
 
         With a causal encoder, a sequence-level head reads the last token of every sequence instead, because
-        the first token attends only to itself. (`transformers` always reads the first token.)
+        the first token attends only to itself. (`transformers` always reads the first token, see decision 17.)
         """
         if self.head.reads_sequence_state and self.config.is_causal:
             positions = self.encoder.pooled_positions(batch)

@@ -21,7 +21,7 @@ from bertwright.interop.huggingface import check_vocabulary, random_task_model, 
 from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
 from bertwright.models.encoder import layer_matrices
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.heads import EncoderForTask, is_untrained
 from bertwright.seeding import derive_key
 from bertwright.tasks.collation import check_segments, micro_batches
 from bertwright.tasks.presentation import truncation_warnings
@@ -196,7 +196,7 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         model = started.model
         if "pooler" in started.newly_initialized:
             notice(console, f"{source} has no pooler: the pooler starts from random weights, as the classifier does")
-        elif model.pooler is not None and not model.pooler.dense.bias.any():  # initially 0; only training changes it
+        elif model.pooler is not None and is_untrained(model.pooler.dense):
             notice(
                 console,
                 f"{source}: its pooler was never trained, as in pre-training without next-sentence prediction "
