@@ -187,6 +187,11 @@ def load_task_model(folder: Path) -> EncoderForTask:
     bias = source.tensors.get(f"{HEAD_CLASSES[head.kind].classifier}.bias")
     if bias is not None and len(bias) != head.outputs:
         raise ValueError(f"{found.path}: id2label: expected {len(bias)} labels as in {source.path}, got {head.outputs}")
+    return build_task_model(source, head)
+
+
+def build_task_model(source: ModelSource, head: HeadSpec) -> EncoderForTask:
+    """Build a task's model with the source's weights, ready for inference."""
     model = meta_model(lambda config: EncoderForTask(source.architecture.build_encoder(config), head), source)
     load_weights(model, source)
     return model.eval()
@@ -276,15 +281,12 @@ def write_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer) -> None
     write_checksums(folder)
 
 
-def write_task_model(
-    folder: Path, model: EncoderForTask, tokenizer: Tokenizer, labels: tuple[str, ...], regression: bool
-) -> None:
+def write_task_model(folder: Path, model: EncoderForTask, tokenizer: Tokenizer, head: HeadRecord) -> None:
     """Write a task model's files into an existing folder, without checksums: the caller adds files and writes them.
 
-    `labels` and `regression`: as in `HeadRecord`. Raises ValueError if the labels are not one name per output.
+    Raises ValueError if the labels are not one name per output.
     """
-    prefix = ARCHITECTURES[model.encoder.model_type].class_prefix
-    _write(folder, model, tokenizer, format_head(HeadRecord(model.head, labels, regression), folder, prefix))
+    _write(folder, model, tokenizer, format_head(head, folder, ARCHITECTURES[model.encoder.model_type].class_prefix))
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, path: Path | str) -> None:

@@ -101,11 +101,16 @@ def load_task(folder: Path) -> TaskModel | None:
     return TaskModel(model, task, inferred=not explicit, classes=classes)
 
 
+def describe_head(found: TaskModel) -> HeadRecord:
+    """Describe a model's head and the names of its outputs."""
+    return HeadRecord(found.model.head, found.task.label_names, isinstance(found.task, Regression))
+
+
 def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
     """Write a model and its task into an existing folder; each file is written atomically."""
     _scale_classifier(found.model, found.task)
     try:
-        write_task_model(folder, found.model, tokenizer, found.task.label_names, isinstance(found.task, Regression))
+        write_task_model(folder, found.model, tokenizer, describe_head(found))
     finally:
         _scale_classifier(found.model, found.task, inverse=True)
     if not found.inferred:
