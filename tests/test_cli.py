@@ -455,6 +455,7 @@ def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         "vocabulary text.txt --output new",
         "convert run new",
+        "convert run new --format google",
         "embed run --inputs many.txt --output new",
         "survey text.txt --json new",
     ],

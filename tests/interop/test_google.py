@@ -1,9 +1,12 @@
-"""Reading TensorFlow checkpoints, written here byte by byte from their specification, whole and damaged."""
+"""Google's checkpoints: read as written here byte by byte from the specification, whole and damaged; written as
+TensorFlow writes them."""
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
@@ -16,12 +19,21 @@ from tensorboard.compat.proto import tensor_shape_pb2
 from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
 from bertwright.interop.architectures import BERT
-from bertwright.interop.google import load_checkpoint
-from bertwright.interop.huggingface import to_hf_weights
-from bertwright.interop.tf_checkpoint import mask_crc
+from bertwright.interop.google import read_checkpoint, save_checkpoint, to_google_name, to_hf_name
+from bertwright.interop.head_config import HeadRecord
+from bertwright.interop.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
+from bertwright.interop.tf_checkpoint import mask_crc, read_bundle, read_table, write_bundle
+from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghij"], lowercase=True)
+CLASSIFIER = HeadRecord(HeadSpec("sequence", 3), ("bad", "so-so", "gut"), regression=False)
+SPAN = HeadRecord(HeadSpec("span", 2), (), regression=False)
 CONFIG = BertConfig(vocab_size=40, hidden_size=12, num_layers=2, num_heads=3, intermediate_size=20, max_positions=16)
 
 
@@ -76,16 +88,17 @@ def entry(array: np.ndarray, offset: int, data: bytes) -> bytes:
 
 
 def google_name(name: str) -> str:
-    """Return Google's name of a tensor: the inverse of `to_hf`, by other means."""
+    """Return Google's name of a tensor: the inverse of `to_hf_name`, by other means than `to_google_name`."""
     name = name.replace("encoder.layer.", "encoder.layer_").replace(".", "/")
-    if name.startswith("cls/seq_relationship/") or name == "cls/predictions/bias":
-        return name.replace("/weight", "/output_weights").replace("/bias", "/output_bias")
+    name = name.replace("qa_outputs/", "cls/squad/").replace("classifier/", "")
+    if name.startswith(("cls/seq_relationship/", "cls/squad/")) or name in ("cls/predictions/bias", "weight", "bias"):
+        return name.replace("weight", "output_weights").replace("bias", "output_bias")
     if "LayerNorm" in name:
         return name.replace("/weight", "/gamma").replace("/bias", "/beta")
     return name.removesuffix("/weight") if "_embeddings/" in name else name.replace("/weight", "/kernel")
 
 
-def write_release(folder: Path, model: BertForPretraining, **table_options: int) -> None:
+def write_release(folder: Path, model: EncoderModel, **table_options: int) -> None:
     arrays = {"global_step": np.array(7, dtype=np.int64)}
     for name, tensor in to_hf_weights(model).items():
         google = google_name(name)
@@ -104,9 +117,8 @@ def write_release(folder: Path, model: BertForPretraining, **table_options: int)
     (folder / "bert_model.ckpt.data-00000-of-00001").write_bytes(data)
 
 
-@pytest.fixture
-def model() -> BertForPretraining:
-    model = BertForPretraining(CONFIG)
+def randomize(model: EncoderModel) -> EncoderModel:
+    """Change all parameters: if one were 0 or 1, it would not show that it was lost or swapped."""
     numbers = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -114,13 +126,74 @@ def model() -> BertForPretraining:
     return model
 
 
+def make_task_model(head: HeadRecord, config: BertConfig = CONFIG) -> EncoderForTask:
+    return randomize(EncoderForTask(BertEncoder(config), head.head))
+
+
+@pytest.fixture
+def model() -> BertForPretraining:
+    return randomize(BertForPretraining(CONFIG))
+
+
+def load_checkpoint(folder: Path) -> LoadResult:
+    return build_model(read_checkpoint(folder).source)
+
+
+def assert_same(model: EncoderModel, expected: EncoderModel) -> None:
+    for (name, ours), theirs in zip(model.named_parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+# ---- Read
+
+
 def test_release_loads_bit_equal(tmp_path, model):
     write_release(tmp_path, model)
     loaded = load_checkpoint(tmp_path)
     assert loaded.missing_heads == loaded.unexpected_keys == ()
     assert loaded.model.config == CONFIG
-    for (name, ours), expected in zip(loaded.model.named_parameters(), model.parameters(), strict=True):
-        assert torch.equal(ours, expected), name
+    assert_same(loaded.model, model)
+
+
+def test_classifier_of_run_classifier_loads_with_labels(tmp_path):
+    model = make_task_model(CLASSIFIER)
+    write_release(tmp_path, model)
+    source, head = read_checkpoint(tmp_path, CLASSIFIER.labels)
+    assert head == CLASSIFIER
+    assert_same(build_task_model(source, head.head), model)
+
+
+@pytest.mark.parametrize("labels", [(), ("good", "bad")])
+def test_classifier_without_a_label_per_output_is_rejected(tmp_path, labels):
+    write_release(tmp_path, make_task_model(CLASSIFIER))
+    with pytest.raises(ValueError, match=rf"ckpt\.index: expected 3 labels.*got {len(labels)}.*--labels"):
+        read_checkpoint(tmp_path, labels)
+
+
+def test_labels_without_a_classifier_are_rejected(tmp_path, model):
+    write_release(tmp_path, model)
+    with pytest.raises(ValueError, match=r"ckpt\.index: has no classifier.*omit --labels"):
+        read_checkpoint(tmp_path, ("good", "bad"))
+
+
+def test_span_head_of_run_squad_loads(tmp_path):
+    model = make_task_model(SPAN)
+    write_release(tmp_path, model)
+    source, head = read_checkpoint(tmp_path)
+    assert head == SPAN
+    assert_same(build_task_model(source, head.head), model)
+
+
+def test_single_output_is_a_regression(tmp_path):
+    write_release(tmp_path, make_task_model(HeadRecord(HeadSpec("sequence", 1), (), regression=True)))
+    assert read_checkpoint(tmp_path).head == HeadRecord(HeadSpec("sequence", 1), (), regression=True)
+
+
+def test_several_checkpoints_are_rejected(tmp_path, model):
+    write_release(tmp_path, model)
+    (tmp_path / "model.ckpt-7.index").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"one .*got bert_config\.json, bert_model\.ckpt\.index, model\.ckpt-7\.index"):
+        read_checkpoint(tmp_path)
 
 
 def test_flipped_bit_is_noticed(tmp_path, model):
@@ -177,6 +250,103 @@ def test_compressed_index_is_rejected(tmp_path, model):
     write_release(tmp_path, model, compression=1)
     with pytest.raises(ValueError, match=r"compressed \(type 1\)"):
         load_checkpoint(tmp_path)
+
+
+# ---- Write
+
+TENSORS = {
+    "bert/pooler/dense/kernel": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "bert/embeddings/word_embeddings": np.arange(600, dtype=np.float32).reshape(300, 2) / 7,
+    "output_bias": np.float32([-1.5]),
+}
+# The index that tf.raw_ops.SaveV2 of TensorFlow 2.21 wrote for these tensors.
+TENSORFLOW_INDEX = base64.b64decode(
+    "AAAGCAEaAggBAB8VYmVydC9lbWJlZGRpbmdzL3dvcmRfZW1iZWRkaW5ncwgBEgkSAwisAhICCAIo4BI1AOwTwQUTFnBvb2xlci9kZW5zZS9rZXJu"
+    "ZWwIARIIEgIIAxICCAQg4BIoMDXXplXcAAsSb3V0cHV0X2JpYXMIARIEEgIIASCQEygENUIsMhYAAAAAAQAAAABZM+qvAAAAAAEAAAAAwPKhsAAB"
+    "A3AAlAEAAAAAAQAAAADmiAxSmQEIpgEPAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAFf7gIskdUfb"
+)
+
+
+def test_written_records_equal_those_of_tensorflow(tmp_path):
+    (tmp_path / "theirs.index").write_bytes(TENSORFLOW_INDEX)
+    write_bundle(tmp_path / "ours.index", TENSORS)
+    assert [*read_table(tmp_path / "ours.index")] == [*read_table(tmp_path / "theirs.index")]
+    (tmp_path / "ours.data-00000-of-00001").rename(tmp_path / "theirs.data-00000-of-00001")
+    found = dict(read_bundle(tmp_path / "theirs.index", wanted=lambda name: True))
+    assert found.keys() == TENSORS.keys()
+    assert all(np.array_equal(found[name], TENSORS[name]) for name in TENSORS)
+
+
+@settings(max_examples=60)
+@given(
+    shapes=st.dictionaries(
+        st.text(min_size=1, max_size=200), st.lists(st.integers(1, 20), max_size=3).map(tuple), max_size=20
+    )
+)
+def test_written_tensors_are_read_back(tmp_path_factory, shapes):
+    index = tmp_path_factory.mktemp("bundle") / "x.ckpt.index"
+    arrays = {name: np.full(shape, number, dtype=np.float32) for number, (name, shape) in enumerate(shapes.items())}
+    write_bundle(index, arrays)
+    found = dict(read_bundle(index, wanted=lambda name: True))
+    assert found.keys() == arrays.keys()
+    assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+
+
+@pytest.mark.parametrize("head", [None, CLASSIFIER, SPAN], ids=["pre-training", "classifier", "span"])
+def test_written_checkpoint_loads_bit_equal_and_with_its_labels(tmp_path, model, head):
+    changed = replace(CONFIG, activation="gelu_tanh", hidden_dropout=0.2)
+    model = make_task_model(head, changed) if head else randomize(BertForPretraining(changed))
+    save_checkpoint(tmp_path / "new", model, TOKENIZER, head)
+    source, found = read_checkpoint(tmp_path / "new")
+    assert found == head
+    again = build_task_model(source, head.head) if head else build_model(source).model
+    assert_same(again, model)
+    assert again.config == changed
+    assert Tokenizer.load(tmp_path / "new/vocab.txt").digest == TOKENIZER.digest
+
+
+def test_written_names_and_layouts_are_googles(tmp_path, model):
+    save_checkpoint(tmp_path / "new", model, TOKENIZER, None)
+    found = dict(read_bundle(tmp_path / "new/bert_model.ckpt.index", wanted=lambda name: True))
+    weights = to_hf_weights(model)
+    assert found.keys() == {google_name(name) for name in weights}
+    for name, tensor in weights.items():
+        google = google_name(name)
+        assert (to_google_name(name), to_hf_name(google)) == (google, name)
+        assert np.array_equal(found[google], tensor.numpy().T if google.endswith("/kernel") else tensor.numpy())
+    values = json.loads((tmp_path / "new/bert_config.json").read_text())
+    assert (values["hidden_act"], values["num_hidden_layers"], values["type_vocab_size"]) == ("gelu", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "head", "message"),
+    [
+        ({"layer_norm_eps": 1e-6}, None, r"layer_norm_eps: expected 1e-12 .*got 1e-06"),
+        ({"is_causal": True}, None, "is_causal: expected False"),
+        ({}, HeadRecord(HeadSpec("token", 2), ("O", "B"), False), "got a token head"),
+        ({}, HeadRecord(HeadSpec("choice", 1), (), False), "got a choice head"),
+        ({}, HeadRecord(HeadSpec("sequence", 1), (), True), "got a regression"),
+    ],
+)
+def test_model_that_google_s_code_does_not_have_is_not_written(tmp_path, changes, head, message):
+    config = replace(CONFIG, **changes)
+    model = make_task_model(head, config) if head else BertForPretraining(config)
+    with pytest.raises(ValueError, match=rf"new: .*{message}.*Hugging Face folder"):
+        save_checkpoint(tmp_path / "new", model, TOKENIZER, head)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_architecture_is_not_written(tmp_path):
+    model = EncoderModel(CompositeEncoder(CompositeConfig((CONFIG, CONFIG))))
+    with pytest.raises(ValueError, match=r"new: expected a BERT.*got bert-composite"):
+        save_checkpoint(tmp_path / "new", model, TOKENIZER, None)
+
+
+def test_tokenizer_with_other_rules_is_not_written(tmp_path, model):
+    other = Tokenizer.from_tokens(TOKENIZER.tokens, lowercase=True, strip_accents=False)
+    with pytest.raises(ValueError, match=r"new: .*tokenizer"):
+        save_checkpoint(tmp_path / "new", model, other, None)
+    assert not list(tmp_path.iterdir())
 
 
 @settings(max_examples=60)

@@ -68,7 +68,7 @@ def randomize(model: nn.Module) -> nn.Module:
 def write(folder: Path, record: HeadRecord, config: BertConfig = CONFIG) -> EncoderForTask:
     folder.mkdir(exist_ok=True)
     model = randomize(EncoderForTask(BertEncoder(config), record.head))
-    write_task_model(folder, model, TOKENIZER, record.labels, record.regression)
+    write_task_model(folder, model, TOKENIZER, record)
     return model
 
 
@@ -217,7 +217,7 @@ def test_start_changes_the_dropout(tmp_path):
     model = start_task_model(tmp_path / "m", HeadSpec("token", 2), 0, dropout=0.25).model
     assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, 0.25)
     (tmp_path / "new").mkdir()
-    write_task_model(tmp_path / "new", model, TOKENIZER, ("a", "b"), regression=False)
+    write_task_model(tmp_path / "new", model, TOKENIZER, HeadRecord(model.head, ("a", "b"), False))
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "new")
     assert theirs.dropout.p == theirs.bert.embeddings.dropout.p == 0.25
 
@@ -293,9 +293,7 @@ def test_labels_that_do_not_name_the_outputs_are_not_written(tmp_path, record):
     with pytest.raises(ValueError, match=f"labels: expected {record.head.outputs} different names"):
         format_head(record, tmp_path)
     with pytest.raises(ValueError, match="labels: expected"):
-        write_task_model(
-            tmp_path, EncoderForTask(BertEncoder(CONFIG), record.head), TOKENIZER, record.labels, record.regression
-        )
+        write_task_model(tmp_path, EncoderForTask(BertEncoder(CONFIG), record.head), TOKENIZER, record)
     assert not list(tmp_path.iterdir())
 
 

@@ -13,6 +13,7 @@ from bertwright.batching.batch import Batch, pack
 from bertwright.commands.finetune.setup import layerwise_lr_scales
 from bertwright.experiments.composition import compose
 from bertwright.inference.feature_cache import LayerStates
+from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model, write_task_model
 from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
@@ -211,7 +212,9 @@ def test_a_composed_folder_is_fine_tuned_and_read_back(
     bert = load_model(folders[0]).model.encoder
     assert torch.equal(encoder.encoders[0].eval()(BATCH), bert(BATCH))
     (tmp_path / "task").mkdir()
-    write_task_model(tmp_path / "task", started.model, tokenizer, ("A", "B", "C"), regression=False)
+    write_task_model(
+        tmp_path / "task", started.model, tokenizer, HeadRecord(started.model.head, ("A", "B", "C"), False)
+    )
     again = load_task_model(tmp_path / "task")
     positions = torch.arange(BATCH.num_tokens)
     assert torch.equal(again(BATCH, positions), started.model.eval()(BATCH, positions))

@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor
 
 from bertwright.interop.architectures import BERT
-from bertwright.interop.head_config import HEAD_CLASSES
+from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord
 from bertwright.interop.huggingface import (
     ModelSource,
     file_names,
@@ -217,7 +217,7 @@ def test_published_weights_with_a_new_head_give_the_logits_of_transformers(tmp_p
     tokenizer = Tokenizer.load(source)
     started = start_task_model(source, HeadSpec("sequence", 3), seed=3)
     assert started.newly_initialized == ("classifier",)
-    write_task_model(tmp_path, started.model, tokenizer, ("a", "b", "c"), regression=False)
+    write_task_model(tmp_path, started.model, tokenizer, HeadRecord(started.model.head, ("a", "b", "c"), False))
     reference = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     task = Classification(text_pair="second", labels=("a", "b", "c"))
     texts = ["A man is eating food.", "In 1905, Einstein's paper appeared.", "서울의 겨울은 춥다.", "yes"]

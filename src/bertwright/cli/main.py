@@ -132,7 +132,7 @@ COMMANDS = {
     "convert": Command(
         "convert:ConvertSettings",
         "convert:convert",
-        "write a checkpoint as a Hugging Face folder",
+        "write a model as a Hugging Face folder, or in Google's format",
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
 }

@@ -1,6 +1,6 @@
-"""Reading a TensorFlow checkpoint (`NAME.index`, `NAME.data-00000-of-00001`) without TensorFlow.
+"""Reading and writing a TensorFlow checkpoint (`NAME.index`, `NAME.data-00000-of-00001`) without TensorFlow.
 
-No maintained package reads one without all of TensorFlow, and the format is small: the index is a LevelDB table
+No maintained package does it without all of TensorFlow, and the format is small: the index is a LevelDB table
 (leveldb/doc/table_format.md) of protocol-buffer records (tensorflow/core/protobuf/tensor_bundle.proto), which name
 file, offset and size of each tensor. Every block and every tensor is compared with its CRC32C.
 """
@@ -8,7 +8,8 @@ file, offset and size of each tensor. Every block and every tensor is compared w
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +17,16 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-FOOTER_SIZE = 48  # two block handles, padded to 40 bytes, and the magic number
+from bertwright.files import atomic_file
+
+HANDLES_SIZE = 40  # two block handles, padded
+FOOTER_SIZE = HANDLES_SIZE + 8  # and the magic number
 MAGIC = 0xDB4775248B80FB57
 TRAILER_SIZE = 5  # after each block: compression (1 byte) and checksum (4)
 FLOAT32 = 1  # DT_FLOAT in tensorflow/core/framework/types.proto
-VARINT, BYTES = 0, 2  # wire types of protocol buffers: integers, and strings or messages
-FIXED_FORMATS = {1: "<Q", 5: "<I"}  # the other wire types, as formats of `struct`
+VARINT, BYTES, FIXED32 = 0, 2, 5  # wire types of protocol buffers: integers, strings or messages, 4 bytes
+FIXED_FORMATS = {1: "<Q", FIXED32: "<I"}  # the types of fixed size, as formats of `struct`
+UNCOMPRESSED = b"\0"
 
 
 class Entry(NamedTuple):
@@ -98,7 +103,7 @@ def read_block(data: bytes, offset: int, size: int, path: Path) -> bytes:
     stored = data[offset + size + 1 : offset + size + TRAILER_SIZE]
     if len(stored) < 4 or mask_crc(google_crc32c.value(content)) != int.from_bytes(stored, "little"):
         raise ValueError(f"{path}: damaged at byte {offset} (checksum); copy or download it again")
-    if content[-1] != 0:
+    if content[-1:] != UNCOMPRESSED:
         raise ValueError(
             f"{path}: compressed (type {content[-1]}), which the index of a TensorFlow checkpoint never is"
         )
@@ -167,3 +172,70 @@ def parse_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             fixed = FIXED_FORMATS[wire_type]
             yield number, int(struct.unpack_from(fixed, message, offset)[0])
             offset += struct.calcsize(fixed)
+
+
+def write_bundle(index: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """Write tensors as a checkpoint of one data file, beside `index`; each file is whole or absent, the index last."""
+    records = [(b"", format_int(1, 1) + format_bytes(3, format_int(1, 1)))]  # BundleHeaderProto: one file, version 1
+    with atomic_file(index.with_suffix(".data-00000-of-00001")) as temporary, temporary.open("wb") as file:
+        for name in sorted(tensors):
+            data = tensors[name].astype("<f4", copy=False).tobytes()
+            records.append((name.encode(), format_entry(tensors[name].shape, file.tell(), data)))
+            file.write(data)
+    with atomic_file(index) as temporary:
+        temporary.write_bytes(format_table(records))
+
+
+def format_entry(shape: Sequence[int], offset: int, data: bytes) -> bytes:
+    """Format a BundleEntryProto of a float32 tensor in the first data file."""
+    dims = b"".join(format_bytes(2, format_int(1, size)) for size in shape)
+    checksum = format_varint(6 << 3 | FIXED32) + struct.pack("<I", mask_crc(google_crc32c.value(data)))
+    return format_int(1, FLOAT32) + format_bytes(2, dims) + format_int(4, offset) + format_int(5, len(data)) + checksum
+
+
+def format_table(records: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Format a LevelDB table of one data block; the keys of the records ascend."""
+    data = format_block(records)
+    handles = [format_handle(0, data)]
+    for block in (format_block([]), format_block([(records[-1][0], handles[0])])):  # statistics: none; block index
+        handles.append(format_handle(len(data), block))
+        data += block
+    return data + b"".join(handles[1:]).ljust(HANDLES_SIZE, b"\0") + MAGIC.to_bytes(8, "little")
+
+
+def format_block(records: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Format a block with its trailer. Keys are stored whole, so every record is a restart point of binary search."""
+    entries = [
+        format_varint(0) + format_varint(len(key)) + format_varint(len(value)) + key + value for key, value in records
+    ]
+    restarts = [*accumulate(map(len, entries), initial=0)][: len(entries)]
+    content = b"".join(entries) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts)) + UNCOMPRESSED
+    return content + struct.pack("<I", mask_crc(google_crc32c.value(content)))
+
+
+def format_handle(offset: int, block: bytes) -> bytes:
+    """Format the offset of a block and the size of its content without the trailer."""
+    return format_varint(offset) + format_varint(len(block) - TRAILER_SIZE)
+
+
+def format_int(number: int, value: int) -> bytes:
+    """Format an integer field of a protocol-buffer message; 0 is the default and is omitted."""
+    return format_varint(number << 3 | VARINT) + format_varint(value) if value else b""
+
+
+def format_bytes(number: int, value: bytes) -> bytes:
+    """Format a field of a protocol-buffer message that is a string or a message."""
+    return format_varint(number << 3 | BYTES) + format_varint(len(value)) + value
+
+
+def format_varint(number: int) -> bytes:
+    """Format a number in groups of seven bits, lowest first; all but the last have the high bit set.
+
+    >>> format_varint(300).hex()
+    'ac02'
+    """
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
