@@ -17,8 +17,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from bertwright.batching.batch import offsets_from_lengths, positions_from_lengths
 from bertwright.corpus.documents import check_encoding
-from bertwright.metrics.exact_match import best_threshold, scores
+from bertwright.metrics.exact_match import RULES, best_threshold, scores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.settings import did_you_mean
 from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.squad import QaExample, align_answers, read_questions
 from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric
@@ -117,6 +118,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """τ: the best span is the answer if its score exceeds that of no answer by more; chosen on dev."""
     metric: str = "f1"
     """Score that selects the best checkpoint: f1 or exact_match."""
+    scoring: str = "squad"
+    """Official script whose rules score the answers: squad, whose F1 counts words, or korquad, whose F1 counts
+    characters."""
 
     def __post_init__(self) -> None:
         for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
@@ -130,6 +134,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
                 f"{self.max_query_length + NUM_SPECIALS + 1}, or a lower max_query_length"
             )
         check_metric(self.metric, ("f1", "exact_match"))
+        if self.scoring not in RULES:
+            raise ValueError(f"scoring = {self.scoring!r}: {did_you_mean(self.scoring, RULES)}")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold = {self.threshold}: a finite number is needed")
 
@@ -293,8 +299,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return Answer(best.text, best.start, best.end, best.probability, score, null_score, candidates)
 
     def score(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> dict[str, float]:
-        """Compute SQuAD's official exact match and F1; see `metrics.exact_match.scores`."""
-        return scores(_gold_texts(examples), [answer.text for answer in predictions])
+        """Compute the official exact match and F1; see `metrics.exact_match.scores`."""
+        return scores(_gold_texts(examples), [answer.text for answer in predictions], RULES[self.scoring])
 
     def with_threshold_from(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> Self:
         """Return the task with the τ that maximizes the F1 of these predictions (section 4.3).
@@ -304,7 +310,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
         if not self.allow_no_answer:
             return self
         margins = np.array([answer.margin for answer in predictions])
-        best = best_threshold(_gold_texts(examples), [answer.best_span for answer in predictions], margins)
+        best = best_threshold(
+            _gold_texts(examples), [answer.best_span for answer in predictions], margins, RULES[self.scoring]
+        )
         return replace(self, threshold=best.value)
 
 
