@@ -21,7 +21,7 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks
-from bertwright.tasks.presentation import report_fields, to_record
+from bertwright.tasks.presentation import cut_answer_warnings, report_fields, to_record
 from bertwright.tasks.question_answering import (
     Answer,
     Candidate,
@@ -405,13 +405,28 @@ def test_answer_ends_before_the_particle_if_a_token_does(
 ) -> None:
     task = replace(SMALL, scoring="korquad")
     example = make_question(context, "", gold)
-    assert task.encode([example], KOREAN).labels.tolist() == [[position, position]]
+    labeled = task.encode([example], KOREAN)
+    assert labeled.labels.tolist() == [[position, position]]
+    assert labeled.cut_answers == (text != gold)
     encoded = task.encode([example], KOREAN, labeled=False)
     outputs = np.zeros((len(encoded.positions), 2), np.float32)
     outputs[position] = 9
     (answer,) = task.decode([example], encoded, outputs)
     assert (answer.text, answer.start, answer.end) == (text, context.index(gold), context.index(gold) + len(text))
     assert task.score([example], [answer]) == {"exact_match": text == gold, "f1": pytest.approx(f1)}
+
+
+def test_frequent_answers_inside_tokens_cause_a_notice() -> None:
+    def notes(*examples: QaExample) -> list[str]:
+        return cut_answer_warnings(replace(SMALL, allow_no_answer=True).encode(examples, KOREAN))
+
+    whole, cut = make_question("서울에서 흐른다.", "", "서울"), make_question("서울은 흐른다.", "", "서울")
+    begins_inside = make_question("서울은 흐른다.", "", "은")
+    none = make_question("서울은 흐른다.", "", is_impossible=True)
+    (note,) = notes(cut, whole, begins_inside, none)
+    assert note.startswith("2 of 4 questions (50.0%) ")
+    assert not notes(*[whole] * 19, cut)  # one in twenty
+    assert not notes(none)
 
 
 def test_no_answer_unless_the_margin_exceeds_the_threshold() -> None:

@@ -86,6 +86,8 @@ class EncodedQuestions(Encoded):
     """S, index of that token among the M of all contexts."""
     offsets: npt.NDArray[np.int32]
     """M × 2, start and end of each token in its context, in characters."""
+    cut_answers: int
+    """Number of answers that begin or end inside a token, so that no span of tokens equals them."""
 
     @cached_property
     def context_lengths(self) -> Ints:
@@ -209,9 +211,12 @@ class QuestionAnswering(Task[QaExample, Answer]):
         starts = np.stack([questions.offsets[of], sep, len(questions.ids) + first, sep], axis=1).reshape(-1)
         range_lengths = np.stack([1 + query_lengths[of], one, context_lengths, one], axis=1).reshape(-1)
         lengths = query_lengths[of] + context_lengths + NUM_SPECIALS
-        labels = np.zeros((0, 2), np.int64)
+        labels, cut_answers = np.zeros((0, 2), np.int64), 0
         if labeled:
-            spans = answer_tokens(chosen, context_of, offsets, bounds)[of]
+            characters = answer_characters(chosen)
+            tokens = answer_tokens(chosen, characters, context_of, offsets, bounds)
+            cut_answers = count_cut_answers(characters, tokens, offsets)
+            spans = tokens[of]
             inside = (spans[:, 0] >= first) & (spans[:, 1] < first + context_lengths)
             labels = np.where(inside[:, None], spans - first[:, None] + query_lengths[of, None] + 2, 0)
         return EncodedQuestions(
@@ -227,6 +232,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             context_start=query_lengths[of] + 2,
             first=first,
             offsets=offsets,
+            cut_answers=cut_answers,
         )
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
@@ -355,27 +361,43 @@ def windows(num_tokens: Ints, capacity: Ints, stride: int) -> tuple[Ints, Ints, 
     return of, first, np.minimum(capacity[of], num_tokens[of] - first)
 
 
+def answer_characters(examples: Sequence[QaExample]) -> Ints:
+    """Return start and end of each answer in its context, in characters, Q × 2; -1 for no answer."""
+    targets = [example.target for example in examples]
+    bounds = [(target.start, target.start + len(target.text)) if target else (-1, -1) for target in targets]
+    return np.array(bounds, dtype=np.int64).reshape(-1, 2)
+
+
 def answer_tokens(
-    examples: Sequence[QaExample], context_of: Ints, offsets: npt.NDArray[np.int32], bounds: Ints
+    examples: Sequence[QaExample],
+    characters: Ints,
+    context_of: Ints,
+    offsets: npt.NDArray[np.int32],
+    bounds: Ints,
 ) -> Ints:
     """Return the first and last token of each answer among the M tokens of all contexts, Q × 2; -1 for no answer.
 
     These are the tokens that share a character with the answer. Raises ValueError if there are none.
     """
-    answers = [example.target for example in examples]
-    begin = np.array([answer.start if answer else 0 for answer in answers], dtype=np.int64)
-    end = begin + np.array([len(answer.text) if answer else 0 for answer in answers], dtype=np.int64)
+    begin, end = characters.T
     # One search for all contexts: a character's key is its context and its index there.
     base = np.repeat(np.arange(len(bounds) - 1) << 32, np.diff(bounds))
     first = np.searchsorted(base + offsets[:, 1], (context_of << 32) + begin, side="right")
     last = np.searchsorted(base + offsets[:, 0], (context_of << 32) + end, side="left") - 1
-    answered = np.array([answer is not None for answer in answers], dtype=bool)
+    answered = begin >= 0
     if (lost := np.flatnonzero(answered & (last < first))).size:
         example = examples[lost[0]]
         answer = example.target
         assert answer is not None
         raise ValueError(f"{example.location}: the answer {answer.text!r} has no token; remove the question")
     return np.where(answered[:, None], np.stack([first, last], axis=1), -1)
+
+
+def count_cut_answers(characters: Ints, tokens: Ints, offsets: npt.NDArray[np.int32]) -> int:
+    """Count answers that begin or end inside a token."""
+    answered = characters[:, 0] >= 0
+    (begin, end), (first, last) = characters[answered].T, tokens[answered].T
+    return int(((offsets[first, 0] < begin) | (offsets[last, 1] > end)).sum())
 
 
 def max_context_window(first: Ints, context_lengths: Ints) -> Ints:
