@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.metrics.exact_match import answer_score, best_threshold, normalize_answer, scores
+from bertwright.metrics.exact_match import (
+    RULES,
+    answer_score,
+    best_threshold,
+    normalize_answer,
+    normalize_korquad_answer,
+    scores,
+)
 
 SQUAD = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "squad"
 
@@ -36,6 +43,51 @@ TEXTS = st.lists(st.sampled_from(["a", "the", "An", "cat", "Cat,", "sat", "sat."
 )
 def test_normalization_hand_worked(answer: str, expected: str) -> None:
     assert normalize_answer(answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("《난중일기》", "난중일기"),
+        ("이순신(李舜臣)이", "이순신 李舜臣 이"),  # brackets become spaces, so the words are split
+        ("〈아리랑〉과 '서편제'", "아리랑 과 서편제"),
+        ('‘봄’ "봄" <봄>', "봄 봄 봄"),
+        ("1,234.5명", "12345명"),  # other ASCII punctuation joins what it separates
+        ("[각주 1] {a}", "각주 1 a"),
+        ("“봄” 「봄」 · 봄…", "“봄” 「봄」 · 봄…"),  # the script does not know these marks
+        ("The UN", "the un"),  # no articles in Korean
+        (" 서울\t\n특별시 ", "서울 특별시"),
+        ("()", ""),
+    ],
+)
+def test_korquad_normalization_hand_worked(answer: str, expected: str) -> None:
+    assert normalize_korquad_answer(answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "exact_match", "f1"),
+    [
+        ("서울은", ["서울"], 0, 4 / 5),  # 2 of 3 characters are right, 2 of 2 are found
+        ("서울", ["서울은", "서울"], 1, 1),
+        ("한국 현대사", ["한국현대사"], 0, 1),  # F1 ignores spaces, exact match does not
+        ("현대사 한국", ["한국 현대사"], 0, 1),  # nor does F1 know an order
+        ("《한국》현대사", ["한국 현대사"], 1, 1),
+        ("1945년 8월 15일", ["1945년"], 0, 2 * 5 / (10 + 5)),
+        ("나나", ["나"], 0, 2 / 3),  # a character counts as often as the other answer has it
+        ("서울", ["부산"], 0, 0),
+        ("", ["부산"], 0, 0),
+    ],
+)
+def test_korquad_scores_hand_worked(answer: str, gold: list[str], exact_match: float, f1: float) -> None:
+    assert answer_score(answer, gold, RULES["korquad"]) == (exact_match, pytest.approx(f1))
+
+
+def test_korquad_means_and_threshold_count_characters() -> None:
+    y_true, y_pred = [["서울"], ["부산"]], ["서울은", "대구"]
+    assert scores(y_true, y_pred, RULES["korquad"]) == {"exact_match": 0, "f1": pytest.approx(0.4)}
+    assert scores(y_true, y_pred) == {"exact_match": 0, "f1": 0}
+    best = best_threshold(y_true, y_pred, np.array([2.0, 1.0]), RULES["korquad"])
+    assert best == (1.0, pytest.approx(0.4))
 
 
 def test_best_gold_answer_counts() -> None:

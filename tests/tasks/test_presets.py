@@ -139,6 +139,12 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], str, dict[str, Any], dict[str, Any]]
         {"question": "Who sat?", "context": "A cat sat.", "answers": (), "is_impossible": True},
         {"metric": "f1", "allow_no_answer": True},
     ),
+    "korquad": (
+        ("KorQuAD_v1.0_train.json", "KorQuAD_v1.0_dev.json"),
+        squad({"answers": [{"text": "cat", "answer_start": 2}]}, "KorQuAD_v1.0_train"),
+        {"question": "Who sat?", "context": "A cat sat.", "answers": (("cat", 2, False),), "is_impossible": False},
+        {"metric": "f1", "allow_no_answer": False, "scoring": "korquad"},
+    ),
     "conll2003": (
         ("train.txt", "valid.txt", "test.txt"),
         CONLL2003,

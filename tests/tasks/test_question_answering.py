@@ -21,7 +21,7 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks
-from bertwright.tasks.presentation import report_fields, to_record
+from bertwright.tasks.presentation import cut_answer_warnings, report_fields, to_record
 from bertwright.tasks.question_answering import (
     Answer,
     Candidate,
@@ -389,6 +389,48 @@ def test_answer_is_a_slice_of_the_context() -> None:
     assert (answer.text, answer.start, answer.end) == ("É-d", 6, 9)
 
 
+KOREAN = Tokenizer.from_tokens(
+    [*SPECIAL_TOKENS, "서울", "서울은", "##에서", "한강", "##이", "흐른다", "."], lowercase=False
+)
+
+
+@pytest.mark.parametrize(
+    ("context", "gold", "position", "text", "f1"),
+    [
+        ("서울에서 한강이 흐른다.", "서울", 2, "서울", 1),  # [CLS] [SEP] 서울 ##에서 한강 ##이 흐른다 . [SEP]
+        ("서울에서 한강이 흐른다.", "한강", 4, "한강", 1),
+        ("서울은 흐른다.", "서울", 2, "서울은", 0.8),  # noun and particle are one token
+    ],
+)
+def test_answer_ends_before_the_particle_if_a_token_does(
+    context: str, gold: str, position: int, text: str, f1: float
+) -> None:
+    task = replace(SMALL, scoring="korquad")
+    example = make_question(context, "", gold)
+    labeled = task.encode([example], KOREAN)
+    assert labeled.labels.tolist() == [[position, position]]
+    assert labeled.cut_answers == (text != gold)
+    encoded = task.encode([example], KOREAN, labeled=False)
+    outputs = np.zeros((len(encoded.positions), 2), np.float32)
+    outputs[position] = 9
+    (answer,) = task.decode([example], encoded, outputs)
+    assert (answer.text, answer.start, answer.end) == (text, context.index(gold), context.index(gold) + len(text))
+    assert task.score([example], [answer]) == {"exact_match": text == gold, "f1": pytest.approx(f1)}
+
+
+def test_frequent_answers_inside_tokens_cause_a_notice() -> None:
+    def notes(*examples: QaExample) -> list[str]:
+        return cut_answer_warnings(replace(SMALL, allow_no_answer=True).encode(examples, KOREAN))
+
+    whole, cut = make_question("서울에서 흐른다.", "", "서울"), make_question("서울은 흐른다.", "", "서울")
+    begins_inside = make_question("서울은 흐른다.", "", "은")
+    none = make_question("서울은 흐른다.", "", is_impossible=True)
+    (note,) = notes(cut, whole, begins_inside, none)
+    assert note.startswith("2 of 4 questions (50.0%) ")
+    assert not notes(*[whole] * 19, cut)  # one in twenty
+    assert not notes(none)
+
+
 def test_no_answer_unless_the_margin_exceeds_the_threshold() -> None:
     example = make_question("c d")
     task = replace(SMALL, allow_no_answer=True)
@@ -519,6 +561,7 @@ def test_task_survives_a_round_trip_through_a_folder(tmp_path: Path) -> None:
         ({"n_best_size": -1}, "n_best_size = -1"),
         ({"max_query_length": 0}, "max_query_length = 0"),
         ({"max_length": 67}, "max_length = 67: .* max_query_length = 64 .* at least 68"),
+        ({"scoring": "korqad"}, "scoring = 'korqad': did you mean \"korquad\""),
         ({"metric": "accuracy"}, "metric = 'accuracy': known: exact_match, f1"),
         ({"threshold": float("nan")}, "threshold = nan: a finite number"),
     ],

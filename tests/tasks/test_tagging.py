@@ -53,6 +53,38 @@ def show(encoded) -> list[str]:
     return found
 
 
+# Raw text
+
+
+@pytest.mark.parametrize(
+    ("sentence", "unit", "words"),
+    [
+        (["서울은", "넓다"], "word", ["서울은", "넓다", "."]),
+        ([*"서울은", "넓다"], "word", ["서울은", "넓다", "."]),
+        ([*"서울은넓다"], "character", [*"서울은넓다."]),
+        ([*"서울은 넓다"], "character or blank", [*"서울은 넓다."]),  # as in KLUE-NER
+    ],
+)
+def test_raw_text_is_split_as_the_training_data_are(tmp_path, sentence, unit, words):
+    task = Tagging().with_labels_of([TagExample(tuple(sentence), ("B-LC", *["O"] * (len(sentence) - 1)))])
+    assert task.unit == unit
+    (tmp_path / "a.jsonl").write_text(json.dumps({"words": "서울은 넓다."}))
+    (read,) = task.read(str(tmp_path / "a.jsonl"), labeled=False)
+    (given,) = task.examples_from_texts(["서울은 넓다."], "here")
+    assert list(read.words) == list(given.words) == words
+    assert ["서울은 넓다."[begin:end] for begin, end in given.offsets] == words
+    assert TagExample(("서울은",)).split_into(task.unit).words == ("서울은",)  # words that were given stay whole
+
+
+def test_entity_of_a_character_model_ends_before_the_particle():
+    task = Tagging(labels=("O", "B-LC", "I-LC"), scheme="iob2", unit="character or blank")
+    (example,) = task.examples_from_texts(["나는 서울에서 산다."], "here")
+    outputs = np.eye(3, dtype=np.float32)[[0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0]]
+    (prediction,) = task.decode([example], task.encode([example], TOKENIZER, labeled=False), outputs)
+    (entity,) = prediction.entities
+    assert entity[:4] == ("LC", "서울", 3, 5)
+
+
 # Encoding
 
 

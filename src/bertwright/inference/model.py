@@ -280,7 +280,7 @@ class Bert:
         if is_single and document:
             raise ValueError("document: expected a list of sentences, got one text")
         values = enumerate([texts] if is_single else to_list(texts, "texts"))
-        examples = [tag_example(value, f"text {index}") for index, value in values]
+        examples = [tag_example(value, f"text {index}").split_into(task.unit) for index, value in values]
         if document:
             examples = task.in_context(examples)
         predictions = list(self._predict(task, examples))

@@ -41,7 +41,11 @@ WORD = "|".join(
         r"\S(?:[\p{M}\x{FE0F}]|\x{200D}\S?)*",
     ]
 )
-_words = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+# What raw text is split into. A corpus of tagged characters has either no blanks or, as KLUE-NER, all of them.
+_UNITS = {
+    unit: pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    for unit, pattern in {"word": WORD, "character": r"\S", "character or blank": r"[\S ]"}.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +74,31 @@ class TagExample:
             raise ValueError(f"{self.location}: {len(self.words)} words, but {len(self.tags)} tags")
 
     @classmethod
-    def from_text(cls, text: str, source: str = "text") -> Self:
-        """Split raw text into words as in CoNLL data; only white space is dropped.
+    def from_text(cls, text: str, source: str = "text", unit: str = "word") -> Self:
+        """Split raw text into words as in CoNLL data, or into characters; only white space is dropped.
 
-        Raises ValueError for a lone surrogate, which is not valid Unicode.
+        `unit`: word, character, or character or blank. Raises ValueError for a lone surrogate, which is not valid
+        Unicode.
 
         >>> TagExample.from_text("Merkel's visit, 2.5 hours").words
         ('Merkel', "'s", 'visit', ',', '2.5', 'hours')
+        >>> TagExample.from_text("서울은 넓다", unit="character or blank").words
+        ('서', '울', '은', ' ', '넓', '다')
         """
         try:
-            found = _words.pre_tokenize_str(text)
+            found = _UNITS[unit].pre_tokenize_str(text)
         except UnicodeEncodeError as error:
             raise ValueError(f"{source}: lone surrogate U+{ord(text[error.start]):04X} at {error.start}") from None
         return cls(
             tuple([word for word, _ in found]), source=source, text=text, offsets=tuple([span for _, span in found])
         )
+
+    def split_into(self, unit: str) -> Self:
+        """Return the example with its raw text split into another unit; one whose words were given is unchanged."""
+        if self.text is None:
+            return self
+        split = self.from_text(self.text, self.source, unit)
+        return replace(self, words=split.words, offsets=split.offsets)
 
     @property
     def location(self) -> str:

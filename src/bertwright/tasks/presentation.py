@@ -15,16 +15,17 @@ from bertwright.io.schema import TableSchema
 from bertwright.tasks.classification import Classification, LabelPrediction, TextExample, TextTask, known_labels
 from bertwright.tasks.conll import TagExample, to_conll
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
-from bertwright.tasks.question_answering import Answer, QuestionAnswering
+from bertwright.tasks.question_answering import Answer, EncodedQuestions, QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import QaExample, align_answers
 from bertwright.tasks.tagging import Tagging, TagPrediction
-from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task import AnyTask, Encoded
 
 NATIVE_SUFFIXES: dict[str, type[AnyTask]] = {".conll": Tagging, ".json": QuestionAnswering}  # formats of one task type
 MAX_TABLE_LABELS = 30  # of a confusion table
 SHOWN_ANSWERS = 5  # per question on the screen; files have all
 NO_ANSWER = "(no answer)"
+MAX_CUT_ANSWERS = 0.05  # of the questions; more of them cause a notice
 
 
 class DisplayTable(NamedTuple):
@@ -84,6 +85,19 @@ def truncation_warnings(task: AnyTask, examples: int, truncated: int, max_positi
     hint = "the model has no more positions" if length == max_positions else f"raise {limit} to keep them whole"
     share = f"{truncated:,} of {examples:,} examples ({truncated / examples:.1%})"
     return [f"{share} lose tokens: {limit} is {length}; {hint}"]
+
+
+def cut_answer_warnings(encoded: Encoded) -> list[str]:
+    """Format a sentence about answers that begin or end inside a token; none unless they are frequent."""
+    if not isinstance(encoded, EncodedQuestions):
+        return []
+    count, total = encoded.cut_answers, len(set(encoded.example_ids.tolist()))
+    if count <= MAX_CUT_ANSWERS * total:
+        return []
+    return [
+        f"{count:,} of {total:,} questions ({count / total:.1%}) have an answer that begins or ends inside a token, so "
+        "that no prediction can equal it; a vocabulary of fewer tokens splits words more often"
+    ]
 
 
 def report_fields(task: AnyTask, examples: Sequence[Any]) -> dict[str, Any]:

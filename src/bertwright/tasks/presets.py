@@ -130,6 +130,12 @@ PRESETS: dict[str, Preset] = {
         dev="dev-v2.0.json",
         paper=PaperSettings(5e-5, 48, 2.0, "4.3"),
     ),
+    "korquad": Preset(
+        "answers in Korean paragraphs, KorQuAD 1.0; exact match and F1 of characters",
+        QuestionAnswering(scoring="korquad"),
+        train="KorQuAD_v1.0_train.json",
+        dev="KorQuAD_v1.0_dev.json",
+    ),
     "conll2003": Preset(
         "named entities, with document context; span F1",
         Tagging(context=True, max_length=512),
@@ -246,9 +252,9 @@ class TaskSettings:
 
     task: str
     """A published task: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli, swag, codah, squad,
-    squad_v2, conll2003, conll2000, ud_pos, nsmc. If the paper names learning rate, batch size and epochs for it, they
-    are the defaults: --task NAME --help shows them. Or a task type for your own files: classification, regression,
-    multiple-choice, tagging, question-answering."""
+    squad_v2, korquad, conll2003, conll2000, ud_pos, nsmc. If the paper names learning rate, batch size and epochs for
+    it, they are the defaults: --task NAME --help shows them. Or a task type for your own files: classification,
+    regression, multiple-choice, tagging, question-answering."""
     data: Path | None = None
     """Folder with a published task's files under their own names; --train, --dev and --test take precedence."""
     train: tuple[str, ...] = ()

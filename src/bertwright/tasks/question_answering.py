@@ -17,8 +17,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from bertwright.batching.batch import offsets_from_lengths, positions_from_lengths
 from bertwright.corpus.documents import check_encoding
-from bertwright.metrics.exact_match import best_threshold, scores
+from bertwright.metrics.exact_match import RULES, best_threshold, scores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.settings import did_you_mean
 from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.squad import QaExample, align_answers, read_questions
 from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric
@@ -85,6 +86,8 @@ class EncodedQuestions(Encoded):
     """S, index of that token among the M of all contexts."""
     offsets: npt.NDArray[np.int32]
     """M × 2, start and end of each token in its context, in characters."""
+    cut_answers: int
+    """Number of answers that begin or end inside a token, so that no span of tokens equals them."""
 
     @cached_property
     def context_lengths(self) -> Ints:
@@ -117,6 +120,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """τ: the best span is the answer if its score exceeds that of no answer by more; chosen on dev."""
     metric: str = "f1"
     """Score that selects the best checkpoint: f1 or exact_match."""
+    scoring: str = "squad"
+    """Official script whose rules score the answers: squad, whose F1 counts words, or korquad, whose F1 counts
+    characters."""
 
     def __post_init__(self) -> None:
         for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
@@ -130,6 +136,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
                 f"{self.max_query_length + NUM_SPECIALS + 1}, or a lower max_query_length"
             )
         check_metric(self.metric, ("f1", "exact_match"))
+        if self.scoring not in RULES:
+            raise ValueError(f"scoring = {self.scoring!r}: {did_you_mean(self.scoring, RULES)}")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold = {self.threshold}: a finite number is needed")
 
@@ -205,9 +213,12 @@ class QuestionAnswering(Task[QaExample, Answer]):
         starts = np.stack([questions.offsets[of], sep, len(questions.ids) + first, sep], axis=1).reshape(-1)
         range_lengths = np.stack([1 + query_lengths[of], one, context_lengths, one], axis=1).reshape(-1)
         lengths = query_lengths[of] + context_lengths + NUM_SPECIALS
-        labels = np.zeros((0, 2), np.int64)
+        labels, cut_answers = np.zeros((0, 2), np.int64), 0
         if labeled:
-            spans = answer_tokens(chosen, context_of, offsets, bounds)[of]
+            characters = answer_characters(chosen)
+            tokens = answer_tokens(chosen, characters, context_of, offsets, bounds)
+            cut_answers = count_cut_answers(characters, tokens, offsets)
+            spans = tokens[of]
             inside = (spans[:, 0] >= first) & (spans[:, 1] < first + context_lengths)
             labels = np.where(inside[:, None], spans - first[:, None] + query_lengths[of, None] + 2, 0)
         return EncodedQuestions(
@@ -223,6 +234,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             context_start=query_lengths[of] + 2,
             first=first,
             offsets=offsets,
+            cut_answers=cut_answers,
         )
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
@@ -295,8 +307,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return Answer(best.text, best.start, best.end, best.probability, score, null_score, candidates)
 
     def score(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> dict[str, float]:
-        """Compute SQuAD's official exact match and F1; see `metrics.exact_match.scores`."""
-        return scores(_gold_texts(examples), [answer.text for answer in predictions])
+        """Compute the official exact match and F1; see `metrics.exact_match.scores`."""
+        return scores(_gold_texts(examples), [answer.text for answer in predictions], RULES[self.scoring])
 
     def with_threshold_from(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> Self:
         """Return the task with the τ that maximizes the F1 of these predictions (section 4.3).
@@ -306,7 +318,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
         if not self.allow_no_answer:
             return self
         margins = np.array([answer.margin for answer in predictions])
-        best = best_threshold(_gold_texts(examples), [answer.best_span for answer in predictions], margins)
+        best = best_threshold(
+            _gold_texts(examples), [answer.best_span for answer in predictions], margins, RULES[self.scoring]
+        )
         return replace(self, threshold=best.value)
 
 
@@ -349,27 +363,43 @@ def windows(num_tokens: Ints, capacity: Ints, stride: int) -> tuple[Ints, Ints, 
     return of, first, np.minimum(capacity[of], num_tokens[of] - first)
 
 
+def answer_characters(examples: Sequence[QaExample]) -> Ints:
+    """Return start and end of each answer in its context, in characters, Q × 2; -1 for no answer."""
+    targets = [example.target for example in examples]
+    bounds = [(target.start, target.start + len(target.text)) if target else (-1, -1) for target in targets]
+    return np.array(bounds, dtype=np.int64).reshape(-1, 2)
+
+
 def answer_tokens(
-    examples: Sequence[QaExample], context_of: Ints, offsets: npt.NDArray[np.int32], bounds: Ints
+    examples: Sequence[QaExample],
+    characters: Ints,
+    context_of: Ints,
+    offsets: npt.NDArray[np.int32],
+    bounds: Ints,
 ) -> Ints:
     """Return the first and last token of each answer among the M tokens of all contexts, Q × 2; -1 for no answer.
 
     These are the tokens that share a character with the answer. Raises ValueError if there are none.
     """
-    answers = [example.target for example in examples]
-    begin = np.array([answer.start if answer else 0 for answer in answers], dtype=np.int64)
-    end = begin + np.array([len(answer.text) if answer else 0 for answer in answers], dtype=np.int64)
+    begin, end = characters.T
     # One search for all contexts: a character's key is its context and its index there.
     base = np.repeat(np.arange(len(bounds) - 1) << 32, np.diff(bounds))
     first = np.searchsorted(base + offsets[:, 1], (context_of << 32) + begin, side="right")
     last = np.searchsorted(base + offsets[:, 0], (context_of << 32) + end, side="left") - 1
-    answered = np.array([answer is not None for answer in answers], dtype=bool)
+    answered = begin >= 0
     if (lost := np.flatnonzero(answered & (last < first))).size:
         example = examples[lost[0]]
         answer = example.target
         assert answer is not None
         raise ValueError(f"{example.location}: the answer {answer.text!r} has no token; remove the question")
     return np.where(answered[:, None], np.stack([first, last], axis=1), -1)
+
+
+def count_cut_answers(characters: Ints, tokens: Ints, offsets: npt.NDArray[np.int32]) -> int:
+    """Count answers that begin or end inside a token."""
+    answered = characters[:, 0] >= 0
+    (begin, end), (first, last) = characters[answered].T, tokens[answered].T
+    return int(((offsets[first, 0] < begin) | (offsets[last, 1] > end)).sum())
 
 
 def max_context_window(first: Ints, context_lengths: Ints) -> Ints:

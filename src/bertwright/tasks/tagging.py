@@ -101,6 +101,9 @@ class Tagging(Task[TagExample, TagPrediction]):
     """Score that selects the best checkpoint: f1 of spans, or accuracy; with scheme none always accuracy."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
     """All tags, in the order of the head's outputs; empty: those of the training data."""
+    unit: str = field(default="word", metadata=LEARNED)
+    """What raw text is split into: word; if all words of the training data are single characters, character, or
+    character or blank."""
 
     def __post_init__(self) -> None:
         check_metric(self.metric, ("f1", "accuracy"))
@@ -123,7 +126,8 @@ class Tagging(Task[TagExample, TagPrediction]):
         return self.labels
 
     def read(self, path: str, labeled: bool = True) -> Iterator[TagExample]:
-        sentences = read_sentences(path, self.words, self.tags, labeled, self.comment_prefix, self.encoding)
+        found = read_sentences(path, self.words, self.tags, labeled, self.comment_prefix, self.encoding)
+        sentences = (sentence.split_into(self.unit) for sentence in found)
         return with_document_context(sentences, self.max_length - NUM_SPECIALS) if self.context else sentences
 
     def in_context(self, sentences: Sequence[TagExample]) -> list[TagExample]:
@@ -135,7 +139,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return list(with_document_context(sentences, self.max_length - NUM_SPECIALS))
 
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[TagExample]:
-        return [TagExample.from_text(text, location) for text in texts]
+        return [TagExample.from_text(text, location, self.unit) for text in texts]
 
     def group_keys(self, examples: Sequence[TagExample]) -> Sequence[Hashable]:
         """Return each sentence's words; with context the number of its document's text, whose sentences share words."""
@@ -167,7 +171,8 @@ class Tagging(Task[TagExample, TagPrediction]):
                 f"{examples[0].location}: all words have the tag {', '.join(found)!r}; at least two are needed"
             )
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
-        return replace(self, scheme=scheme, labels=labels, metric="accuracy" if scheme == "none" else self.metric)
+        metric = "accuracy" if scheme == "none" else self.metric
+        return replace(self, scheme=scheme, labels=labels, metric=metric, unit=detect_unit(examples))
 
     def check(self, examples: Sequence[TagExample]) -> None:
         self._encode_labels(examples)
@@ -277,6 +282,14 @@ class Tagging(Task[TagExample, TagPrediction]):
             start, end = offsets[first][0], offsets[last][1]
             entities.append(Entity(label, text[start:end], start, end, prod(probabilities[first : last + 1])))
         return TagPrediction(example.words, tags, probabilities, tuple(entities))
+
+
+def detect_unit(examples: Sequence[TagExample]) -> str:
+    """Return the unit into which raw text is to be split, so that it is read as the training data were."""
+    words = {word for example in examples for word in example.words}
+    if any(len(word) > 1 for word in words):
+        return "word"
+    return "character or blank" if " " in words else "character"
 
 
 def known_tags(example: TagExample) -> tuple[str, ...]:

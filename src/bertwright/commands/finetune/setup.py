@@ -24,7 +24,7 @@ from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import EncoderForTask, is_untrained
 from bertwright.seeding import derive_key
 from bertwright.tasks.collation import check_segments, micro_batches
-from bertwright.tasks.presentation import truncation_warnings
+from bertwright.tasks.presentation import cut_answer_warnings, truncation_warnings
 from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
 from bertwright.tasks.splits import SPLIT_SEED, train_validation_split
 from bertwright.tasks.tagging import Tagging
@@ -177,9 +177,9 @@ def data_warnings(
             )
     for split in splits:
         truncated = truncation_warnings(task, len(split.examples), split.encoded.truncated, max_positions)
-        warnings += [
-            f"{split.name}: {note}" for note in truncated + task.warnings(split.examples, settings.files(split.name))
-        ]
+        notes = truncated + cut_answer_warnings(split.encoded)
+        notes += task.warnings(split.examples, settings.files(split.name))
+        warnings += [f"{split.name}: {note}" for note in notes]
     files = {name: {file for pattern in settings.files(name) for file in resolve_files(pattern)} for name in SPLITS}
     if shared := files["train"] & (files["dev"] | files["test"]):
         path = min(shared)

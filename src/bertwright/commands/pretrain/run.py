@@ -201,7 +201,8 @@ class PretrainRun:
         )
         for phase, data in zip(self.settings.phases, self.state.data, strict=True):
             heading(self.console, f"Steps {phase.first:,} to {phase.end:,}, length {phase.data.max_length}")
-            say(self.console, str(data.describe(phase.end - phase.first)), style="dim")
+            for line in str(data.describe(phase.end - phase.first)).split("\n"):
+                say(self.console, line, style="dim")
 
     def finish(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> Path:
         """Write plot, report and model of a finished run; return the model's folder."""
