@@ -182,6 +182,11 @@ class FinetuneJob(Job):
         """Settings of the run."""
         return self.finetune
 
+    @property
+    def limit(self) -> int | None:
+        """Examples of each split; None: all."""
+        return self.finetune.tuning.limit
+
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result."""
@@ -221,6 +226,11 @@ class ProbeJob(Job):
     def settings(self) -> ProbeSettings:
         """Settings of the probe."""
         return self.probe
+
+    @property
+    def limit(self) -> int | None:
+        """Examples of each split; None: all."""
+        return self.probe.limit
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Train the heads; return scores by `REPRESENTATION/SEED`."""

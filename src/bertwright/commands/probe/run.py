@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.finetune.setup import SplitData, data_warnings, read_examples, within_positions
+from bertwright.commands.finetune.setup import SplitData, data_warnings, read_splits, within_positions
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, total_steps, train
 from bertwright.commands.probe.settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.console import (
@@ -41,7 +41,6 @@ from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName, select_layers
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
-from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
 from bertwright.training.run_directory import locked_run, saved_settings
@@ -137,18 +136,13 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
     encoder.compute_dtype = context.dtype
     for representation in settings.representations:
         select_layers(representation, encoder.config.num_layers)
-    task = settings.task.build_task()
-    examples = {name: read_examples(task, settings.task, name) for name in SPLITS}
-    for name in ("train", "dev"):
-        if not examples[name]:
-            raise ValueError(f"no {name} examples: name files with --{name}, or a published task's folder with --data")
-    task = task.with_labels_of(examples["train"])
+    task, examples = read_splits(settings.task, settings.validation_fraction, settings.limit)
+    if "dev" not in examples:
+        raise ValueError("no dev examples: name files with --dev, or a published task's folder with --data")
     if task.head.kind == "span":
         raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
-    for name in ("dev", "test"):
-        task.check(examples[name])
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
-    splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items() if split]
+    splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
     run = ProbeRun(settings, context, console, task, encoder.to(context.device), tokenizer, splits)
     if cached := [split for split in splits if run.features_folder(split).exists()]:
         model = encoder_digest(run.encoder)
