@@ -179,6 +179,8 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
     columns = {(cell["row"], cell["column"]) for cell in record["cells"]}
     assert columns == {(row, column) for row in mixes for column in ("sst2", "conll2003", "features")}
     assert not list(tmp_path.rglob("features"))  # the cached states are deleted
+    claim = next(claim for claim in record["claims"] if claim["columns"] == ["features"])
+    assert claim["difference"]["low"] < claim["difference"]["high"]  # over examples, although there is one seed
 
 
 def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.commands.finetune.setup import digest_initial_weights
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.probe.settings import ProbeSettings
+from bertwright.commands.probe.settings import ProbeSettings, ProbeTrial
 from bertwright.experiments import paper
 from bertwright.experiments.jobs import (
     ComposeJob,
@@ -240,8 +240,9 @@ class Planner:
         described = f"train heads on frozen {name}, {task.settings.task}"
         job = ProbeJob(described, self.digests(task, parent), parents_of(parent), settings)
         return [
-            Trial(row, column, seed, settings.learning_rates[0], job, f"{representation}/{seed}")
+            Trial(row, column, seed, rate, job, ProbeTrial(representation, rate, seed).name)
             for representation, (row, column) in cells.items()
+            for rate in settings.learning_rates
             for seed in settings.seeds
         ]
 

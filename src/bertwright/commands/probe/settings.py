@@ -27,6 +27,15 @@ class ProbeTrial(NamedTuple):
     def __str__(self) -> str:
         return f"{self.representation}, rate {self.learning_rate:g}, seed {self.seed}"
 
+    @property
+    def name(self) -> str:
+        """Name of its files.
+
+        >>> ProbeTrial("last", 1e-3, seed=0).name
+        'last-lr0.001-seed0'
+        """
+        return f"{self.representation}-lr{self.learning_rate:.10g}-seed{self.seed}"
+
 
 @dataclass(frozen=True)
 class ProbeSettings:
