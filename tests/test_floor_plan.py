@@ -17,6 +17,7 @@ files seeding renamed settings
 console
 io.sources io.decoding io.lines io.npy io.schema io.delimited io.json_rows io.parquet io.tables
 metrics.scores metrics.tag_schemes metrics.span_f1 metrics.exact_match metrics.seed_summary
+metrics.example_scores
 batching.batch batching.permutation
 kernels.cpu kernels.compile kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16
 kernels.fused_ops kernels.attention
@@ -36,7 +37,7 @@ interop.tf_checkpoint interop.model_files interop.checksums interop.weight_names
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
 tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answering tasks.task_types tasks.presentation
-tasks.task_io tasks.presets tasks.ensemble
+tasks.task_io tasks.presets tasks.ensemble tasks.example_scores
 inference.examples inference.fill_mask inference.next_sentence inference.attention_weights
 inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare

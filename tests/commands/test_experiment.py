@@ -18,19 +18,24 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import run_and_capture, same_weights, start_process
+from rich.console import Console
 
 from bertwright.commands.experiment import setup
 from bertwright.commands.experiment.run import experiment
 from bertwright.commands.experiment.settings import ExperimentSettings
 from bertwright.commands.experiment.setup import chosen_level, plan_experiment
+from bertwright.commands.finetune.setup import open_run as open_finetuning
+from bertwright.commands.probe.run import open_probe
 from bertwright.experiments import jobs
-from bertwright.experiments.cost import JobCost
-from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, Work, all_jobs
+from bertwright.experiments.cost import JobCost, SplitCost
+from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs
+from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import MIXES, Plan
 from bertwright.files import read_json, write_json
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
 from bertwright.tokenstore.store import TokenStore
+from bertwright.training.context import execution_context
 from bertwright.training.loop import DivergedError
 from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -174,6 +179,8 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
     columns = {(cell["row"], cell["column"]) for cell in record["cells"]}
     assert columns == {(row, column) for row in mixes for column in ("sst2", "conll2003", "features")}
     assert not list(tmp_path.rglob("features"))  # the cached states are deleted
+    claim = next(claim for claim in record["claims"] if claim["columns"] == ["features"])
+    assert claim["difference"]["low"] < claim["difference"]["high"]  # over examples, although there is one seed
 
 
 def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Path) -> None:
@@ -373,6 +380,20 @@ def test_objectives_without_next_sentences_read_the_same_sequences(make: Make, t
     assert read["mlm"] == read["ltr"] == read["rtl"]
 
 
+def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
+    settings = make(tmp_path / "work", "table7", seeds=1, model=str(tiny_bert), store=None)
+    tuning, probe = plan_of(settings).jobs[:2]
+    assert isinstance(tuning, FinetuneJob)
+    assert isinstance(probe, ProbeJob)
+    with execution_context(settings.device) as context:
+        state = open_finetuning(replace(tuning.settings, run=tmp_path / "run"), context, Console(quiet=True))
+        probed = open_probe(replace(probe.settings, run=tmp_path / "run"), context, Console(quiet=True)).splits
+    assert state.dev is not None
+    assert [split.name for split in probed] == ["train", "dev"]
+    assert [len(split.examples) for split in probed] == [40, 40]
+    assert [list(split.examples) for split in probed] == [list(state.train.examples), list(state.dev.examples)]
+
+
 # Failures
 
 
@@ -426,16 +447,44 @@ def test_dry_run_of_table8_measures_heads(make: Make, tmp_path: Path) -> None:
     assert re.search(r"heads on frozen features +6 +0 ", printed)
 
 
-def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four pre-trainings of 100 s and twenty fine-tunings of 10 s in ten minutes: 300 s for each kind."""
-    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0)
-    level = chosen_level(settings)
+def cost_of(job: Any, examples: int | None = None) -> JobCost:
+    """Return 100 s for a pre-training; for others 2 s to open the run and 10 s for as many examples as its limit."""
+    if isinstance(job, PretrainJob | ComposeJob):
+        return JobCost(100.0 * isinstance(job, PretrainJob))
+    return JobCost(2.0, (SplitCost(10.0, examples or job.limit),))
+
+
+def fit(settings: ExperimentSettings, examples: int | None = None) -> Level:
     plan = plan_of(settings)
-    seconds = {PretrainJob: 100, FinetuneJob: 10, ComposeJob: 0}
-    costs = {job.key: JobCost(0, seconds[type(job)]) for job in all_jobs(plan.jobs)}
-    fitted = setup.fit_budget(settings, level, plan, costs)
+    costs = {job.key: cost_of(job, examples) for job in all_jobs(plan.jobs)}
+    return setup.fit_budget(settings, chosen_level(settings), plan, costs)
+
+
+def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
+    """Four pre-trainings of 100 s and twenty fine-tunings of 2 + 10 s in ten minutes: 300 s for each kind."""
+    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0)
+    level, fitted = chosen_level(settings), fit(settings)
     assert (level.steps, level.limit, level.word_task_limit) == (3_000, 2_000, 2_500)
-    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (2_200, 3_000, 3_700)
+    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (2_200, 2_600, 3_200)
+
+
+def test_budget_scales_heads_on_frozen_features(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
+    """Two fine-tunings and one probe of 2 + 10 s in 18 s: 4 s for the examples of each."""
+    model = {"model": str(tiny_bert), "store": None}
+    settings = make(tmp_path / "work", "table7", steps=None, limit=None, word_task_limit=None, budget=0.3, **model)
+    assert fit(settings).word_task_limit == 1_000
+
+
+def test_budget_reduces_the_limit_below_the_examples_of_small_tasks(make: Make, tmp_path: Path) -> None:
+    """Ten fine-tunings of 2 + 10 s in 90 s: the time of a task of 100 examples falls only if the limit is below 100."""
+    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, tasks=("sst2",), budget=3.0)
+    assert fit(settings, examples=100).limit == 70
+
+
+def test_budget_of_a_level_without_limits(make: Make, tmp_path: Path) -> None:
+    settings = make(tmp_path / "work", level="paper", steps=None, limit=None, word_task_limit=None, tasks=("sst2",))
+    assert fit(replace(settings, budget=60.0), examples=100).limit is None
+    assert fit(replace(settings, budget=10.0), examples=100).limit == 55
 
 
 def test_budget_is_measured_once(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from bertwright.commands.probe.run import ProbeResult, probe, table_rows
 from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
+from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.representations import REPRESENTATIONS
@@ -150,6 +151,9 @@ def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest
     assert result["dev"]["f1"] == max(seen[:6]) == seen[result["epoch"] - 1]
     assert result["epoch"] == seen.index(max(seen[:6])) + 1
     assert result["test"]["f1"] == seen[6]
+    numbers = ExampleScores.load(settings.run / "examples" / "last-lr0.03-seed0.npz")
+    assert numbers is not None
+    assert compute_scores(numbers, np.ones((1, 60))) == pytest.approx([result["dev"]["f1"]])
 
 
 def test_resumed_run_has_the_same_results(make: Make, tmp_path: Path, monkeypatch: Any) -> None:

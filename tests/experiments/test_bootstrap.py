@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertwright.experiments.bootstrap import (
-    ExampleScores,
-    Sample,
-    bootstrap_differences,
-    compute_scores,
-    difference,
-    example_scores,
-)
+from bertwright.experiments.bootstrap import Sample, bootstrap_differences, difference
 from bertwright.experiments.plans import Claim
 from bertwright.experiments.report import ClaimResult
+from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.tasks.classification import Classification, LabelPrediction, TextExample
 from bertwright.tasks.conll import TagExample
+from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.regression import Regression

@@ -35,18 +35,36 @@ TIMED_EXAMPLES = 64  # of a probe
 SILENT = Console(file=io.StringIO())
 
 
+class SplitCost(NamedTuple):
+    """Seconds that the examples of a split take, in training or in prediction."""
+
+    seconds: float
+    examples: int
+
+
 class JobCost(NamedTuple):
     """Estimated seconds of a job."""
 
     fixed: float
-    """To open the run; a probe's whole time, which no limit changes."""
-    proportional: float
-    """In proportion to the steps of a pre-training, or to the examples of a task."""
+    """All of a pre-training; to open a run of a task."""
+    splits: tuple[SplitCost, ...] = ()
 
     @property
     def seconds(self) -> float:
         """Total."""
-        return self.fixed + self.proportional
+        return self.fixed + sum(split.seconds for split in self.splits)
+
+    def with_limit(self, before: int | None, after: int | None) -> float:
+        """Return the total under another limit of the examples of each split.
+
+        A split that the limit `before` has not cut has no more examples than those that were measured.
+        """
+        seconds = self.fixed
+        for split in self.splits:
+            is_cut = before is not None and split.examples >= before
+            chosen = split.examples if after is None else after if is_cut else min(after, split.examples)
+            seconds += split.seconds * chosen / split.examples
+        return seconds
 
 
 def estimate_costs(jobs: Sequence[Job], advance: ProgressCallback) -> dict[str, JobCost]:
@@ -78,7 +96,7 @@ class _Clock:
             data = replace(job.settings.data, mask_mix=(1.0, 0.0, 0.0))
             return self._once(("pretrain", shape, data, job.settings.steps), lambda: _pretraining_cost(job.settings))
         if isinstance(job, ComposeJob):
-            return JobCost(0.0, 0.0)  # a copy of files
+            return JobCost(0.0)  # a copy of files
         if isinstance(job, FinetuneJob):
             one = replace(job.settings, seed=0, optimizer=replace(job.settings.optimizer, learning_rate=1e-12))
             return self._once((one, shape), lambda: self._finetuning_cost(job))
@@ -127,9 +145,10 @@ class _Clock:
             assert state.dev is not None
             steps = settings.num_steps(state.train.encoded.num_items)
             # A run is opened and dev predicted twice: for its score, and for the numbers per example.
-            step = time_steps(make_training(state, settings, context), context)
-            seconds = steps * step + 2 * time_evaluation(state, state.dev)
-        return JobCost(2 * opening, seconds)
+            training = steps * time_steps(make_training(state, settings, context), context)
+            scoring = 2 * time_evaluation(state, state.dev)
+        splits = SplitCost(training, len(state.train.examples)), SplitCost(scoring, len(state.dev.examples))
+        return JobCost(2 * opening, splits)
 
     def _probe_cost(self, job: ProbeJob) -> JobCost:
         settings = replace(job.settings, run=self.folder / "probe", model=self._model(job))
@@ -138,7 +157,7 @@ class _Clock:
             train_split = run.splits[0]
             examples = train_split.examples[:TIMED_EXAMPLES]
             split = SplitData("train", examples, run.task.encode(examples, _tokenizer(settings.model)))
-            per_example, total = 0.0, sum(len(one.examples) for one in run.splits)
+            per_example = 0.0
             layers = sorted({layer for name in settings.representations for layer in run.layers(name)})
             started = time.perf_counter()
             features = cached_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
@@ -150,7 +169,8 @@ class _Clock:
                 train(FeatureHead(run.head_config(name)), run.task, {"train": data, "dev": data}, hyper, lambda _: None)
                 heads = settings.epochs * len(settings.seeds)
                 per_example += heads * (time.perf_counter() - started) / (2 * len(examples))
-        return JobCost(per_example * total, 0.0)
+        counts = [len(one.examples) for one in run.splits]
+        return JobCost(0.0, tuple(SplitCost(per_example * count, count) for count in counts))
 
 
 def _tokenizer(model: str | None) -> Tokenizer:
@@ -162,7 +182,7 @@ def _pretraining_cost(settings: PretrainSettings) -> JobCost:
         # A resumed run compares samples of the store with its digests, which is quicker.
         small = replace(settings, run=Path(folder) / "run", resume=True)
         state = open_pretraining(small, context, SILENT)
-        return JobCost(0.0, estimate_cost(PretrainRun(state, small, context, SILENT, peak_flops=1.0)).seconds)
+        return JobCost(estimate_cost(PretrainRun(state, small, context, SILENT, peak_flops=1.0)).seconds)
 
 
 def total_seconds(jobs: Sequence[Job], costs: Mapping[str, JobCost]) -> float:

@@ -2,7 +2,7 @@
 
 WORK/jobs/KIND-KEY/run/          an ordinary run folder: settings.toml, metrics.jsonl and, while needed, weights
 WORK/jobs/KIND-KEY/log.txt       what the run printed
-WORK/jobs/KIND-KEY/examples.npz  numbers per dev example, for bootstrap intervals
+WORK/jobs/KIND-KEY/*.npz         numbers per dev example, for bootstrap intervals; of a probe, in its run folder
 WORK/jobs/KIND-KEY/result.json   scores; written last
 
 KEY is the digest of the settings that decide the result, of the input files, and of the jobs whose models a job starts
@@ -30,13 +30,12 @@ from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import open_run
 from bertwright.commands.pretrain.run import pretrain
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.probe.run import probe
+from bertwright.commands.probe.run import EXAMPLES as PROBE_EXAMPLES
+from bertwright.commands.probe.run import parse_result, probe
 from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.console import format_duration, say
-from bertwright.experiments.bootstrap import ExampleScores, example_scores
 from bertwright.experiments.composition import compose
 from bertwright.files import (
-    atomic_file,
     digest_bytes,
     digest_file,
     ensure_folder,
@@ -45,15 +44,17 @@ from bertwright.files import (
     try_lock,
     write_json,
 )
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.settings import to_table
+from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
 from bertwright.training.loop import DivergedError
-from bertwright.training.trial_log import RESULTS_FILE
+from bertwright.training.trial_log import RESULTS_FILE, read_results
 
-RESULT, EXAMPLES, LOG, CLAIM = "result.json", "examples.npz", "log.txt", ".claim"
+RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
 POLL_S = 2.0  # between looks at the jobs of other processes
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content.
 NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "pad_batches", "log_every", "store", "model", "features")
@@ -95,6 +96,10 @@ class Job(ABC):
     @abstractmethod
     def prune(self, folder: Path) -> None:
         """Delete what no other job reads, once the result is written."""
+
+    def examples_file(self, folder: Path, score: str) -> Path:
+        """Return the file with the numbers per example behind a score of the run in `folder`."""
+        return folder.parent / f"{score}.npz"
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -182,6 +187,11 @@ class FinetuneJob(Job):
         """Settings of the run."""
         return self.finetune
 
+    @property
+    def limit(self) -> int | None:
+        """Examples of each split; None: all."""
+        return self.finetune.tuning.limit
+
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result."""
@@ -198,8 +208,7 @@ class FinetuneJob(Job):
             assert state.dev is not None
             found = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
         if numbers := example_scores(state.task, state.dev.examples, found.predictions):
-            with atomic_file(folder.parent / EXAMPLES) as temporary, temporary.open("wb") as file:
-                np.savez_compressed(file, formula=numbers.formula, values=numbers.values.astype(np.float32))
+            numbers.save(self.examples_file(folder, "dev"))
         return found.scores | {"dev": found.scores[state.task.metric]}
 
     def prune(self, folder: Path) -> None:
@@ -211,7 +220,7 @@ class FinetuneJob(Job):
 
 @dataclass(frozen=True)
 class ProbeJob(Job):
-    """Heads on the frozen states of a job's model, or of a model folder; one score per representation and seed."""
+    """Heads on the frozen states of a job's model, or of a model folder; one score per trial."""
 
     probe: ProbeSettings
 
@@ -222,16 +231,24 @@ class ProbeJob(Job):
         """Settings of the probe."""
         return self.probe
 
+    @property
+    def limit(self) -> int | None:
+        """Examples of each split; None: all."""
+        return self.probe.limit
+
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
-        """Train the heads; return scores by `REPRESENTATION/SEED`."""
+        """Train the heads; return scores by the name of each head's trial."""
         settings = _at(self.settings, folder)
         if self.parents:
             settings = replace(settings, model=str(work.model_folder(self.parents[0])))
         probe(settings, console)
         metric = read_json(folder / "report.json")["metric"]
-        lines = (folder / RESULTS_FILE).read_text(encoding="utf-8").splitlines()
-        results = [json.loads(line) for line in lines]
-        return {f"{one['representation']}/{one['seed']}": one["dev"][metric] for one in results}
+        results = read_results(folder / RESULTS_FILE, lambda record: parse_result(record, metric))
+        return {result.trial.name: result.dev[metric] for result in results}
+
+    def examples_file(self, folder: Path, score: str) -> Path:
+        """Return the file that the probe wrote for a head."""
+        return folder / PROBE_EXAMPLES / f"{score}.npz"
 
     def prune(self, folder: Path) -> None:
         """Delete the cached states."""
@@ -271,13 +288,9 @@ class Work:
         record = read_json(path)
         return JobResult(record["scores"], record["seconds"], record["failure"])
 
-    def examples(self, job: Job) -> ExampleScores | None:
-        """Read the numbers per example of a finished job; None if its metric has none."""
-        path = self.folder(job) / EXAMPLES
-        if not path.is_file():
-            return None
-        with np.load(path) as arrays:
-            return ExampleScores(arrays["formula"].item(), arrays["values"].astype(float))
+    def examples(self, job: Job, score: str) -> ExampleScores | None:
+        """Read the numbers per example behind a score of a finished job; None if its metric has none."""
+        return ExampleScores.load(job.examples_file(self.folder(job) / "run", score))
 
     def model_folder(self, job: Job, step: int | None = None) -> Path:
         """Return the model of a finished job, or its checkpoint after a step."""

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.commands.finetune.setup import digest_initial_weights
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.probe.settings import ProbeSettings
+from bertwright.commands.probe.settings import ProbeSettings, ProbeTrial
 from bertwright.experiments import paper
 from bertwright.experiments.jobs import (
     ComposeJob,
@@ -184,8 +184,6 @@ class Planner:
         """
         level, name = self.level, task.settings.task
         recipe = level.task_recipes.get(name, level.recipe)
-        is_word_task = PRESETS[name].task.kind in WORD_TASKS
-        limit = level.word_task_limit if is_word_task else level.limit
         trials = []
         for seed in range(level.seeds):
             start = parent[seed] if isinstance(parent, Mapping) else parent
@@ -199,7 +197,7 @@ class Planner:
                     seed=seed,
                     eval_every=LAST_STEP_ONLY,
                     save_every=SAVE_EVERY,
-                    tuning=TuningSettings(task.validation_fraction, limit, dropout=0.1),
+                    tuning=TuningSettings(task.validation_fraction, self.limit(name), dropout=0.1),
                     optimizer=replace(paper_optimizer(), learning_rate=rate),
                     device=self.inputs.device,
                 )
@@ -207,6 +205,11 @@ class Planner:
                 job = FinetuneJob(described, self.digests(task, start), parents_of(start), settings, step)
                 trials.append(Trial(row, column, seed, rate, job, "dev"))
         return trials
+
+    def limit(self, task: str) -> int | None:
+        """Return the number of examples of each split of a task; None: all."""
+        is_word_task = PRESETS[task].task.kind in WORD_TASKS
+        return self.level.word_task_limit if is_word_task else self.level.limit
 
     def digests(self, task: FoundTask, parent: Job | None) -> tuple[tuple[str, str], ...]:
         """Return the digests of a task's files and of the user's model."""
@@ -225,6 +228,8 @@ class Planner:
             run=RUN,
             task=task.settings,
             model=self.inputs.model,
+            validation_fraction=task.validation_fraction,
+            limit=self.limit(task.settings.task),
             representations=tuple(cells),
             seeds=tuple(range(level.seeds)),
             epochs=level.probe_epochs,
@@ -235,8 +240,9 @@ class Planner:
         described = f"train heads on frozen {name}, {task.settings.task}"
         job = ProbeJob(described, self.digests(task, parent), parents_of(parent), settings)
         return [
-            Trial(row, column, seed, settings.learning_rates[0], job, f"{representation}/{seed}")
+            Trial(row, column, seed, rate, job, ProbeTrial(representation, rate, seed).name)
             for representation, (row, column) in cells.items()
+            for rate in settings.learning_rates
             for seed in settings.seeds
         ]
 

@@ -92,7 +92,7 @@ def _read_cell(plan: Plan, row: str, column: str, work: Work) -> Cell | None:
         if result.failure:
             failures += 1
             continue
-        examples = work.examples(trial.job) if trial.score == "dev" else None
+        examples = work.examples(trial.job, trial.score)
         rates.setdefault(trial.learning_rate, []).append((result.scores[trial.score], examples))
     if not rates:
         return None

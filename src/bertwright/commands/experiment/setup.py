@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect
 from dataclasses import replace
 from pathlib import Path
 
 from bertwright.commands.experiment.settings import ExperimentSettings
 from bertwright.experiments.cost import JobCost
-from bertwright.experiments.jobs import all_jobs
+from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import LEVELS, Level
 from bertwright.experiments.plans import Inputs, Plan, make_plan
 from bertwright.files import digest_bytes, read_json, write_json
@@ -18,9 +19,10 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 BUDGET_FILE = "budget.json"
 SIZES = ("steps", "limit", "word_task_limit")  # settings that a budget decides
 MIN_STEPS, MIN_EXAMPLES = 100, 50
+SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # of the examples, that a budget chooses from
 MODEL_RATES = (5e-5,)  # of fine-tuning a model folder, below the level of the paper, which has four
 PRETRAINING_SHARE = 0.5  # of a budget
-UNLIMITED = 100_000  # examples that a level without limits is scaled from
+UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI, the largest task, has 392,702
 
 
 def chosen_level(settings: ExperimentSettings) -> Level:
@@ -70,27 +72,37 @@ def digest_store(store: Path) -> str:
 
 
 def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: dict[str, JobCost]) -> Level:
-    """Return the level with as many steps and examples as fit the budget.
+    """Return the level with as many steps and examples as fit the budget; limits keep their proportion.
 
     `costs`: of the plan's jobs at this level. Raises ValueError if the budget is too small for anything.
     """
     assert settings.budget is not None
     jobs = all_jobs(plan.jobs)
-    training = sum(costs[job.key].seconds for job in jobs if job.kind == "pretrain")
-    tuning = sum(costs[job.key].proportional for job in jobs if job.kind != "pretrain")
-    fixed = sum(costs[job.key].fixed for job in jobs if job.kind != "pretrain")
+    training = sum(costs[job.key].seconds for job in jobs if isinstance(job, PretrainJob))
+    tuning = [(job.limit, costs[job.key]) for job in jobs if isinstance(job, FinetuneJob | ProbeJob)]
     seconds = 60 * settings.budget
     share = PRETRAINING_SHARE if training else 0.0
     steps = _round_down(level.steps * seconds * share / training) if training else level.steps
-    scale = (seconds * (1 - share) - fixed) / tuning
-    limits = [_round_down(scale * (limit or UNLIMITED)) for limit in (level.limit, level.word_task_limit)]
-    if steps < MIN_STEPS or min(limits) < MIN_EXAMPLES:
-        count = len(jobs)
+
+    def tuning_seconds(scale: float) -> float:
+        return sum(cost.with_limit(limit, _scale(limit, scale)) for limit, cost in tuning)
+
+    scale = [0.0, *SCALES][bisect(SCALES, seconds * (1 - share), key=tuning_seconds)]
+    limits = [_scale(limit, scale) for limit in (level.limit, level.word_task_limit)]
+    examples = min((limit for limit in limits if limit is not None), default=MIN_EXAMPLES)
+    if steps < MIN_STEPS or examples < MIN_EXAMPLES:
         raise ValueError(
-            f"--budget {settings.budget:g}: too little for {count} jobs ({steps} steps and {min(limits)} examples "
+            f"--budget {settings.budget:g}: too little for {len(jobs)} jobs ({steps} steps and {examples} examples "
             "each); raise it, or choose fewer --tasks or --seeds"
         )
     return replace(level, steps=steps, limit=limits[0], word_task_limit=limits[1])
+
+
+def _scale(limit: int | None, scale: float) -> int | None:
+    """Return a limit times a factor, rounded down; None, no limit, becomes one only if the factor is below 1."""
+    if limit is None and scale >= 1:
+        return None
+    return _round_down(scale * (UNLIMITED if limit is None else limit))
 
 
 def _round_down(number: float) -> int:

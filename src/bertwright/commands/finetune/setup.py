@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.batching.permutation import permute
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.console import notice, silent_console
 from bertwright.files import digest_bytes, digest_file
@@ -22,11 +20,10 @@ from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
 from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import EncoderForTask, is_untrained
-from bertwright.seeding import derive_key
 from bertwright.tasks.collation import check_segments, micro_batches
 from bertwright.tasks.presentation import cut_answer_warnings, truncation_warnings
 from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
-from bertwright.tasks.splits import SPLIT_SEED, train_validation_split
+from bertwright.tasks.splits import sample_examples, train_validation_split
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, Encoded, TaskBatch
 from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
@@ -82,7 +79,7 @@ def open_run(
     latest = checkpoint.latest(settings.run / "checkpoints")
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
-    task, examples = _fit_task(settings, examples)
+    task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     if settings.tuning.keep_head:
         task = continue_task(source, task)
     notices = console if context.is_main_process else silent_console()
@@ -112,40 +109,38 @@ def open_run(
     return FinetuneState(task, tokenizer, model, optimizer, splits["train"], splits.get("dev"), splits.get("test"))
 
 
-def _fit_task(
-    settings: FinetuneSettings, examples: Mapping[str, Sequence[Any]] | None
+def read_splits(
+    settings: TaskSettings,
+    validation_fraction: float,
+    limit: int | None,
+    examples: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
-    """Return the task with the labels of its training examples, and the examples of each split that is not empty."""
-    task, tuning = settings.task.build_task(), settings.tuning
-    read = examples or {name: read_examples(task, settings.task, name) for name in SPLITS}
+    """Return the task with the labels of its training examples, and the examples of each split that is not empty.
+
+    `examples`: those of each split, in place of the files. Raises ValueError for examples that are missing or unusable.
+    """
+    task = settings.build_task()
+    read = examples or {name: read_examples(task, settings, name) for name in SPLITS}
     splits = {name: read[name] for name in SPLITS if read.get(name)}
     if "train" not in splits:
         raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
     task = task.with_labels_of(splits["train"])
-    if tuning.validation_fraction and "dev" not in splits:
+    if validation_fraction and "dev" not in splits:
         splits["train"], splits["dev"] = train_validation_split(
-            splits["train"], task.group_keys(splits["train"]), tuning.validation_fraction
+            splits["train"], task.group_keys(splits["train"]), validation_fraction
         )
         try:
             task.check(splits["dev"])
         except ValueError as error:
             raise ValueError(
-                f"validation_fraction = {tuning.validation_fraction}: this dev split cannot select the best epoch; "
+                f"validation_fraction = {validation_fraction}: this dev split cannot select the best epoch; "
                 f"choose a larger fraction, or name --dev files ({error})"
             ) from None
-    if tuning.limit is not None:
-        splits = {name: _sample(split, tuning.limit) for name, split in splits.items()}
+    if limit is not None:
+        splits = {name: sample_examples(split, limit) for name, split in splits.items()}
     for name in ("dev", "test"):
         task.check(splits.get(name, ()))
     return task, splits
-
-
-def _sample(examples: Sequence[Any], size: int) -> Sequence[Any]:
-    """Return randomly chosen examples in their order; the choice does not depend on the run's seed."""
-    if size >= len(examples):
-        return examples
-    chosen = permute(np.arange(size), len(examples), derive_key(SPLIT_SEED))
-    return [examples[index] for index in np.sort(chosen)]
 
 
 def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any]:

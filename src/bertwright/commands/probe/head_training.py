@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -172,8 +172,12 @@ def epoch_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list
 
 def score(head: FeatureHead, task: AnyTask, data: HeadData) -> dict[str, float]:
     """Return the task's scores of a head's predictions."""
-    examples, encoded = data.split.examples, data.split.encoded
-    return task.score(examples, task.decode(examples, encoded, predict_logits(head, data)))
+    return task.score(data.split.examples, predict(head, task, data))
+
+
+def predict(head: FeatureHead, task: AnyTask, data: HeadData) -> list[Any]:
+    """Return a head's predictions for all examples."""
+    return task.decode(data.split.examples, data.split.encoded, predict_logits(head, data))
 
 
 @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 RUN/settings.toml    the settings in force           RUN/features/    the states, computed once, memory-mapped
 RUN/results.jsonl    one line per head: its scores   RUN/report.json  means and deviations over the seeds
+RUN/examples/        numbers per dev example of each head, for intervals over examples (see `metrics.example_scores`)
 
 The heads themselves are not saved: settings, seed and features reproduce each of them.
 """
@@ -18,8 +19,8 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.finetune.setup import SplitData, data_warnings, read_examples, within_positions
-from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, total_steps, train
+from bertwright.commands.finetune.setup import SplitData, data_warnings, read_splits, within_positions
+from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, predict, total_steps, train
 from bertwright.commands.probe.settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.console import (
     heading,
@@ -31,7 +32,7 @@ from bertwright.console import (
     print_outputs,
     say,
 )
-from bertwright.files import digest_bytes, remove_stale_parts, write_json
+from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, write_json
 from bertwright.inference.feature_cache import Features, cached_features, check_cache_key, encoder_digest, rows_digest
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
@@ -41,13 +42,14 @@ from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName, select_layers
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
-from bertwright.tasks.presets import SPLITS
+from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
 from bertwright.training.run_directory import locked_run, saved_settings
 from bertwright.training.trial_log import RESULTS_FILE, read_results, write_results
 from bertwright.vocabulary.tokenizer import Tokenizer
 
+EXAMPLES = "examples"  # folder
 CONLL_2003 = {"LOC", "MISC", "ORG", "PER"}  # the entity types of table 7
 
 
@@ -137,18 +139,13 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
     encoder.compute_dtype = context.dtype
     for representation in settings.representations:
         select_layers(representation, encoder.config.num_layers)
-    task = settings.task.build_task()
-    examples = {name: read_examples(task, settings.task, name) for name in SPLITS}
-    for name in ("train", "dev"):
-        if not examples[name]:
-            raise ValueError(f"no {name} examples: name files with --{name}, or a published task's folder with --data")
-    task = task.with_labels_of(examples["train"])
+    task, examples = read_splits(settings.task, settings.validation_fraction, settings.limit)
+    if "dev" not in examples:
+        raise ValueError("no dev examples: name files with --dev, or a published task's folder with --data")
     if task.head.kind == "span":
         raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
-    for name in ("dev", "test"):
-        task.check(examples[name])
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
-    splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items() if split]
+    splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
     run = ProbeRun(settings, context, console, task, encoder.to(context.device), tokenizer, splits)
     if cached := [split for split in splits if run.features_folder(split).exists()]:
         model = encoder_digest(run.encoder)
@@ -266,6 +263,9 @@ class ProbeRun:
         hyper = HeadHyperParams(settings.epochs, settings.batch_size, settings.dropout, trial.learning_rate, trial.seed)
         with item_progress(self.console, str(trial), total_steps(data["train"], hyper)) as advance:
             trained = train(head, self.task, data, hyper, advance)
+        if numbers := example_scores(self.task, data["dev"].split.examples, predict(head, self.task, data["dev"])):
+            ensure_folder(settings.run / EXAMPLES)
+            numbers.save(settings.run / EXAMPLES / f"{trial.name}.npz")
         scores = f"{metric} {100 * trained.dev[metric]:.2f} on dev after epoch {trained.epoch}"
         scores += f", {100 * trained.test[metric]:.2f} on test" if trained.test else ""
         seconds = time.perf_counter() - started

@@ -27,6 +27,15 @@ class ProbeTrial(NamedTuple):
     def __str__(self) -> str:
         return f"{self.representation}, rate {self.learning_rate:g}, seed {self.seed}"
 
+    @property
+    def name(self) -> str:
+        """Name of its files.
+
+        >>> ProbeTrial("last", 1e-3, seed=0).name
+        'last-lr0.001-seed0'
+        """
+        return f"{self.representation}-lr{self.learning_rate:.10g}-seed{self.seed}"
+
 
 @dataclass(frozen=True)
 class ProbeSettings:
@@ -37,6 +46,10 @@ class ProbeSettings:
     task: TaskSettings
     model: str | None = None
     """Model folder, run folder or hub name. Required, except with --resume."""
+    validation_fraction: float = 0.0
+    """Share of the training examples that becomes the dev split if there are no dev files."""
+    limit: int | None = None
+    """Use only this many randomly chosen examples of each split, those of `finetune --limit`. Unset: all."""
     resume: bool = False
     """Train the heads that are missing in the run folder. Representations, rates and seeds beside it are added
     to those in the run's settings."""
@@ -68,7 +81,7 @@ class ProbeSettings:
             values = getattr(self, name)
             if not values or len({*values}) < len(values):
                 raise ValueError(f"{name} = {[*values]}: at least one value is required, and each only once")
-        check_minimum(self, 1, "epochs", "batch_size", "lstm_layers")
+        check_minimum(self, 1, "limit", "epochs", "batch_size", "lstm_layers")
         check_minimum(self, 2, "lstm_size")
         for seed in self.seeds:
             check_seed(seed, "one of seeds")
@@ -76,8 +89,9 @@ class ProbeSettings:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
         if not all(rate > 0 and math.isfinite(rate) for rate in self.learning_rates):
             raise ValueError(f"learning_rates must be above 0, not {[*self.learning_rates]}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is a share, from 0 to below 1, not {self.dropout}")
+        for name in ("dropout", "validation_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is a share, from 0 to below 1, not {getattr(self, name)}")
 
     def extend(self, saved: ProbeSettings) -> ProbeSettings:
         """Return these settings with the heads of saved ones, in their order, before the new heads."""
