@@ -528,7 +528,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no such metric": (f"{CLASSIFY} one.tsv --metric bleu", "metric = 'bleu': known: accuracy, f1, macro_f1, matthews"),
     "no such task": ("finetune --task clasification --run new", 'no task "clasification"; did you mean "classif'),
     "setting of another kind": (f"{CLASSIFY} one.tsv --words 1", "--words: not an option of classification tasks"),
-    "nothing to train on": ("finetune --task classification --model bert --run new", "nothing to train on: name files"),
+    "nothing to train on": ("finetune --task classification --model bert --run new", "no train examples: name files"),
     "no published file": ("finetune --task mrpc --data vocabulary --model bert --run new", "vocabulary: no train.tsv"),
     "no model": ("finetune --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
     "a vocabulary for a model": (f"{CLASSIFY} train.tsv --model vocabulary", "vocabulary: no config.json"),

@@ -654,7 +654,7 @@ def test_input_that_does_not_fit_is_rejected_before_writing(
         r"unknown\.tsv, line 3: .*ugly": TaskSettings("classification", train=(train,), dev=(str(unknown),)),
         r"one\.tsv, line 2: .*at least two different ones": TaskSettings("classification", train=(str(one_class),)),
         r"empty\.tsv: no rows": TaskSettings("classification", train=(train,), dev=(str(empty),)),
-        "nothing to train on": TaskSettings("classification", dev=(dev,)),
+        "no train examples: name files with --train": TaskSettings("classification", dev=(dev,)),
         "the model has 64 positions": TaskSettings(
             "classification", train=(train,), overrides=TaskOptions(max_length=65)
         ),

@@ -30,6 +30,9 @@ class Command(NamedTuple):
     """Module and name of the function that takes them."""
     summary: str
     example: str
+    check_inputs: str | None = None
+    """Module and name of a function that checks the inputs that the settings name, without torch: `function` is in a
+    module that imports torch, which takes seconds."""
 
 
 COMMANDS = {
@@ -56,18 +59,21 @@ COMMANDS = {
         "pretrain.run:pretrain",
         "pre-train a BERT on a token store, or resume a run",
         "bertwright pretrain --config mini --store store --run runs/mini",
+        "pretrain.settings:check_inputs",
     ),
     "finetune": Command(
         "finetune.settings:FinetuneSettings",
         "finetune.run:finetune",
         "fine-tune a BERT on a task, or resume a run",
         "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
+        "finetune.settings:check_inputs",
     ),
     "grid": Command(
         "grid.settings:GridSettings",
         "grid.run:grid",
         "fine-tune with several settings and seeds",
         "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
+        "grid.settings:check_inputs",
     ),
     "evaluate": Command(
         "evaluate:EvaluateSettings",
@@ -80,18 +86,21 @@ COMMANDS = {
         "predict.run:predict",
         "label texts with a fine-tuned model",
         "bertwright predict runs/task --inputs new.csv --keep-columns id --output predictions.csv",
+        "predict.settings:check_inputs",
     ),
     "probe": Command(
         "probe.settings:ProbeSettings",
         "probe.run:probe",
         "train small heads on the features of a frozen BERT",
         "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
+        "probe.settings:check_inputs",
     ),
     "experiment": Command(
         "experiment.settings:ExperimentSettings",
         "experiment.run:experiment",
         "repeat an experiment of the paper within a budget",
         "bertwright experiment table5 --store store --data glue --work experiments --level demo --dry-run",
+        "experiment.settings:check_inputs",
     ),
     "glue-submission": Command(
         "glue_submission:SubmissionSettings",
@@ -268,6 +277,8 @@ def dispatch(arguments: list[str]) -> int:
         settings = read_settings(_load(command.settings), name, rest, command.example)
     except SystemExit as exit_:  # tyro has printed its help (0), or an error (2)
         return int(exit_.code or 0)
+    if command.check_inputs is not None:
+        _load(command.check_inputs)(settings)
     _load(command.function)(settings)
     return 0
 

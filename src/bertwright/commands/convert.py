@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent
 from bertwright.console import make_console, notice, say
-from bertwright.interop.model_files import model_folder
+from bertwright.interop.model_files import check_model, model_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,12 +38,14 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     """
     console = console or make_console()
     check_absent(settings.output)
-    from bertwright.interop import google  # imports torch, which takes longer than the check above
+    source = Path(settings.source)
+    if not source.is_dir():
+        check_model(settings.source)
+    from bertwright.interop import google  # imports torch, which takes longer than the checks above
     from bertwright.interop.huggingface import load_model, save_model
     from bertwright.tasks.task_io import load_task, save_task_folder
     from bertwright.vocabulary.tokenizer import Tokenizer
 
-    source = Path(settings.source)
     from_google = (source / google.CONFIG).is_file()
     folder = source if from_google else model_folder(settings.source)
     tokenizer = Tokenizer.load(folder / "vocab.txt" if from_google else folder, settings.lowercase)

@@ -19,7 +19,7 @@ from bertwright.console import notice, silent_console
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.huggingface import check_vocabulary, random_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
-from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
+from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files
 from bertwright.models.heads import EncoderForTask
 from bertwright.seeding import derive_key
 from bertwright.tasks.collation import check_segments, micro_batches
@@ -72,14 +72,12 @@ def open_run(
 
     Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
-    if settings.model is None:
-        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
     if settings.batch_size < context.world_size:
         raise ValueError(
             f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
         )
     latest = checkpoint.latest(settings.run / "checkpoints")
-    source = latest or model_folder(settings.model)
+    source = latest or model_folder(str(settings.model))
     tokenizer = Tokenizer.load(source)
     task, examples = _fit_task(settings, examples)
     notices = console if context.is_main_process else silent_console()
@@ -114,10 +112,8 @@ def _fit_task(
 ) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
     """Return the task with the labels of its training examples, and the examples of each split that is not empty."""
     task, tuning = settings.task.build_task(), settings.tuning
-    read = examples or {name: read_examples(task, settings.task, name) for name in SPLITS}
+    read = examples or read_splits(task, settings.task, "train")
     splits = {name: read[name] for name in SPLITS if read.get(name)}
-    if "train" not in splits:
-        raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
     task = task.with_labels_of(splits["train"])
     if tuning.validation_fraction and "dev" not in splits:
         splits["train"], splits["dev"] = train_validation_split(
@@ -145,10 +141,14 @@ def _sample(examples: Sequence[Any], size: int) -> Sequence[Any]:
     return [examples[index] for index in np.sort(chosen)]
 
 
+def read_splits(task: AnyTask, settings: TaskSettings, *required: str) -> dict[str, list[Any]]:
+    """Read the labeled examples of all splits. Raises ValueError as `files_by_split` and `read_examples` do."""
+    return {split: read_examples(task, settings, split) for split in settings.files_by_split(*required)}
+
+
 def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any]:
     """Read the labeled examples of all files of a split, in order; raises ValueError for a file without examples."""
     examples: list[Any] = []
-    check_unique(settings.files(split), f" with --{split}")
     for path in settings.files(split):
         before = len(examples)
         examples += task.read(path)
@@ -287,8 +287,7 @@ def digest_files(task: TaskSettings) -> dict[str, str]:
 
 def digest_initial_weights(model: str | None) -> dict[str, str]:
     """Return the digest of the weights that a model name refers to now; a run or the hub may change them later."""
-    assert model is not None  # checked by `open_run`
-    folder = model_folder(model)
+    folder = model_folder(str(model))
     files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
     return {INITIAL_WEIGHTS: digest_bytes(*(digest_file(file).encode() for file in files))}
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.finetune.setup import SplitData, data_warnings, read_examples, within_positions
+from bertwright.commands.finetune.setup import SplitData, data_warnings, read_splits, within_positions
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, total_steps, train
 from bertwright.commands.probe.settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.console import (
@@ -41,7 +41,6 @@ from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName, select_layers
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
-from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
 from bertwright.training.run_directory import locked_run, saved_settings
@@ -129,19 +128,14 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Probe
 
 def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Console) -> ProbeRun:
     """Read and check model, examples and cached features; nothing has been written at that point."""
-    if settings.model is None:
-        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
-    folder = model_folder(settings.model)
+    folder = model_folder(str(settings.model))
     encoder, tokenizer = load_model(folder, heads="optional").model.encoder, Tokenizer.load(folder)
     check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = context.dtype
     for representation in settings.representations:
         select_layers(representation, encoder.config.num_layers)
     task = settings.task.build_task()
-    examples = {name: read_examples(task, settings.task, name) for name in SPLITS}
-    for name in ("train", "dev"):
-        if not examples[name]:
-            raise ValueError(f"no {name} examples: name files with --{name}, or a published task's folder with --data")
+    examples = read_splits(task, settings.task, "train", "dev")
     task = task.with_labels_of(examples["train"])
     if task.head.kind == "span":
         raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
