@@ -72,8 +72,9 @@ class FinetuneSettings:
     model: str | None = None
     """Model folder, run folder or hub name to start from. Required, except with --resume."""
     resume: bool = False
-    """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
-    uninterrupted run."""
+    """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
+    same bits as an uninterrupted one if PyTorch's version, the processor, the kernels' instruction set, the numbers of
+    threads and processes and the number type are the same; a notice reports changes."""
     epochs: float = 3.0
     """Passes over the training examples (paper, A.3: 2, 3 or 4; SQuAD 2.0: 2)."""
     batch_size: int = 32

@@ -135,8 +135,9 @@ class PretrainSettings:
     store: Path | None = None
     """Token store that `bertwright prepare` wrote. Required, except with --resume."""
     resume: bool = False
-    """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
-    uninterrupted run on the same CPU with the same threads and micro-batches."""
+    """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
+    same bits as an uninterrupted one if PyTorch's version, the processor, the kernels' instruction set, the numbers of
+    threads and processes, the micro-batch size and the number type are the same; a notice reports changes."""
     steps: int = 1_000_000
     """Optimizer steps in total (paper: 1,000,000)."""
     micro_batch_size: int | None = None
