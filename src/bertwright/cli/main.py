@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.cli.options import read_settings
-from bertwright.console import escape_control
+from bertwright.console import print_escaped, print_message
 from bertwright.settings import did_you_mean
 
 
@@ -227,24 +227,14 @@ def run(arguments: list[str]) -> int:
 
 def print_failure(message: str, code: int) -> int:
     """Print the message of a failure as one line on stderr; return its exit code."""
-    print_line(message)
+    print_message(message)
     return code
-
-
-def print_line(message: str) -> None:
-    """Print a message as one line on stderr, without control characters."""
-    rank = os.environ.get("RANK", "0")  # torchrun's processes except the first print their number
-    speaker = "bertwright" if rank == "0" else f"bertwright, rank {rank}"
-    line = " ".join(map(str.strip, message.splitlines()))
-    if sys.stderr is not None:
-        # One write for text and line end: torchrun's processes write unbuffered, and another may come in between.
-        print(f"{speaker}: {escape_control(line)}\n", end="", file=sys.stderr)
 
 
 def print_warning(message: Warning | str, category: type[Warning], filename: str, *location: Any, **named: Any) -> None:
     """Print a warning of this package as one line on stderr; show others with file and line, as Python does."""
     if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
-        print_line(f"warning: {message}")
+        print_message(f"warning: {message}")
     else:
         show_python_warning(message, category, filename, *location, **named)
 
@@ -262,12 +252,12 @@ def format_os_error(error: OSError) -> str:
 def dispatch(arguments: list[str]) -> int:
     """Run one command; return 0, or 2 if tyro rejected the arguments."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
+        print_escaped(usage(), sys.stdout)
         return 0 if arguments else 2
     if arguments[0] == "--version":
         from importlib.metadata import version
 
-        print(f"bertwright {version('bertwright')}")
+        print_escaped(f"bertwright {version('bertwright')}", sys.stdout)
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
