@@ -17,10 +17,11 @@ from bertwright.batching.permutation import permute
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.console import notice, silent_console
 from bertwright.files import digest_bytes, digest_file
-from bertwright.interop.huggingface import check_vocabulary, random_task_model, start_task_model
+from bertwright.interop.huggingface import check_vocabulary, load_config, random_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files
 from bertwright.models.heads import EncoderForTask
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.seeding import derive_key
 from bertwright.tasks.collation import check_segments, micro_batches
 from bertwright.tasks.presentation import truncation_warnings
@@ -60,6 +61,8 @@ class FinetuneState:
     train: SplitData
     dev: SplitData | None
     test: SplitData | None
+    source_config: EncoderConfig | None
+    """Configuration of the model that a new run starts from, with its own dropout."""
 
 
 def open_run(
@@ -104,7 +107,16 @@ def open_run(
         optimizer.load_state(checkpoint.load_optimizer(latest))
     if resumed is not None:
         task = resumed.task  # with what it chose on dev, such as a threshold
-    return FinetuneState(task, tokenizer, model, optimizer, splits["train"], splits.get("dev"), splits.get("test"))
+    return FinetuneState(
+        task=task,
+        tokenizer=tokenizer,
+        model=model,
+        optimizer=optimizer,
+        train=splits["train"],
+        dev=splits.get("dev"),
+        test=splits.get("test"),
+        source_config=None if latest else load_config(source),
+    )
 
 
 def _fit_task(
