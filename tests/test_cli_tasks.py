@@ -218,7 +218,7 @@ def test_texts_and_predictions_may_be_piped(at: Path, pipe_in: Callable[[str | b
 
 
 def test_output_on_tasks_has_no_control_characters(at: Path) -> None:
-    """Of labels, texts, tags, file names and folders."""
+    """Labels, texts, tags, file names and folders are printed as escapes."""
     rows = [f"the {animal} sees {HOSTILE}\t{label}{HOSTILE}" for animal in ANIMALS for label in "ab"]
     (at / f"{HOSTILE}.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
     (at / f"{HOSTILE}.conll").write_text(f"the O\n{HOSTILE} B-{HOSTILE}\n\n" * 4)
