@@ -209,7 +209,8 @@ def tag_characters(sentence: Sentence, number: str) -> str:
 
 def ask_about(document: list[Sentence], title: str) -> dict[str, Any]:
     """Return an article of KorQuAD's tree: a document as one paragraph, and its questions."""
-    questions, context = [], ""
+    questions: list[dict[str, Any]] = []
+    context = ""
     for sentence in document:
         for field, question in sentence.questions.items():
             slot = next((slot for slot in sentence.slots if slot.field == field), None)

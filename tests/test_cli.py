@@ -550,6 +550,22 @@ def test_errors_have_no_control_characters(at: Path, name: str) -> None:
     assert not CONTROL.search((done.out + done.err).replace("\n", ""))
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_no_control_characters(at: Path, name: str) -> None:
+    """A TOML file's values are the defaults that the help prints."""
+    tables: dict[tuple[str, ...], list[str]] = {}
+    for parents, field, kind in iter_fields(load_settings(name)):
+        if kind in (str, str | None, Path, Path | None, tuple[str, ...]) and field != "task":
+            value = json.dumps(HOSTILE)  # \u001b and so on, as in TOML
+            tables.setdefault(parents, []).append(f"{field} = {f'[{value}]' if 'tuple' in str(kind) else value}\n")
+    heads = {parents: f"[{'.'.join(parents)}]\n" if parents else "" for parents in sorted(tables)}
+    (at / "evil.toml").write_text("".join(head + "".join(tables[parents]) for parents, head in heads.items()))
+    done = run_command(f"{name} --config evil.toml --help")
+    assert (done.code, done.err) == (0, "")
+    assert r"\x1b" in done.out
+    assert not CONTROL.search(done.out.replace("\n", ""))
+
+
 def test_output_has_no_control_characters(at: Path) -> None:
     (at / f"{HOSTILE}.txt").write_text(f"{TEXT}\n\n" + f"{HOSTILE} is a sentence that is repeated.\n\n" * 30)
     (at / HOSTILE).symlink_to(at / "run")

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ import pytest
 
 from bertwright.commands.finetune.run import FinetuneRun
 from bertwright.commands.predict import run as predicting
+from bertwright.console import CONTROL
 from bertwright.files import lock_folder, read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.io.schema import TableSchema
@@ -33,7 +35,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.conll import read_sentences
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from test_cli import files, run_command, run_successfully, start_command
+from test_cli import HOSTILE, files, run_command, run_successfully, start_command
 
 ANIMALS = "bear wolf crow hare".split()
 LOCATIONS = "forest river".split()
@@ -213,6 +215,32 @@ def test_texts_and_predictions_may_be_piped(at: Path, pipe_in: Callable[[str | b
         out, err = process.communicate("the bear\nthe wolf\n")
     assert [set(json.loads(line)) >= {"label", "probability"} for line in out.splitlines()] == [True, True]
     assert "standard output: 2 predictions" in err
+
+
+def test_output_on_tasks_has_no_control_characters(at: Path) -> None:
+    """Labels, texts, tags, file names and folders are printed as escapes."""
+    rows = [f"the {animal} sees {HOSTILE}\t{label}{HOSTILE}" for animal in ANIMALS for label in "ab"]
+    (at / f"{HOSTILE}.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
+    (at / f"{HOSTILE}.conll").write_text(f"the O\n{HOSTILE} B-{HOSTILE}\n\n" * 4)
+    (at / f"{HOSTILE}-bert").symlink_to(at / "bert")
+    evil, text = shlex.quote(HOSTILE), shlex.quote(f"the bear {HOSTILE}")
+    tags = f"--train {evil}.conll --dev {evil}.conll"
+    for command in (
+        f"finetune --task classification --train {evil}.tsv --dev {evil}.tsv --model {evil}-bert --run {evil} {QUICK}",
+        f"finetune --task tagging {tags} --model {evil}-bert --run {evil}-tags {QUICK}",
+        f"grid --task classification --train {evil}.tsv --dev {evil}.tsv --model {evil}-bert --run {evil}-grid "
+        f"--dry-run {HERE}",
+        f"evaluate {evil} {evil}.tsv --output {evil}.json {HERE}",
+        f"predict {evil} {text} {HERE}",
+        f"predict {evil} --inputs {evil}.tsv --output {evil}.csv {HERE}",
+        f"predict {evil}-tags {text} {HERE}",
+        f"next-sentence {evil}-bert {text} 'the wolf' {HERE}",
+        f"attention {evil}-bert {text} --output {evil}.png {HERE}",
+        f"info {evil}",
+    ):
+        printed = run_successfully(command)
+        assert r"\x1b" in printed, command
+        assert not CONTROL.search(printed.replace("\n", "")), command
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "multiple-choice"])
@@ -528,7 +556,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no such metric": (f"{CLASSIFY} one.tsv --metric bleu", "metric = 'bleu': known: accuracy, f1, macro_f1, matthews"),
     "no such task": ("finetune --task clasification --run new", 'no task "clasification"; did you mean "classif'),
     "setting of another kind": (f"{CLASSIFY} one.tsv --words 1", "--words: not an option of classification tasks"),
-    "nothing to train on": ("finetune --task classification --model bert --run new", "nothing to train on: name files"),
+    "nothing to train on": ("finetune --task classification --model bert --run new", "no train examples: name files"),
     "no published file": ("finetune --task mrpc --data vocabulary --model bert --run new", "vocabulary: no train.tsv"),
     "no model": ("finetune --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
     "a vocabulary for a model": (f"{CLASSIFY} train.tsv --model vocabulary", "vocabulary: no config.json"),

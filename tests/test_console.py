@@ -118,6 +118,23 @@ def test_only_the_console_module_makes_tables_and_texts() -> None:
                 assert node.func.id not in ("Table", "Text", "Panel"), f"{path}, line {node.lineno}"
 
 
+def test_only_the_console_module_prints() -> None:
+    """A raw `print` of a text from a user or a file could move the cursor or retitle the terminal."""
+    printing = []
+    for path in Path(bertwright.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            function, location = ast.unparse(node.func), f"{path}, line {node.lineno}"
+            if function == "print":
+                printing.append(path.name)
+            assert not re.match(r"sys\.(__)?(stdout|stderr)(__)?\.(buffer\.)?write", function), location
+            assert function != "os.write" or isinstance(node.args[1], ast.Constant), location
+            if function.endswith(".print"):  # of a rich console, which reads a str as markup
+                assert not any(isinstance(argument, ast.Constant | ast.JoinedStr) for argument in node.args), location
+    assert printing == ["console.py"]
+
+
 def test_output_away_from_a_terminal_has_a_fixed_number_of_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

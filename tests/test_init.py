@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -61,3 +63,49 @@ def test_imported_after_torch_sets_nothing() -> None:
 def test_a_command_does_not_import_what_it_does_not_need(program: str, excluded: str) -> None:
     program = f"import sys, bertwright; {program}; sys.exit({excluded!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120).returncode == 0
+
+
+WRONG_INPUTS = """
+finetune --run new --task classification --model model --train one.tsv --label star
+finetune --run new --task classification --model model --train one.tsv gone.tsv --label stars
+finetune --run new --task classification --model model
+finetune --run new --task classification --model gone --train one.tsv --label stars
+finetune --run new --task classification --model . --train one.tsv --label stars
+finetune --run used --task classification --model model --train one.tsv --label stars
+finetune --run new --resume
+grid --run new --task regression --model model --train one.tsv --text texts --label stars
+probe --run new --task tagging --model model --train one.conll
+pretrain --run new --store gone
+pretrain --run new
+experiment table5 --work work --data . --store gone
+predict gone text
+predict model --inputs gone.tsv --output new.tsv
+evaluate gone one.tsv
+evaluate model gone.tsv
+embed model --inputs gone.txt --output new.npy
+fill-mask gone [MASK]
+next-sentence gone one two
+attention gone text --output new.png
+convert gone new
+glue-submission cola=gone --data . --output new.zip
+"""
+
+
+def test_wrong_inputs_are_rejected_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "one.tsv").write_text("text\tstars\na text\t5\n")
+    (tmp_path / "one.conll").write_text("word O\n\n")
+    for name in ("model/config.json", "used/settings.toml"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("{}")
+    program = f"""
+        import sys
+        from bertwright.cli import run
+
+        for command in {WRONG_INPUTS!r}.strip().splitlines():
+            assert run(command.split()) == 2, command
+            assert "torch" not in sys.modules, command
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(program)], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr

@@ -127,7 +127,7 @@ def test_every_recipe_is_a_valid_pretraining_setting(path: Path) -> None:
 
 
 def test_nested_settings_take_the_defaults_of_the_enclosing_ones() -> None:
-    table = {"run": "r", "task": {"task": "mrpc"}, "optimizer": {"beta2": 0.98}}
+    table = {"run": "r", "model": "m", "task": {"task": "mrpc"}, "optimizer": {"beta2": 0.98}}
     assert from_table(FinetuneSettings, table, "t").optimizer == replace(paper_optimizer(), beta2=0.98)
     begun = partial_from_table(FinetuneSettings, {"optimizer": {"beta2": 0.98}}, "t", missing=None)
     assert begun.optimizer == replace(paper_optimizer(), beta2=0.98)
@@ -135,7 +135,7 @@ def test_nested_settings_take_the_defaults_of_the_enclosing_ones() -> None:
 
 
 def test_default_schedule_is_the_papers() -> None:
-    settings = PretrainSettings(run=Path("r"))
+    settings = PretrainSettings(run=Path("r"), store=Path("s"))
     first, second = settings.phases
     assert (first.end, first.data.max_length, second.end, second.data.max_length) == (900_000, 128, 1_000_000, 512)
     assert settings.warmup_steps == 10_000

@@ -1,18 +1,19 @@
 """Rendering for the terminal: headings, notices, tables and progress lines.
 
 Text from users, files and models cannot move the cursor, retitle the terminal, forge a line or be read as markup:
-everything that is printed passes `escape_control`. Other modules print through this one.
+everything that is printed passes `escape_control`. Other modules print through this one; a test forbids `print` there.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import StringIO
-from typing import Any
+from typing import Any, TextIO
 
 from rich import box
 from rich.console import Console
@@ -43,6 +44,22 @@ def escape_control(text: str) -> str:
     \x1b[2J\x9b31m\u202e\n
     """
     return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+def print_escaped(text: str, stream: TextIO | None) -> None:
+    """Print lines without control characters, in one write, so that torchrun's processes do not mix theirs.
+
+    Nothing is printed if the caller of the program has closed the stream (None).
+    """
+    if stream is not None:
+        print("\n".join(map(escape_control, text.split("\n"))) + "\n", end="", file=stream)
+
+
+def print_message(message: str) -> None:
+    """Print a message as one line on stderr, after the name of the program."""
+    rank = os.environ.get("RANK", "0")  # torchrun's processes except the first print their number
+    speaker = "bertwright" if rank == "0" else f"bertwright, rank {rank}"
+    print_escaped(f"{speaker}: {' '.join(map(str.strip, message.splitlines()))}", sys.stderr)
 
 
 def make_console(stderr: bool = False) -> Console:

@@ -747,7 +747,7 @@ def test_input_that_does_not_fit_is_rejected_before_writing(
         r"unknown\.tsv, line 3: .*ugly": TaskSettings("classification", train=(train,), dev=(str(unknown),)),
         r"one\.tsv, line 2: .*at least two different ones": TaskSettings("classification", train=(str(one_class),)),
         r"empty\.tsv: no rows": TaskSettings("classification", train=(train,), dev=(str(empty),)),
-        "nothing to train on": TaskSettings("classification", dev=(dev,)),
+        "no train examples: name files with --train": TaskSettings("classification", dev=(dev,)),
         "the model has 64 positions": TaskSettings(
             "classification", train=(train,), overrides=TaskOptions(max_length=65)
         ),
@@ -859,13 +859,15 @@ def test_dropout_defaults_to_the_models_own_and_is_printed(tmp_path: Path, make_
     (model / "checksums.json").unlink()
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.0}))
-    for dropout, expected in ((None, 0.0), (0.25, 0.25)):
+    for dropout, expected, shown in (
+        (None, 0.0, "0, of attention weights 0.1 (the model's own; --dropout overrides it)"),
+        (0.25, 0.25, "0.25 (the model's own: 0, of attention weights 0.1)"),
+    ):
         with open_finetune(make_tuning(tmp_path / "run", model=str(model), dropout=dropout)) as (run, printed):
             run.print_summary()
             assert run.state.model.config.hidden_dropout == expected
             (line,) = [line for line in printed.getvalue().splitlines() if line.strip().startswith("dropout")]
-            assert line.split()[1] == f"{expected:g}"
-            assert ("the model's own" in line) == (dropout is None)
+            assert line.strip().removeprefix("dropout").strip() == shown
 
 
 def test_run_from_scratch_uses_configuration_and_tokenizer_only(

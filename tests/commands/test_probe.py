@@ -319,10 +319,10 @@ def test_input_that_does_not_fit_is_rejected_before_writing(make: Make, tmp_path
         ({"task": squad}, "reads the states of all tokens, too many to cache; fine-tune"),
         ({"task": replace(task, overrides=TaskOptions(max_length=33))}, "max_length = 33: the model has 32 positions"),
     ):
-        settings = make(run=tmp_path / "rejected", seeds=(0,), epochs=1, **changes)
+        run = tmp_path / "rejected"
         with pytest.raises(ValueError, match=message):
-            run_probe(settings)
-        assert not settings.run.exists()
+            run_probe(make(run=run, seeds=(0,), epochs=1, **changes))
+        assert not run.exists()
 
 
 @pytest.mark.parametrize(

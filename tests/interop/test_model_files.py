@@ -16,7 +16,8 @@ def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     assert not is_run(run)
-    assert model_folder(run) == run
+    with pytest.raises(ValueError, match=r"run: no config\.json"):
+        model_folder(run)
     write_text(run / "settings.toml", "")
     assert is_run(run)
     with pytest.raises(ValueError, match="run: this run has no checkpoint yet"):
@@ -36,6 +37,9 @@ def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):
 
 
 def test_unknown_name_is_rejected(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"no config\.json, so this is not a model folder"):
+        model_folder(tmp_path)
+    write_text(tmp_path / "config.json", "{}")
     assert model_folder(tmp_path) == tmp_path
     with pytest.raises(ValueError, match="no such folder; give a model folder, or a hub name"):
         model_folder(tmp_path / "nothing")

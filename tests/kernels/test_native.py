@@ -329,6 +329,15 @@ def test_bertwright_native_0_prints_nothing(
     assert capsys.readouterr().err == ""
 
 
+def test_notes_have_no_control_characters(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "find_compilers", lambda: iter(()))
+    monkeypatch.setenv("CXX", "g++\x1b[2J")
+    assert native.load_library("small") is None
+    assert r"g++\x1b[2J, g++" in capsys.readouterr().err
+
+
 @needs_compiler
 def test_the_error_of_a_failing_compiler_is_printed(
     package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

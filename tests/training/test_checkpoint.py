@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
-import json
 import re
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from bertwright.training import checkpoint
+from bertwright.training.context import ExecutionContext
 
 STATE = {"moments": torch.arange(1000.0), "steps": torch.tensor(7)}
 
@@ -88,19 +89,36 @@ def test_error_of_the_system_while_writing_is_raised(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=2)
+
+
+def save_with_environment(folder: Path, context: ExecutionContext) -> Path:
+    fields = {"environment": checkpoint.describe_environment(context)}
+    return checkpoint.save(folder, 1, write_model, STATE, keep_last=2, fields=fields)
+
+
 def test_changed_environment_is_reported_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FINDINGS M5."""
-    path = checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2)
-    assert checkpoint.environment_changes(path) is None
-    recorded = json.loads((path / "state.json").read_text())["environment"]
-    assert recorded.keys() >= {"torch", "processor"}
-    now = checkpoint.describe_environment() | {"threads": "77", "torch": "9.9"}
-    monkeypatch.setattr(checkpoint, "describe_environment", lambda: now)
-    changes = checkpoint.environment_changes(path)
+    path = save_with_environment(tmp_path, CPU)
+    assert checkpoint.environment_changes(path, CPU) is None
+    recorded = checkpoint.describe_environment(CPU)
+    now = replace(CPU, dtype=torch.bfloat16, threads=3, world_size=4)
+    monkeypatch.setattr(checkpoint, "describe_library", lambda name: "kernels-x86-64-v2")
+    monkeypatch.setattr(checkpoint, "model_name", lambda: "Other Processor")
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    changes = checkpoint.environment_changes(path, now)
     assert changes is not None
-    assert f"torch {recorded['torch']} → 9.9" in changes
-    assert "processor" not in changes
-    state = json.loads((path / "state.json").read_text())
-    del state["environment"]  # as versions before 0.2 wrote it
-    (path / "state.json").write_text(json.dumps(state))
-    assert checkpoint.environment_changes(path) is None
+    for change in (
+        f"torch {recorded['torch']} → 9.9",
+        "number type float32 → bfloat16",
+        "processes 1 → 4",
+        f"processor {recorded['processor']} → Other Processor",
+        "threads 2 → 3",
+        f"kernels {recorded['kernels']} → kernels-x86-64-v2",
+    ):
+        assert change in changes
+
+
+def test_checkpoint_without_an_environment_reports_no_change(tmp_path: Path) -> None:
+    """Versions before 0.2 recorded none."""
+    assert checkpoint.environment_changes(checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2), CPU) is None

@@ -134,9 +134,11 @@ def test_resume_in_another_environment_prints_the_difference(tmp_path: Path) -> 
     state = tmp_path / "run" / "checkpoints" / "step-00000060" / "state.json"
     saved = json.loads(state.read_text())
     assert "environment" not in train_toy(tmp_path / "run")
-    saved["environment"]["threads"] = "77"
+    saved["environment"] |= {"threads": "77", "kernels": "others", "number type": "bfloat16"}
     state.write_text(json.dumps(saved))
-    assert "threads 77 → " in " ".join(train_toy(tmp_path / "run").split())
+    printed = " ".join(train_toy(tmp_path / "run").split())
+    for change in ("threads 77 → 1", "kernels others → ", "number type bfloat16 → float32"):
+        assert change in printed
 
 
 def test_window_ends_at_each_log_step_and_checkpoint(tmp_path: Path) -> None:

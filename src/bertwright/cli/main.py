@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.cli.options import read_settings
-from bertwright.console import escape_control
+from bertwright.console import print_escaped, print_message
 from bertwright.settings import did_you_mean
 
 
@@ -30,6 +30,9 @@ class Command(NamedTuple):
     """Module and name of the function that takes them."""
     summary: str
     example: str
+    check_inputs: str | None = None
+    """Module and name of a function that checks the inputs that the settings name, without torch: `function` is in a
+    module that imports torch, which takes seconds."""
 
 
 COMMANDS = {
@@ -56,18 +59,21 @@ COMMANDS = {
         "pretrain.run:pretrain",
         "pre-train a BERT on a token store, or resume a run",
         "bertwright pretrain --config mini --store store --run runs/mini",
+        "pretrain.settings:check_inputs",
     ),
     "finetune": Command(
         "finetune.settings:FinetuneSettings",
         "finetune.run:finetune",
         "fine-tune a BERT on a task, or resume a run",
         "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
+        "finetune.settings:check_inputs",
     ),
     "grid": Command(
         "grid.settings:GridSettings",
         "grid.run:grid",
         "fine-tune with several settings and seeds",
         "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
+        "grid.settings:check_inputs",
     ),
     "evaluate": Command(
         "evaluate:EvaluateSettings",
@@ -80,18 +86,21 @@ COMMANDS = {
         "predict.run:predict",
         "label texts with a fine-tuned model",
         "bertwright predict runs/task --inputs new.csv --keep-columns id --output predictions.csv",
+        "predict.settings:check_inputs",
     ),
     "probe": Command(
         "probe.settings:ProbeSettings",
         "probe.run:probe",
         "train small heads on the features of a frozen BERT",
         "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
+        "probe.settings:check_inputs",
     ),
     "experiment": Command(
         "experiment.settings:ExperimentSettings",
         "experiment.run:experiment",
         "repeat an experiment of the paper within a budget",
         "bertwright experiment table5 --store store --data glue --work experiments --level demo --dry-run",
+        "experiment.settings:check_inputs",
     ),
     "glue-submission": Command(
         "glue_submission:SubmissionSettings",
@@ -218,24 +227,14 @@ def run(arguments: list[str]) -> int:
 
 def print_failure(message: str, code: int) -> int:
     """Print the message of a failure as one line on stderr; return its exit code."""
-    print_line(message)
+    print_message(message)
     return code
-
-
-def print_line(message: str) -> None:
-    """Print a message as one line on stderr, without control characters."""
-    rank = os.environ.get("RANK", "0")  # torchrun's processes except the first print their number
-    speaker = "bertwright" if rank == "0" else f"bertwright, rank {rank}"
-    line = " ".join(map(str.strip, message.splitlines()))
-    if sys.stderr is not None:
-        # One write for text and line end: torchrun's processes write unbuffered, and another may come in between.
-        print(f"{speaker}: {escape_control(line)}\n", end="", file=sys.stderr)
 
 
 def print_warning(message: Warning | str, category: type[Warning], filename: str, *location: Any, **named: Any) -> None:
     """Print a warning of this package as one line on stderr; show others with file and line, as Python does."""
     if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
-        print_line(f"warning: {message}")
+        print_message(f"warning: {message}")
     else:
         show_python_warning(message, category, filename, *location, **named)
 
@@ -253,12 +252,12 @@ def format_os_error(error: OSError) -> str:
 def dispatch(arguments: list[str]) -> int:
     """Run one command; return 0, or 2 if tyro rejected the arguments."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
+        print_escaped(usage(), sys.stdout)
         return 0 if arguments else 2
     if arguments[0] == "--version":
         from importlib.metadata import version
 
-        print(f"bertwright {version('bertwright')}")
+        print_escaped(f"bertwright {version('bertwright')}", sys.stdout)
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
@@ -268,6 +267,8 @@ def dispatch(arguments: list[str]) -> int:
         settings = read_settings(_load(command.settings), name, rest, command.example)
     except SystemExit as exit_:  # tyro has printed its help (0), or an error (2)
         return int(exit_.code or 0)
+    if command.check_inputs is not None:
+        _load(command.check_inputs)(settings)
     _load(command.function)(settings)
     return 0
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from bertwright.console import escape_control
+from bertwright.console import escape_control, print_escaped
 from bertwright.renamed import find_new_name
 from bertwright.settings import field_docs, iter_fields, partial_from_table, read_toml
 
@@ -130,7 +130,8 @@ def _capture_tyro_output(arguments: list[str]) -> Iterator[None]:
             with redirect_stderr(printed):
                 yield
         finally:
-            print("\n".join(map(escape_control, printed.getvalue().split("\n"))), end="", file=sys.stderr)
+            if text := printed.getvalue():
+                print_escaped(text.removesuffix("\n"), sys.stderr)
 
 
 def _option_class(cls: type[Any], default: Any) -> type[Any]:
@@ -222,7 +223,7 @@ def _flag(name: str) -> str:
 
 
 def _format_default(default: str) -> str:
-    return f"(default: {'unset' if default == 'None' else default or 'none'})"
+    return escape_control(f"(default: {'unset' if default == 'None' else default or 'none'})")
 
 
 def _join_lines(text: str | None) -> str:

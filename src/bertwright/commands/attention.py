@@ -57,13 +57,14 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
 
     Raises ValueError for an existing file, for a layer or head that the model does not have, and as `Bert.attention`.
     """
-    from bertwright.inference.model import load  # imports torch, which takes longer than the checks of the settings
-    from bertwright.training.context import execution_context
-
     console = console or make_console()
     check_absent(settings.output)
+    folder = model_folder(settings.model)
+    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
+    from bertwright.training.context import execution_context
+
     with execution_context(settings.device) as context:
-        model = load(model_folder(settings.model), context.device, context.dtype)
+        model = load(folder, context.device, context.dtype)
         found = model.attention(settings.text, settings.text_pair)
     for axis, (name, number) in enumerate((("layer", settings.layer), ("head", settings.head))):
         if number is not None:

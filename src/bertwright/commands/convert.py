@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent
 from bertwright.console import make_console, notice, say
-from bertwright.interop.model_files import model_folder
+from bertwright.interop.model_files import check_model, model_folder
 from bertwright.settings import check_not_str
 
 if TYPE_CHECKING:
@@ -52,12 +52,14 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     """
     console = console or make_console()
     check_absent(settings.output)
-    from bertwright.interop import google  # imports torch, which takes longer than the check above
+    source = Path(settings.source)
+    if not source.is_dir():
+        check_model(settings.source)
+    from bertwright.interop import google  # imports torch, which takes longer than the checks above
     from bertwright.interop.huggingface import save_model
     from bertwright.tasks.task_io import describe_head, save_task_folder
     from bertwright.vocabulary.tokenizer import Tokenizer
 
-    source = Path(settings.source)
     from_google = (source / google.CONFIG).is_file()
     if settings.labels and not from_google:
         raise ValueError(f"--labels: for Google's checkpoints, but {source} has no {google.CONFIG}; omit it")

@@ -19,6 +19,7 @@ from bertwright.corpus.documents import CorpusSettings, check_encoding, list_cor
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.io.npy import NpyWriter
+from bertwright.io.sources import InputFile
 from bertwright.settings import check_not_str
 from bertwright.training.settings import DeviceSettings
 
@@ -74,6 +75,17 @@ class EmbedSettings:
         """Encoding and treatment of invalid bytes."""
         return TextCodec(self.encoding, self.encoding_errors, FIX_CORPUS)
 
+    @property
+    def corpus(self) -> CorpusSettings:
+        """The files as a corpus in which each line or row is a document."""
+        return CorpusSettings(
+            inputs=self.inputs,
+            document_unit="line",
+            column=self.column,
+            encoding=self.encoding,
+            encoding_errors=self.encoding_errors,
+        )
+
     def check_number_of_texts(self, number: int) -> None:
         """Raise ValueError for one text without an output; piped texts are counted when they have been read."""
         if number == 1 and self.output is None:
@@ -90,18 +102,20 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
                 f"{settings.output}: vectors are written as .npy, not as {settings.output.suffix}; name it "
                 f"{settings.output.with_suffix('.npy')} (numpy.load reads it, numpy.savetxt makes text of it)"
             )
+    folder = model_folder(settings.model)
+    files = list_corpus_files(settings.corpus) if settings.inputs not in ((), (STDIN,)) else []
+    texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
+    settings.check_number_of_texts(len(texts))
     from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
     from bertwright.tasks.prediction import split_into_chunks
     from bertwright.training.context import execution_context
 
-    texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
-    settings.check_number_of_texts(len(texts))
     with execution_context(settings.device) as context:
-        model = load(model_folder(settings.model), context.device, context.dtype)
+        model = load(folder, context.device, context.dtype)
         if settings.output is None:
             _print_cosines(console, texts, _embed(model, texts, settings))
         else:
-            source = _read_files(settings, console) if settings.inputs else iter(texts)
+            source = _read_files(settings, files, console) if settings.inputs else iter(texts)
             blocks = (_embed(model, chunk, settings) for chunk in split_into_chunks(source))
             number = _write_npy(settings.output, blocks, model.config.hidden_size)
             say(console, f"{settings.output}: {number:,} vectors of {model.config.hidden_size} numbers")
@@ -111,23 +125,15 @@ def _embed(model: Bert, texts: Sequence[str], settings: EmbedSettings) -> NDArra
     return model.embed(texts, settings.pooling, settings.normalize, max_length=settings.max_length)
 
 
-def _read_files(settings: EmbedSettings, console: Console) -> Iterator[str]:
+def _read_files(settings: EmbedSettings, files: Sequence[InputFile], console: Console) -> Iterator[str]:
     """Yield the texts of all files, with progress in bytes; print a notice if rows had no text."""
     if settings.inputs == (STDIN,):
         yield from stdin_texts(settings.codec)
         return
-    corpus = CorpusSettings(
-        inputs=settings.inputs,
-        document_unit="line",
-        column=settings.column,
-        encoding=settings.encoding,
-        encoding_errors=settings.encoding_errors,
-    )
     stats, last = ReadStats(), 0
-    files = list_corpus_files(corpus)
     known = not any(file.compression or file.format == ".parquet" for file in files)  # the size of the text
     with byte_progress(console, "embedding", sum(file.size for file in files) if known else None) as advance:
-        for document in read(corpus, files, stats):
+        for document in read(settings.corpus, files, stats):
             yield document.text
             if stats.bytes_read > last:
                 advance(stats.bytes_read - last)

@@ -14,8 +14,8 @@ from tyro.conf import Positional
 
 from bertwright.commands.output_paths import new_file
 from bertwright.console import filled_table, heading, item_progress, make_console, notice, say
-from bertwright.interop.model_files import model_folder
-from bertwright.io.sources import check_unique
+from bertwright.interop.model_files import check_model, model_folder
+from bertwright.io.sources import check_exist, check_unique
 from bertwright.settings import check_not_str
 from bertwright.tasks.presets import TaskOptions
 from bertwright.training.settings import DeviceSettings
@@ -55,6 +55,9 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     """
     console = console or make_console()
     check_unique(settings.inputs)
+    check_exist(settings.inputs)
+    for name in (settings.model, *settings.ensemble):
+        check_model(name)
     # These import torch, which takes longer than the checks above.
     from bertwright.commands.finetune.run import find_only_class, score_table
     from bertwright.tasks.ensemble import predict_ensemble

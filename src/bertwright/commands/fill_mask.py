@@ -46,13 +46,14 @@ def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> lis
 
     Raises ValueError for a text without a [MASK].
     """
-    from bertwright.inference.model import load  # imports torch, which takes longer than the checks of the settings
+    console = console or make_console()
+    folder = model_folder(settings.model)
+    texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
+    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
     from bertwright.training.context import execution_context
 
-    console = console or make_console()
-    texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
-        model = load(model_folder(settings.model), context.device, context.dtype)
+        model = load(folder, context.device, context.dtype)
         predictions = model.fill_mask(texts, settings.top_k)
     for prediction in predictions:
         heading(console, prediction.text)

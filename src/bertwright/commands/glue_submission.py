@@ -19,7 +19,7 @@ from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.console import heading, item_progress, make_console, make_table, notice, say
-from bertwright.interop.model_files import model_folder
+from bertwright.interop.model_files import check_model, model_folder
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import read_rows
 from bertwright.settings import did_you_mean
@@ -144,7 +144,9 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     """
     console = console or make_console()
     check_absent(settings.output)
-    from bertwright.training.context import execution_context  # imports torch, which takes longer than the check above
+    for model in settings.by_task.values():
+        check_model(model)
+    from bertwright.training.context import execution_context  # imports torch, which takes longer than the checks above
 
     questions = [found for name, model in settings.by_task.items() for found in _find_questions(settings, name, model)]
     for name, model in settings.by_task.items():

@@ -43,14 +43,15 @@ def next_sentence(settings: NextSentenceSettings, console: Console | None = None
 
     Raises ValueError for fewer than two texts, and for a model that was pre-trained without this task.
     """
-    from bertwright.inference.model import load  # imports torch, which takes longer than the checks of the settings
-    from bertwright.training.context import execution_context
-
     console = console or make_console()
+    folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     check_number_of_texts(texts)
+    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
+    from bertwright.training.context import execution_context
+
     with execution_context(settings.device) as context:
-        model = load(model_folder(settings.model), context.device, context.dtype)
+        model = load(folder, context.device, context.dtype)
         probabilities = model.next_sentence(texts[:-1], texts[1:])
     shown = ["", *(f"{probability:.1%}" for probability in probabilities)]
     console.print(filled_table(["text", "follows the one before"], zip(texts, shown, strict=True)))

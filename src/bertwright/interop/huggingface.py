@@ -19,7 +19,7 @@ from bertwright.files import read_json, write_json
 from bertwright.interop.architectures import ARCHITECTURES, Architecture, architecture_of
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
-from bertwright.interop.model_files import CONFIG, WEIGHTS, new_folder
+from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config, new_folder
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel
@@ -107,10 +107,8 @@ def read_config(folder: Path) -> ModelConfig:
     The checksums of all files except the weights are checked, so that a damaged tokenizer or task is noticed before it
     is read. Raises ValueError, naming the file, for unsupported options and for a checksum that differs.
     """
-    path = folder / CONFIG
     check_other_files(folder)
-    if not path.is_file():
-        raise ValueError(f"{folder}: no {CONFIG}, so this is not a model folder")
+    path = locate_config(folder)
     values = read_json(path)
     architecture = architecture_of(values, path)
     return ModelConfig(path, values, architecture, architecture.parse_config(values, path))

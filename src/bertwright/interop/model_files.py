@@ -48,7 +48,8 @@ def model_folder(name: str | Path) -> Path:
     - `org/name` or `hf://org/name`, optionally with `@revision`: the folder in the Hugging Face cache, downloaded if it
       is not there.
 
-    Raises ValueError for a run without a checkpoint, and if neither a folder nor the hub has the name.
+    Raises ValueError for a run without a checkpoint, for a folder that holds no model, and if neither a folder nor the
+    hub has the name.
     """
     if not str(name):  # Path would take it for the current folder
         raise ValueError("the name of the model is empty; give a folder or a hub name")
@@ -57,7 +58,27 @@ def model_folder(name: str | Path) -> Path:
         return folder / "model"
     if is_run(folder):
         return _find_checkpoint(folder)
-    return folder if folder.is_dir() else _download(str(name))
+    if not folder.is_dir():
+        return _download(str(name))
+    locate_config(folder)
+    return folder
+
+
+def locate_config(folder: Path) -> Path:
+    """Return the path of a model folder's `config.json`. Raises ValueError for a folder without it."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ValueError(
+            f"{folder}: no {CONFIG}, so this is not a model folder; name that of a model or of a run (for Google's "
+            "checkpoints, see bertwright convert)"
+        )
+    return path
+
+
+def check_model(name: str | Path) -> None:
+    """Raise ValueError for a name that `model_folder` does not find; without torch, which checkpoints need."""
+    if not is_run(Path(name)):
+        model_folder(name)
 
 
 def _find_checkpoint(run: Path) -> Path:

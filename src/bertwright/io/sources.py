@@ -130,6 +130,13 @@ def check_unique(patterns: Iterable[str], origin: str = "") -> None:
             named.add(real)
 
 
+def check_exist(patterns: Iterable[str]) -> None:
+    """Raise ValueError if a pattern names no file of this machine; the hub is asked when its files are read."""
+    for pattern in patterns:
+        if not pattern.startswith(HF_SCHEME):
+            list(expand_files(pattern))
+
+
 def resolve_files(pattern: str) -> list[str]:
     """Return the real paths of the files that a pattern names; for the hub, the pattern itself."""
     if pattern.startswith(HF_SCHEME):

@@ -103,7 +103,13 @@ def triton_available() -> bool:
 
 
 def _warn(text: str) -> None:
-    print(f"bertwright: note: {text}\n", end="", file=sys.stderr, flush=True)  # in one write: other ranks print as well
+    _print(f"note: {text}")
+
+
+def _print(text: str) -> None:
+    from bertwright.console import print_message  # imports rich, which only a message needs
+
+    print_message(text)
 
 
 def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes.CDLL:
@@ -174,7 +180,7 @@ def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) ->
         if failed.exists() and time.time() - failed.stat().st_mtime < DAY:
             raise CompileError(f"{failed.read_text(encoding='utf-8').strip()} (delete {failed} to try again)")
         seconds = max(1, round(sum(map(len, read_sources(source))) * SECONDS_PER_BYTE))
-        print(f"bertwright: compiling {source.name} for this machine, once (about {seconds} s)", file=sys.stderr)
+        _print(f"compiling {source.name} for this machine, once (about {seconds} s)")
         with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
             try:
                 built = compile_library(source, compiler, flags, Path(work))

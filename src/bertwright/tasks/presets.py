@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
+from bertwright.io.sources import check_unique
 from bertwright.settings import check_not_str, did_you_mean, field_docs
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -289,3 +291,26 @@ class TaskSettings:
         if split == "train" and not found:
             raise ValueError(f"{self.data}: no {name}, the training file of {self.task}; name it with --train")
         return found
+
+    def files_by_split(self, *required: str) -> dict[str, tuple[str, ...]]:
+        """Return the files of all splits.
+
+        Raises ValueError for a split in `required` without files, and for a file that a split names twice.
+        """
+        found = {split: self.files(split) for split in SPLITS}
+        for split, files in found.items():
+            if split in required and not files:
+                raise ValueError(
+                    f"no {split} examples: name files with --{split}, or a published task's folder with --data"
+                )
+            check_unique(files, f" with --{split}")
+        return found
+
+    def check_files(self, *required: str) -> None:
+        """Read the first example of each file, without torch.
+
+        Raises ValueError for missing files and columns, as `files_by_split` and `Task.read` do.
+        """
+        task = self.build_task()
+        for path in chain.from_iterable(self.files_by_split(*required).values()):
+            next(iter(task.read(path)), None)

@@ -366,7 +366,10 @@ def windows(num_tokens: Ints, capacity: Ints, stride: int) -> tuple[Ints, Ints, 
 def answer_characters(examples: Sequence[QaExample]) -> Ints:
     """Return start and end of each answer in its context, in characters, Q × 2; -1 for no answer."""
     targets = [example.target for example in examples]
-    bounds = [(target.start, target.start + len(target.text)) if target else (-1, -1) for target in targets]
+    bounds = [
+        (-1, -1) if target is None or target.start is None else (target.start, target.start + len(target.text))
+        for target in targets
+    ]
     return np.array(bounds, dtype=np.int64).reshape(-1, 2)
 
 

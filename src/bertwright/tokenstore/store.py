@@ -103,7 +103,7 @@ class TokenStore:
         every byte, at the speed of the disk. Raises ValueError if anything differs.
         """
         folder = Path(folder)
-        header = _read_header(folder)
+        header = read_header(folder)
         if vocabulary_digest not in (None, header.provenance.vocabulary_digest):
             raise ValueError(
                 f"{folder}: prepared with another vocabulary ({header.provenance.vocab_size:,} tokens); use the "
@@ -237,7 +237,8 @@ class _TokenFiles:
         self.arrays.append(self._stack.enter_context(array))
 
 
-def _read_header(folder: Path) -> StoreHeader:
+def read_header(folder: Path) -> StoreHeader:
+    """Read and check `header.json` of a store. Raises ValueError for a folder that holds no intact store."""
     path = folder / "header.json"
     if not path.is_file():
         raise ValueError(f"{folder}: no token store (header.json is missing); build one with `bertwright prepare`")

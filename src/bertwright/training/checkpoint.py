@@ -1,7 +1,8 @@
 """Checkpoints: written atomically, verified when read, the oldest ones deleted.
 
 A checkpoint is a folder `step-00001000` with the model (for BERT a Hugging Face folder), the optimizer's state, and
-`state.json`, which names each file with its size and digest, and the environment that the next steps' bits depend on.
+`state.json`, which names each file with its size and digest. In the checkpoints that a run resumes from, it also
+contains the environment, on which the bits of the next steps depend.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from bertwright.files import atomic_folder, digest_file, read_json, remove_folder, write_json
 from bertwright.kernels.cpu import model_name
 from bertwright.kernels.native import describe_library
+from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import full_state_dict
 from bertwright.training.optimizer import Optimizer
 
@@ -63,8 +65,7 @@ def save(
                 save_file(dict(optimizer), temporary / OPTIMIZER)
                 files = sorted(file for file in temporary.iterdir())
                 listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
-                state = {"step": step, "files": listed, "environment": describe_environment()}
-                write_json(temporary / STATE, state | dict(fields or {}))
+                write_json(temporary / STATE, {"step": step, "files": listed} | dict(fields or {}))
         except SafetensorError as error:  # reports the system's errors as text
             raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
     if keep_last is not None:
@@ -107,17 +108,21 @@ def verify(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def describe_environment() -> dict[str, str]:
+def describe_environment(context: ExecutionContext) -> dict[str, str]:
     """Return what the bits of a training step depend on besides settings and data."""
-    if torch.cuda.is_available():
-        return {"torch": torch.__version__, "processor": torch.cuda.get_device_name()}
-    threads, kernels = str(torch.get_num_threads()), describe_library("kernels")
-    return {"torch": torch.__version__, "processor": model_name(), "threads": threads, "kernels": kernels}
+    found = {"torch": torch.__version__, "number type": context.number_type, "processes": str(context.world_size)}
+    if context.device.type == "cuda":
+        return found | {"processor": torch.cuda.get_device_name(context.device)}
+    return found | {
+        "processor": model_name(),
+        "threads": str(context.threads),
+        "kernels": describe_library("kernels"),  # named after their instruction set and sources
+    }
 
 
-def environment_changes(checkpoint: Path) -> str | None:
+def environment_changes(checkpoint: Path, context: ExecutionContext) -> str | None:
     """Return a notice if this process differs from the one that wrote a verified checkpoint; None if it does not."""
-    before, now = read_json(checkpoint / STATE).get("environment", {}), describe_environment()
+    before, now = read_json(checkpoint / STATE).get("environment", {}), describe_environment(context)
     changed = [f"{name} {before[name]} → {now[name]}" for name in now if name in before and before[name] != now[name]]
     if not changed:
         return None

@@ -29,11 +29,15 @@ class ExecutionContext:
         """Only rank 0 prints, evaluates and writes files."""
         return self.rank == 0
 
+    @property
+    def number_type(self) -> str:
+        """Name of the number type of states and matrix products."""
+        return str(self.dtype).removeprefix("torch.")
+
     def __str__(self) -> str:
-        number_type = str(self.dtype).removeprefix("torch.")
         threads = f"{self.threads} thread" + "s" * (self.threads > 1)
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {threads}"
-        return f"{device}, {number_type}" + (f", {self.world_size} ranks" if self.world_size > 1 else "")
+        return f"{device}, {self.number_type}" + (f", {self.world_size} ranks" if self.world_size > 1 else "")
 
 
 def supports_bfloat16(device: torch.device) -> bool:

@@ -174,7 +174,7 @@ class _Fit(Generic[M]):
         if path is None:
             return
         say(self.console, f"Resuming after step {self.step:,}")
-        if changes := checkpoint.environment_changes(path):
+        if changes := checkpoint.environment_changes(path, self.context):
             notice(self.console, changes)
 
     def train(self, stop_signals: Sequence[int]) -> None:
@@ -239,7 +239,7 @@ class _Fit(Generic[M]):
         if not self.settings.resumable:  # the caller writes the model
             check_finite_weights(self.training.model, self.step)
         else:
-            fields = {"metrics": self.log.digest}
+            fields = {"metrics": self.log.digest, "environment": checkpoint.describe_environment(self.context)}
             folder, state = self.settings.run / "checkpoints", self.training.optimizer.state()
             checkpoint.save(folder, self.step, self.write_model, state, None, fields)
             checkpoint.prune(folder, self.settings.keep_last, self.settings.keep_every)

@@ -17,6 +17,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from bertwright.console import escape_control
 from bertwright.files import atomic_file, attach_filename, write_text
 
 METRICS_FILE = "metrics.jsonl"
@@ -165,6 +166,6 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> No
         panel.grid(alpha=0.3)
         if panel.lines:
             panel.legend()
-    figure.suptitle(run.name, parse_math=False)  # two $ in a folder name do not enclose a formula
+    figure.suptitle(escape_control(run.name), parse_math=False)  # two $ in a folder name do not enclose a formula
     with atomic_file(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png")

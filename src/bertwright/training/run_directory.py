@@ -1,4 +1,7 @@
-"""Run directories: saved settings, data digests, the lock, and the settings that may change on resume."""
+"""Run directories: saved settings, data digests, the lock, and the settings that may change on resume.
+
+torch is imported on use: the checks of a run's folder come before it.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console
 
 from bertwright.console import say
 from bertwright.files import lock_folder, read_json, remove_stale_parts, write_json
-from bertwright.models.heads import EncoderModel
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
-from bertwright.training.context import ExecutionContext, execution_context
-from bertwright.training.distributed import raise_on_all_ranks
 from bertwright.training.settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from bertwright.models.heads import EncoderModel
+    from bertwright.training.context import ExecutionContext
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"
 DATA = "data.json"  # digests of the data that a run reads, by name
@@ -80,6 +84,9 @@ def locked_run(
     `distributed`: under torchrun, compute together with the other ranks. Raises ValueError, on all ranks, for a folder
     that another process has locked and as `check_run_directory` does.
     """
+    from bertwright.training.context import execution_context
+    from bertwright.training.distributed import raise_on_all_ranks
+
     with ExitStack() as stack:
         context = stack.enter_context(execution_context(settings.device, distributed))
         error = None

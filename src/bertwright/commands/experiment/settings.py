@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from bertwright.interop.model_files import check_model
 from bertwright.settings import Positional, check_minimum, check_not_str, did_you_mean
 from bertwright.tasks.presets import PRESETS
+from bertwright.tokenstore.store import read_header
 from bertwright.training.settings import DeviceSettings
 
 
@@ -74,3 +76,11 @@ class ExperimentSettings:
         """Folder of the report."""
         suffix = "" if self.budget is None else f"-{self.budget:g}min"
         return self.work / f"{self.experiment}-{self.level}{suffix}"
+
+
+def check_inputs(settings: ExperimentSettings) -> None:
+    """Check model and store, without torch."""
+    if settings.model is not None:
+        check_model(settings.model)
+    if settings.store is not None:
+        read_header(settings.store / "train")

@@ -37,6 +37,8 @@ from bertwright.console import (
     print_outputs,
 )
 from bertwright.files import atomic_folder, write_json
+from bertwright.models.config import BertConfig
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_percent, report_fields
@@ -171,14 +173,13 @@ class FinetuneRun:
             f"random weights, configuration of {settings.model}" if tuning.from_scratch else f"from {settings.model}"
         )
         steps = settings.num_steps(state.train.encoded.num_items)
-        own = " (the model's own; --dropout overrides it)" if tuning.dropout is None else ""
         self.console.print(
             key_value_table(
                 {"task": f"{settings.task.task} ({state.task.kind}), best by {state.task.metric}"}
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
                 | {"head": f"from {settings.model}" if tuning.keep_head else "new"}
-                | {"dropout": f"{config.hidden_dropout:g}{own}"}
+                | {"dropout": self.describe_dropout()}
                 | {split.name: _describe(split) for split in splits}
                 | {"steps": f"{steps:,}; {settings.describe_hyperparams()}"}
                 | {"device": str(context)}
@@ -197,6 +198,14 @@ class FinetuneRun:
                 "no dev examples: the weights of the last step are the result; to select by a dev score, name --dev "
                 "files or set --validation-fraction 0.1",
             )
+
+    def describe_dropout(self) -> str:
+        """Describe the dropout in force; if a new run overrides that of its model, both."""
+        rates = format_dropout(self.state.model.config)
+        if self.settings.tuning.dropout is None:
+            return f"{rates} (the model's own; --dropout overrides it)"
+        own = self.state.source_config
+        return f"{rates} (the model's own: {format_dropout(own)})" if own else rates
 
     def finish(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> Path:
         """Load the best weights, score them on test, write plot, report and model; return the model's folder."""
@@ -236,6 +245,17 @@ class FinetuneRun:
             example = f"bertwright predict {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
             print_outputs(self.console, outputs | {"try it": example})
         return run / "model"
+
+
+def format_dropout(config: EncoderConfig) -> str:
+    """Format the dropout rate of states and, if it is another one, that of attention weights.
+
+    >>> format_dropout(BertConfig(100)), format_dropout(BertConfig(100, hidden_dropout=0.0))
+    ('0.1', '0, of attention weights 0.1')
+    """
+    if isinstance(config, BertConfig) and config.attention_dropout != config.hidden_dropout:
+        return f"{config.hidden_dropout:g}, of attention weights {config.attention_dropout:g}"
+    return f"{config.hidden_dropout:g}"
 
 
 def summarize(window: Window) -> dict[str, float]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertwright.interop.model_files import check_model
 from bertwright.seeding import check_seed
 from bertwright.settings import check_minimum
 from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.tasks.regression import Regression
+from bertwright.training.run_directory import check_run_directory
 from bertwright.training.settings import DeviceSettings, OptimizerSettings
 
 # Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
@@ -21,6 +23,12 @@ RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log
 def paper_optimizer() -> OptimizerSettings:
     """Return the settings of section A.3, with Adam's bias correction: without it small data sets often fail."""
     return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
+
+
+def check_model_is_given(model: str | None, resume: bool) -> None:
+    """Raise ValueError for a new run without a model to start from."""
+    if model is None and not resume:
+        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,9 @@ class FinetuneSettings:
     model: str | None = None
     """Model folder, run folder or hub name to start from. Required, except with --resume."""
     resume: bool = False
-    """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
-    uninterrupted run."""
+    """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
+    same bits as an uninterrupted one if PyTorch's version, the processor, the kernels' instruction set, the numbers of
+    threads and processes and the number type are the same; a notice reports changes."""
     epochs: float = 3.0
     """Passes over the training examples (paper, A.3: 2, 3 or 4; SQuAD 2.0: 2)."""
     batch_size: int = 32
@@ -92,6 +101,7 @@ class FinetuneSettings:
     def __post_init__(self) -> None:
         check_minimum(self, 1, "batch_size", "eval_every", "save_every", "log_every")
         check_seed(self.seed)
+        check_model_is_given(self.model, self.resume)
         if not (self.epochs > 0 and math.isfinite(self.epochs)):
             raise ValueError(f"epochs must be above 0, not {self.epochs}")
         if self.tuning.label_smoothing and isinstance(self.task.build_task(), Regression):
@@ -130,3 +140,11 @@ class FinetuneSettings:
             return range(self.eval_every, steps, self.eval_every)
         epochs = range(1, steps * self.batch_size // num_items + 1)
         return frozenset(-(-epoch * num_items // self.batch_size) for epoch in epochs)
+
+
+def check_inputs(settings: FinetuneSettings) -> None:
+    """Check run folder, model and files, without torch. A resumed run may be finished, and then reads neither."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    if not settings.resume:
+        check_model(str(settings.model))
+        settings.task.check_files("train")

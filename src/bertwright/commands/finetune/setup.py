@@ -15,11 +15,18 @@ from rich.console import Console
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.console import notice, silent_console
 from bertwright.files import digest_bytes, digest_file
-from bertwright.interop.huggingface import check_vocabulary, load_head, random_task_model, start_task_model
+from bertwright.interop.huggingface import (
+    check_vocabulary,
+    load_config,
+    load_head,
+    random_task_model,
+    start_task_model,
+)
 from bertwright.interop.model_files import CONFIG, model_folder
-from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
+from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files
 from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import EncoderForTask, is_untrained
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.collation import check_segments, micro_batches
 from bertwright.tasks.presentation import cut_answer_warnings, truncation_warnings
 from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
@@ -58,6 +65,8 @@ class FinetuneState:
     train: SplitData
     dev: SplitData | None
     test: SplitData | None
+    source_config: EncoderConfig | None
+    """Configuration of the model that a new run starts from, with its own dropout."""
 
 
 def open_run(
@@ -70,14 +79,12 @@ def open_run(
 
     Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
-    if settings.model is None:
-        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
     if settings.batch_size < context.world_size:
         raise ValueError(
             f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
         )
     latest = checkpoint.latest(settings.run / "checkpoints")
-    source = latest or model_folder(settings.model)
+    source = latest or model_folder(str(settings.model))
     tokenizer = Tokenizer.load(source)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     if settings.tuning.keep_head:
@@ -106,7 +113,16 @@ def open_run(
         optimizer.load_state(checkpoint.load_optimizer(latest))
     if resumed is not None:
         task = resumed.task  # with what it chose on dev, such as a threshold
-    return FinetuneState(task, tokenizer, model, optimizer, splits["train"], splits.get("dev"), splits.get("test"))
+    return FinetuneState(
+        task=task,
+        tokenizer=tokenizer,
+        model=model,
+        optimizer=optimizer,
+        train=splits["train"],
+        dev=splits.get("dev"),
+        test=splits.get("test"),
+        source_config=None if latest else load_config(source),
+    )
 
 
 def read_splits(
@@ -120,10 +136,8 @@ def read_splits(
     `examples`: those of each split, in place of the files. Raises ValueError for examples that are missing or unusable.
     """
     task = settings.build_task()
-    read = examples or {name: read_examples(task, settings, name) for name in SPLITS}
+    read = examples or {name: read_examples(task, settings, name) for name in settings.files_by_split("train")}
     splits = {name: read[name] for name in SPLITS if read.get(name)}
-    if "train" not in splits:
-        raise ValueError("nothing to train on: name files with --train, or a published task's folder with --data")
     task = task.with_labels_of(splits["train"])
     if validation_fraction and "dev" not in splits:
         splits["train"], splits["dev"] = train_validation_split(
@@ -146,7 +160,6 @@ def read_splits(
 def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any]:
     """Read the labeled examples of all files of a split, in order; raises ValueError for a file without examples."""
     examples: list[Any] = []
-    check_unique(settings.files(split), f" with --{split}")
     for path in settings.files(split):
         before = len(examples)
         examples += task.read(path)
@@ -289,8 +302,7 @@ def digest_files(task: TaskSettings) -> dict[str, str]:
 
 def digest_initial_weights(model: str | None) -> dict[str, str]:
     """Return the digest of the weights that a model name refers to now; a run or the hub may change them later."""
-    assert model is not None  # checked by `open_run`
-    folder = model_folder(model)
+    folder = model_folder(str(model))
     files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
     return {INITIAL_WEIGHTS: digest_bytes(*(digest_file(file).encode() for file in files))}
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
+from bertwright.interop.model_files import check_model
 from bertwright.tasks.presets import TaskSettings, paper_settings
+from bertwright.training.run_directory import check_run_directory
 from bertwright.training.settings import DeviceSettings, OptimizerSettings
 
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "keep_all", "device")  # settings that may change on resume
@@ -116,3 +118,11 @@ class GridSettings:
             optimizer=replace(self.optimizer, learning_rate=trial.setting.learning_rate),
             device=self.device,
         )
+
+
+def check_inputs(settings: GridSettings) -> None:
+    """Check folder, model and files, without torch. A resumed grid may be finished, and then reads neither."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    if not settings.resume:
+        check_model(str(settings.model))
+        settings.task.check_files("train")

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from bertwright.commands.output_paths import check_absent
+from bertwright.interop.model_files import check_model
 from bertwright.io.decoding import STDIN, check_stdin_alone
+from bertwright.io.sources import check_exist
 from bertwright.settings import check_not_str
 from bertwright.tasks.presentation import NATIVE_SUFFIXES
 from bertwright.tasks.presets import TaskOptions
@@ -74,3 +77,13 @@ class PredictSettings:
     def suffix(self) -> str:
         """Suffix that decides the format of the output."""
         return ".jsonl" if self.output in (None, STANDARD_OUTPUT) else self.output.suffix
+
+
+def check_inputs(settings: PredictSettings) -> None:
+    """Check models, files and output, without torch."""
+    for name in (settings.model, *settings.ensemble):
+        check_model(name)
+    if settings.inputs != (STDIN,):
+        check_exist(settings.inputs)
+    if settings.output not in (None, STANDARD_OUTPUT):
+        check_absent(settings.output)

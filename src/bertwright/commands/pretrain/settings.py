@@ -6,9 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from bertwright.interop.model_files import check_model
 from bertwright.models.config import BertConfig
 from bertwright.pretraining.settings import DataSettings
 from bertwright.settings import check_minimum
+from bertwright.tokenstore.store import read_header
+from bertwright.training.run_directory import check_run_directory
 from bertwright.training.settings import DeviceSettings, OptimizerSettings
 
 if TYPE_CHECKING:
@@ -132,8 +135,9 @@ class PretrainSettings:
     store: Path | None = None
     """Token store that `bertwright prepare` wrote. Required, except with --resume."""
     resume: bool = False
-    """Continue after the run's newest checkpoint with the settings in the run folder; ends with the same bits as an
-    uninterrupted run on the same CPU with the same threads and micro-batches."""
+    """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
+    same bits as an uninterrupted one if PyTorch's version, the processor, the kernels' instruction set, the numbers of
+    threads and processes, the micro-batch size and the number type are the same; a notice reports changes."""
     steps: int = 1_000_000
     """Optimizer steps in total (paper: 1,000,000)."""
     micro_batch_size: int | None = None
@@ -166,6 +170,8 @@ class PretrainSettings:
     def __post_init__(self) -> None:
         names = ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences", "micro_batch_size")
         check_minimum(self, 1, *names, "keep_every")
+        if self.store is None and not self.resume:
+            raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
         if self.keep_every is not None and self.keep_every % self.save_every:
             raise ValueError(f"keep_every = {self.keep_every}: expected a multiple of save_every = {self.save_every}")
 
@@ -206,3 +212,14 @@ class Phase:
     first: int
     end: int
     data: DataSettings
+
+
+def check_inputs(settings: PretrainSettings) -> None:
+    """Check run folder, store and model, without torch. A resumed run may be finished, and then reads neither."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    if settings.resume:
+        return
+    assert settings.store is not None  # checked by PretrainSettings
+    read_header(settings.store / "train")
+    if settings.model.init is not None:
+        check_model(settings.model.init)

@@ -46,8 +46,7 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     A new run compares the whole store with its digests; a resumed one, which should start at once, compares samples.
     Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
-    if settings.store is None:
-        raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
+    assert settings.store is not None  # checked by PretrainSettings
     latest = checkpoint.latest(settings.run / "checkpoints")
     tokenizer = Tokenizer.load(settings.store / "tokenizer")
     train = TokenStore.open(settings.store / "train", tokenizer.digest, verify=not settings.resume)

@@ -131,9 +131,7 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Probe
 
 def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Console) -> ProbeRun:
     """Read and check model, examples and cached features; nothing has been written at that point."""
-    if settings.model is None:
-        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
-    folder = model_folder(settings.model)
+    folder = model_folder(str(settings.model))
     encoder, tokenizer = load_model(folder, heads="optional").model.encoder, Tokenizer.load(folder)
     check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = context.dtype

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from bertwright.commands.finetune.settings import check_model_is_given
+from bertwright.interop.model_files import check_model
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName
 from bertwright.seeding import check_seed
 from bertwright.settings import check_minimum
 from bertwright.tasks.presets import TaskSettings
+from bertwright.training.run_directory import check_run_directory
 from bertwright.training.settings import DeviceSettings
 
 # Settings that may change on resume: they add heads, or decide where to compute, not what is computed.
@@ -81,6 +84,7 @@ class ProbeSettings:
             values = getattr(self, name)
             if not values or len({*values}) < len(values):
                 raise ValueError(f"{name} = {[*values]}: at least one value is required, and each only once")
+        check_model_is_given(self.model, self.resume)
         check_minimum(self, 1, "limit", "epochs", "batch_size", "lstm_layers")
         check_minimum(self, 2, "lstm_size")
         for seed in self.seeds:
@@ -101,3 +105,10 @@ class ProbeSettings:
             learning_rates=tuple(dict.fromkeys(saved.learning_rates + self.learning_rates)),
             seeds=tuple(dict.fromkeys(saved.seeds + self.seeds)),
         )
+
+
+def check_inputs(settings: ProbeSettings) -> None:
+    """Check run folder, model and files, without torch."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    check_model(str(settings.model))
+    settings.task.check_files(*(("train",) if settings.validation_fraction else ("train", "dev")))
