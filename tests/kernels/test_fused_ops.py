@@ -103,6 +103,36 @@ def test_add_dropout_norm_equals_the_reference_implementation(shape: tuple[int, 
 
 
 @needs_native
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_default_dtype_of_torch_changes_nothing(dtype: torch.dtype) -> None:
+    """In bfloat16, scratch tensors of that type would be half as large as what the kernels write to them."""
+    x, bias, residual, *norm = norm_inputs(130, 64)
+    ids = torch.arange(130)
+    batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=ids % 2)
+    weight, labels, boundaries = torch.randn(50, 64), ids % 50, torch.tensor([0, 60, 130]).int()
+
+    def compute() -> list[Tensor]:
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, bias, residual, *norm, weight)]
+        x_, bias_, residual_, norm_weight, norm_bias, weight_ = leaves
+        norm_ = LayerNormParams(norm_weight, norm_bias, 1e-12)
+        tables = EmbeddingTables(x_, residual_, weight_)
+        states = fused_ops.embed_norm(batch, tables, norm_, DROPOUT, 0)
+        states = fused_ops.bias_gelu(states, bias_, False)
+        states = attention(states.repeat(1, 3).view(130, 3, 2, 32), boundaries, 70, DROPOUT, 1).flatten(1)
+        states = fused_ops.add_dropout_norm(states, bias_, residual_, norm_, DROPOUT, 2)
+        loss, correct = fused_ops.linear_cross_entropy(states, weight_, weight_[:, 0].contiguous(), labels)
+        return [loss.detach(), correct, *torch.autograd.grad(loss, leaves)]
+
+    expected = compute()
+    torch.set_default_dtype(dtype)
+    try:
+        got = compute()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+
+
+@needs_native
 @pytest.mark.parametrize("columns", [64, 77])
 def test_layer_norm_of_a_large_mean_is_accurate(columns: int) -> None:
     """Finding L2: the mean's own rounding error; torch is three times less accurate."""
