@@ -295,10 +295,9 @@ def test_arguments_that_do_not_fit_raise_also_under_python_o(option: str) -> Non
     check_bad_calls(option, BAD_CALLS, GOOD_CALLS)
 
 
-@pytest.mark.usefixtures("bfloat16_units")
-@pytest.mark.parametrize("option", ["-B", "-O"])
-def test_arguments_of_bfloat16_kernels_that_do_not_fit_raise_also_under_python_o(option: str) -> None:
-    check_bad_calls(option, BAD_BFLOAT16_CALLS, GOOD_BFLOAT16_CALLS)
+@pytest.mark.bfloat16
+def test_arguments_of_bfloat16_kernels_that_do_not_fit_raise_under_python_o() -> None:
+    check_bad_calls("-O", BAD_BFLOAT16_CALLS, GOOD_BFLOAT16_CALLS)
 
 
 @needs_native

@@ -301,7 +301,7 @@ def test_linear_in_bfloat16_equals_torch(
         assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 @given(
     rows=st.integers(0, 520),
     features=st.tuples(*[st.integers(1, 9).map(lambda tiles: 32 * tiles)] * 2),
@@ -331,7 +331,7 @@ def test_products_of_small_integers_are_exact(
         assert got is None if not is_needed else got is not None and torch.equal(got, expected)
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 def test_tile_registers_are_requested_when_the_library_is_loaded() -> None:
     """Linux kills a process that uses them without permission."""
     program = "import torch; from bertwright.kernels.linear_bf16 import linear_forward; x = torch.ones(32, 32); "
@@ -340,7 +340,7 @@ def test_tile_registers_are_requested_when_the_library_is_loaded() -> None:
     assert (done.returncode, done.stdout) == (0, "32768.0\n"), done.stderr
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     x, weight = torch.ones(65, 64).bfloat16(), torch.ones(32, 64)
     x[3, 5], x[64, 0] = torch.inf, torch.nan
@@ -350,7 +350,7 @@ def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     assert (y[4:64] == 64).all()
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 @given(first=st.integers(0, 150), rows=st.integers(1, 150), threads=st.integers(1, 3))
 @settings(deadline=None, max_examples=40)
 def test_a_row_does_not_depend_on_the_others_or_its_position(first: int, rows: int, threads: int) -> None:
@@ -364,7 +364,7 @@ def test_a_row_does_not_depend_on_the_others_or_its_position(first: int, rows: i
     )
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 def test_gradients_of_float32_weights_are_not_rounded() -> None:
     x, weight = torch.randn(200, 64).bfloat16(), torch.randn(96, 64, requires_grad=True)
     upstream = torch.randn(200, 96).bfloat16()
