@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from bertwright.kernels import ffi, native
+from bertwright.kernels import ffi
 
 # Programs and a plugin, which `--doctest-modules` must not import, and files of fixtures, which share a module name.
 collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "readme/update.py"]
@@ -18,6 +18,12 @@ collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 # No test asserts a time: on a busy machine any example may take long.
 settings.register_profile("bertwright", deadline=None)
 settings.load_profile("bertwright")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of bfloat16 kernels on processors without units for them."""
+    if item.get_closest_marker("bfloat16") and ffi.bf16_isa() is None:
+        pytest.skip("no units for bfloat16")
 
 
 @pytest.fixture
@@ -29,13 +35,6 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes | None], N
         monkeypatch.setattr(sys, "stdin", None if given is None else io.TextIOWrapper(io.BytesIO(given)))
 
     return pipe
-
-
-@pytest.fixture
-def bfloat16_units() -> None:
-    """Skip a test on processors without instructions for bfloat16."""
-    if native.load_library("kernels") is None or ffi.bf16_isa() is None:
-        pytest.skip("a processor without units for bfloat16, or no C++ compiler")
 
 
 @pytest.fixture

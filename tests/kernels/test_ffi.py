@@ -18,11 +18,25 @@ SOURCES = Path(ffi.__file__).parent / "csrc"
 needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler")
 
 
+POINTERS = {
+    "void": "T",
+    "float": "F",
+    "bfloat16": "B",
+    "double": "D",
+    "int32_t": "I",
+    "int64_t": "Q",
+    "uint8_t": "U",
+    "MaskKey": "P",
+    "EncoderArgs": "P",
+}
+
+
 def code_of(parameter: str) -> str:
     """Return the letter of SIGNATURES for a C++ parameter."""
+    type_name = parameter.replace("const ", "").split()[0]
     if "*" in parameter:
-        return "P"
-    return {"int64_t": "q", "double": "d"}[parameter.split()[0]]
+        return POINTERS[type_name.rstrip("*")]
+    return {"int64_t": "q", "double": "d"}[type_name]
 
 
 def test_signatures_equal_those_of_the_source() -> None:
@@ -96,58 +110,157 @@ def test_call_with_a_missing_argument_raises() -> None:
 
 BAD_CALLS = {
     "bias_gelu of three dimensions": "ops.bias_gelu(rand(4, 3, 8), rand(8), False)",
+    "bias_gelu of a transposed matrix": "ops.bias_gelu(rand(8, 4).T, rand(8), False)",
     "bias_gelu with a short bias": "ops.bias_gelu(rand(4, 8), rand(7), False)",
+    "bias_gelu with gaps in the bias": "ops.bias_gelu(rand(4, 8), rand(16)[::2], False)",
     "add_dropout_norm of three dimensions": "norm(rand(4, 3, 8), rand(4, 3, 8))",
     "add_dropout_norm with a narrow residual": "norm(rand(4, 8), rand(4, 7))",
+    "add_dropout_norm with a transposed residual": "norm(rand(4, 8), rand(8, 4).T)",
     "add_dropout_norm with another dtype": "norm(rand(4, 8), rand(4, 8).bfloat16())",
     "add_dropout_norm with a short weight": "norm(rand(4, 8), rand(4, 8), rand(7))",
+    "add_dropout_norm at too few positions": "norm(rand(4, 8), rand(4, 8), dropout=at(torch.tensor([1, 2])))",
+    "dropout of a transposed matrix": "ops.dropout(rand(4, 3).T, at(torch.tensor([1, 2, 3])), 0)",
     "dropout at int32 positions": "drop(torch.tensor([1, 2, 3], dtype=torch.int32))",
     "dropout at too few positions": "drop(torch.tensor([1, 2]))",
+    "dropout at positions with gaps": "drop(torch.arange(6)[::2])",
     "dropout at positions of two dimensions": "drop(torch.tensor([[1], [2], [3]]))",
     "dropout of every element": "ops.dropout(rand(3, 4), Dropout(1.0, 5), 0)",
     "embed_norm with an id beyond the table": "embed([0, 9])",
     "embed_norm with a negative id": "embed([0, -1])",
     "embed_norm with int32 ids": "embed(torch.tensor([0, 1], dtype=torch.int32))",
+    "embed_norm with ids with gaps": "embed(torch.arange(4)[::2])",
+    "embed_norm with too few token types": "embed([0, 1], token_type_ids=torch.tensor([0]))",
     "embed_norm with tables of two widths": "embed([0, 1], token_type=rand(2, 7))",
+    "embed_norm with tables of two dtypes": "embed([0, 1], token_type=rand(2, 8).bfloat16())",
+    "embed_norm with a transposed table": "embed([0, 1], token_type=rand(8, 2).T)",
     "embed_norm with a short norm": "embed([0, 1], weight=rand(7))",
-    "attention with int64 boundaries": "attention(rand(4, 3, 2, 8), torch.tensor([0, 4]), 4, None, 0)",
-    "attention beyond the tokens": "attention(rand(4, 3, 2, 8), torch.tensor([0, 5]).int(), 5, None, 0)",
-    "attention with descending boundaries": "attention(rand(4, 3, 2, 8), torch.tensor([0, 3, 2, 4]).int(), 4, None, 0)",
-    "attention without values": "attention(rand(4, 2, 2, 8), torch.tensor([0, 4]).int(), 4, None, 0)",
+    "table_gradient with an id beyond the table": "ops.table_gradient(rand(2, 3), torch.tensor([0, 4]), (4, 3))",
+    "table_gradient with a negative id": "ops.table_gradient(rand(2, 3), torch.tensor([0, -1]), (4, 3))",
+    "table_gradient with too few ids": "ops.table_gradient(rand(2, 3), torch.tensor([0]), (4, 3))",
+    "table_gradient of a narrow table": "ops.table_gradient(rand(2, 3), torch.tensor([0, 1]), (4, 2))",
+    "table_gradient of bfloat16": "ops.table_gradient(rand(2, 3).bfloat16(), torch.tensor([0, 1]), (4, 3))",
+    "attention with int64 boundaries": "attend(torch.tensor([0, 4]))",
+    "attention beyond the tokens": "attend(torch.tensor([0, 5]).int())",
+    "attention with descending boundaries": "attend(torch.tensor([0, 3, 2, 4]).int())",
+    "attention with boundaries with gaps": "attend(torch.tensor([0, 0, 4, 4]).int()[::2])",
+    "attention with boundaries of two dimensions": "attend(torch.tensor([[0], [4]]).int())",
+    "attention without boundaries": "attend(torch.tensor([]).int())",
+    "attention without values": "attend(torch.tensor([0, 4]).int(), rand(4, 2, 2, 8))",
+    "attention without heads": "attend(torch.tensor([0, 4]).int(), rand(4, 3, 0, 8))",
+    "attention with empty heads": "attend(torch.tensor([0, 4]).int(), rand(4, 3, 2, 0))",
+    "attention of three dimensions": "attend(torch.tensor([0, 4]).int(), rand(4, 3, 8))",
+    "attention of a transposed matrix": "attend(torch.tensor([0, 4]).int(), rand(4, 2, 3, 8).transpose(1, 2))",
     "cross entropy with a label beyond the vocabulary": "loss(torch.tensor([0, 3]))",
+    "cross entropy with a negative label": "loss(torch.tensor([0, -1]))",
     "cross entropy with too few labels": "loss(torch.tensor([0]))",
     "cross entropy with int32 labels": "loss(torch.tensor([0, 1], dtype=torch.int32))",
+    "cross entropy with a short bias": "loss(bias=rand(2))",
+    "cross entropy with a bfloat16 bias": "loss(bias=rand(3).bfloat16())",
+    "cross entropy with a short gradient of the bias": "loss(dbias=rand(2))",
+    "cross entropy with a gradient of the bias as a matrix": "loss(dbias=rand(1, 3))",
+    "cross entropy with a bfloat16 gradient of the bias": "loss(dbias=rand(3).bfloat16())",
+    "cross entropy of three dimensions": "loss(logits=rand(2, 3, 4))",
+    "cross entropy of a transposed matrix": "loss(logits=rand(3, 2).T)",
+    "cross entropy of one row as two": "loss(logits=rand(1, 3).expand(2, 3))",
     "gradient_norm of bfloat16": "ops.gradient_norm([rand(3).bfloat16()])",
+    "gradient_norm of a transposed gradient": "ops.gradient_norm([rand(3), rand(3, 4).T])",
     "adamw_ with a short moment": "ops.adamw_([rand(3)], [rand(3)], [rand(2)], [rand(3)], STEP)",
+    "adamw_ with too few gradients": "ops.adamw_([rand(3)] * 2, [rand(3)], [rand(3)] * 2, [rand(3)] * 2, STEP)",
+    "adamw_ with a bfloat16 gradient": "ops.adamw_([rand(3)], [rand(3).bfloat16()], [rand(3)], [rand(3)], STEP)",
+    "adamw_ of a bfloat16 parameter": "ops.adamw_(*([rand(3).bfloat16()] for _ in range(4)), STEP)",
     "a transposed parameter": "ops.adamw_(*([rand(3, 4).T] for _ in range(4)), STEP)",
-    "encoder with a parameter of another shape": "encode(positions=None, parameters=[rand(3)] * 12)",
+    "adamw_rows_ with a narrow gradient": "update(gradient=sparse(rand(2, 2), 5, 2))",
+    "adamw_rows_ with a gradient of single numbers": "update(gradient=rand(5, 3).to_sparse())",
+    "adamw_rows_ with a bfloat16 gradient": "update(gradient=sparse(rand(2, 3).bfloat16(), 5, 3))",
+    "adamw_rows_ with a short moment": "update(exp_avg=rand(4, 3))",
+    "adamw_rows_ with a float64 moment": "update(exp_avg=rand(5, 3).double())",
+    "adamw_rows_ with too few touched": "update(touched=torch.zeros(4, dtype=torch.uint8))",
+    "adamw_rows_ with touched as bool": "update(touched=torch.zeros(5, dtype=torch.bool))",
+    "transpose of float32": "linear_bf16.transpose(rand(4, 8))",
+    "transpose of three dimensions": "linear_bf16.transpose(rand(4, 3, 8).bfloat16())",
+    "transpose of a transposed matrix": "linear_bf16.transpose(rand(4, 8).bfloat16().T)",
+}
+BAD_BFLOAT16_CALLS = {
+    "linear with a wide weight": "ops.linear(states(4, 32), rand(64, 64))",
+    "linear with a short bias": "ops.linear(states(4, 64), rand(64, 64), rand(3))",
+    "linear with a bias as a matrix": "ops.linear(states(4, 64), rand(64, 64), rand(64, 1))",
+    "linear_forward with a cube as weight": "linear_bf16.linear_forward(states(4, 32), rand(32, 32, 32), None)",
+    "linear_forward of float32": "linear_bf16.linear_forward(rand(4, 64), rand(64, 64), None)",
+    "linear_forward of three dimensions": "linear_bf16.linear_forward(states(2, 4, 64), rand(64, 64), None)",
+    "linear_forward of a transposed matrix": "linear_bf16.linear_forward(states(64, 4).T, rand(64, 64), None)",
+    "linear_forward with a wide weight": "linear_bf16.linear_forward(states(4, 32), rand(64, 64), None)",
+    "linear_forward with a transposed weight": "linear_bf16.linear_forward(states(4, 64), rand(64, 64).T, None)",
+    "linear_forward with an unaligned weight": "linear_bf16.linear_forward(states(4, 40), rand(64, 40), None)",
+    "linear_forward with a float64 weight": "linear_bf16.linear_forward(states(4, 64), rand(64, 64).double(), None)",
+    "linear_backward with a narrow gradient": "linear_gradients(states(4, 32))",
+    "linear_backward with a short gradient": "linear_gradients(states(3, 64))",
+    "linear_backward with a float32 gradient": "linear_gradients(rand(4, 64))",
+    "linear_backward with a transposed gradient": "linear_gradients(states(64, 4).T)",
+    "linear_backward with a wide weight": "linear_gradients(states(4, 64), weight=rand(64, 96))",
+    "encoder of float32": "encode(rand(4, 32))",
+    "encoder of narrow states": "encode(states(4, 64))",
+    "encoder with a parameter of another shape": "encode(parameters=[rand(3)] * 12)",
+    "encoder with bfloat16 parameters": "encode(parameters=[value.bfloat16() for value in PARAMETERS])",
+    "encoder with a parameter too few": "encode(parameters=PARAMETERS[:-1])",
+    "encoder with a frozen bias": "encode(parameters=[rand(96, 32).requires_grad_(), *PARAMETERS[1:]])",
+    "encoder with too few mask keys": "encode(mask_keys=KEYS[:2])",
+    "encoder with mask keys at too few positions": "encode(mask_keys=[c_mask_key(at(torch.tensor([1])), 0)] * 3)",
+    "encoder with heads of odd size": "encode(shape=SHAPE._replace(num_heads=3))",
+    "encoder without layers": "encode(shape=SHAPE._replace(num_layers=0), parameters=[], mask_keys=[])",
+    "encoder beyond the tokens": "encode(cu_seqlens=torch.tensor([0, 5]).int())",
+    "encoder with int64 boundaries": "encode(cu_seqlens=torch.tensor([0, 4]))",
+    "encoder at a position beyond the tokens": "encode(positions=torch.tensor([0, 4]))",
+    "encoder at a negative position": "encode(positions=torch.tensor([0, -1]))",
+    "encoder at int32 positions": "encode(positions=torch.tensor([0, 1]).int())",
+    "encoder at positions of two dimensions": "encode(positions=torch.tensor([[0], [1]]))",
 }
 HARNESS = """
 from types import SimpleNamespace
 import torch
-from bertwright.kernels import fused_ops as ops
+from bertwright.kernels import fused_ops as ops, linear_bf16
 from bertwright.kernels.attention import attention
 from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.ffi import c_mask_key
 from bertwright.kernels.fused_encoder import EncoderShape, fused_encoder
 STEP = ops.AdamStep(0.1, 0.9, 0.9, 1e-6, 0.0)
+SHAPE = EncoderShape(1, 32, 64, 2, False, False, 1e-12)
+PARAMETERS = [torch.rand(shape) for shape in SHAPE.parameter_shapes]
+KEYS = [c_mask_key(None, site) for site in range(3)]
 rand = torch.rand
-def norm(x, residual, weight=None):
+def states(*shape):
+    return rand(*shape).bfloat16()
+def at(positions):
+    return Dropout(0.5, 5, positions=positions)
+def norm(x, residual, weight=None, dropout=None):
     parameters = ops.LayerNormParams(rand(8) if weight is None else weight, rand(8), 1e-12)
-    return ops.add_dropout_norm(x, rand(8), residual, parameters, None, 0)
+    return ops.add_dropout_norm(x, rand(8), residual, parameters, dropout, 0)
 def drop(positions):
-    return ops.dropout(rand(3, 4), Dropout(0.5, 5, positions=positions), 0)
-def embed(ids, token_type=None, weight=None):
+    return ops.dropout(rand(3, 4), at(positions), 0)
+def embed(ids, token_type=None, weight=None, token_type_ids=None):
     ids = torch.as_tensor(ids)
-    batch = SimpleNamespace(input_ids=ids, position_ids=ids.clamp(0, 1), token_type_ids=ids * 0)
+    token_type_ids = ids * 0 if token_type_ids is None else token_type_ids
+    batch = SimpleNamespace(input_ids=ids, position_ids=ids.clamp(0, 1), token_type_ids=token_type_ids)
     tables = ops.EmbeddingTables(rand(9, 8), rand(9, 8), rand(2, 8) if token_type is None else token_type)
     parameters = ops.LayerNormParams(rand(8) if weight is None else weight, rand(8), 1e-12)
     return ops.embed_norm(batch, tables, parameters, None, 0)
-def loss(labels):
-    return ops.cross_entropy_(rand(2, 3), rand(3), labels, 1.0, None)
-def encode(positions, parameters):
-    batch = SimpleNamespace(cu_seqlens=torch.tensor([0, 4]).int())
-    shape = EncoderShape(1, 32, 64, 2, False, False, 1e-12)
-    return fused_encoder(rand(4, 32).bfloat16(), batch, positions, shape, [], parameters)
+def attend(cu_seqlens, qkv=None):
+    return attention(rand(4, 3, 2, 8) if qkv is None else qkv, cu_seqlens, 5, None, 0)
+def loss(labels=None, logits=None, bias=None, dbias=None):
+    logits, bias = rand(2, 3) if logits is None else logits, rand(3) if bias is None else bias
+    return ops.cross_entropy_(logits, bias, torch.tensor([0, 1]) if labels is None else labels, 1.0, dbias)
+def sparse(values, rows, columns):
+    return torch.sparse_coo_tensor(torch.tensor([[0, 3]]), values, (rows, columns))
+def update(gradient=None, exp_avg=None, touched=None):
+    gradient = sparse(rand(2, 3), 5, 3) if gradient is None else gradient
+    touched = torch.zeros(5, dtype=torch.uint8) if touched is None else touched
+    return ops.adamw_rows_(rand(5, 3), gradient, rand(5, 3) if exp_avg is None else exp_avg, rand(5, 3), touched, STEP)
+def linear_gradients(dy, weight=None):
+    return linear_bf16.linear_backward(dy, states(4, 64), rand(64, 64) if weight is None else weight, (True,) * 3)
+def encode(hidden=None, cu_seqlens=None, positions=None, shape=SHAPE, mask_keys=KEYS, parameters=PARAMETERS):
+    batch = SimpleNamespace(cu_seqlens=torch.tensor([0, 4]).int() if cu_seqlens is None else cu_seqlens)
+    return fused_encoder(states(4, 32) if hidden is None else hidden, batch, positions, shape, mask_keys, parameters)
+for good in GOOD_CALLS:
+    eval(good)
 for name, code in CALLS.items():
     try:
         eval(code)
@@ -155,17 +268,36 @@ for name, code in CALLS.items():
     except ValueError as error:
         print(name, "rejected", sep=": ")
 """
+# The defaults of the functions above fit: a bad call is rejected for its one bad argument.
+GOOD_CALLS = [
+    "norm(rand(4, 8), rand(4, 8), dropout=at(torch.tensor([1, 2, 3, 4])))",
+    "drop(torch.tensor([1, 2, 3]))",
+    "embed([0, 1])",
+    "attend(torch.tensor([0, 4]).int())",
+    "loss(dbias=rand(3))",
+    "update()",
+]
+GOOD_BFLOAT16_CALLS = ["linear_gradients(states(4, 64))", "encode()", "encode(positions=torch.tensor([0, 3]))"]
+
+
+def check_bad_calls(option: str, calls: dict[str, str], good_calls: list[str]) -> None:
+    program = f"CALLS = {calls!r}\nGOOD_CALLS = {good_calls!r}\n{HARNESS}"
+    result = subprocess.run(
+        [sys.executable, option, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [f"{name}: rejected" for name in calls]
 
 
 @needs_native
 @pytest.mark.parametrize("option", ["-B", "-O"])
 def test_arguments_that_do_not_fit_raise_also_under_python_o(option: str) -> None:
-    program = f"CALLS = {BAD_CALLS!r}\n{HARNESS}"
-    result = subprocess.run(
-        [sys.executable, option, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [f"{name}: rejected" for name in BAD_CALLS]
+    check_bad_calls(option, BAD_CALLS, GOOD_CALLS)
+
+
+@pytest.mark.bfloat16
+def test_arguments_of_bfloat16_kernels_that_do_not_fit_raise_under_python_o() -> None:
+    check_bad_calls("-O", BAD_BFLOAT16_CALLS, GOOD_BFLOAT16_CALLS)
 
 
 @needs_native

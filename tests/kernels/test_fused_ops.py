@@ -103,6 +103,36 @@ def test_add_dropout_norm_equals_the_reference_implementation(shape: tuple[int, 
 
 
 @needs_native
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_default_dtype_of_torch_changes_nothing(dtype: torch.dtype) -> None:
+    """In bfloat16, scratch tensors of that type would be half as large as what the kernels write to them."""
+    x, bias, residual, *norm = norm_inputs(130, 64)
+    ids = torch.arange(130)
+    batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=ids % 2)
+    weight, labels, boundaries = torch.randn(50, 64), ids % 50, torch.tensor([0, 60, 130]).int()
+
+    def compute() -> list[Tensor]:
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, bias, residual, *norm, weight)]
+        x_, bias_, residual_, norm_weight, norm_bias, weight_ = leaves
+        norm_ = LayerNormParams(norm_weight, norm_bias, 1e-12)
+        tables = EmbeddingTables(x_, residual_, weight_)
+        states = fused_ops.embed_norm(batch, tables, norm_, DROPOUT, 0)
+        states = fused_ops.bias_gelu(states, bias_, False)
+        states = attention(states.repeat(1, 3).view(130, 3, 2, 32), boundaries, 70, DROPOUT, 1).flatten(1)
+        states = fused_ops.add_dropout_norm(states, bias_, residual_, norm_, DROPOUT, 2)
+        loss, correct = fused_ops.linear_cross_entropy(states, weight_, weight_[:, 0].contiguous(), labels)
+        return [loss.detach(), correct, *torch.autograd.grad(loss, leaves)]
+
+    expected = compute()
+    torch.set_default_dtype(dtype)
+    try:
+        got = compute()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+
+
+@needs_native
 @pytest.mark.parametrize("columns", [64, 77])
 def test_layer_norm_of_a_large_mean_is_accurate(columns: int) -> None:
     """Finding L2: the mean's own rounding error; torch is three times less accurate."""
@@ -271,7 +301,7 @@ def test_linear_in_bfloat16_equals_torch(
         assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 @given(
     rows=st.integers(0, 520),
     features=st.tuples(*[st.integers(1, 9).map(lambda tiles: 32 * tiles)] * 2),
@@ -301,7 +331,7 @@ def test_products_of_small_integers_are_exact(
         assert got is None if not is_needed else got is not None and torch.equal(got, expected)
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 def test_tile_registers_are_requested_when_the_library_is_loaded() -> None:
     """Linux kills a process that uses them without permission."""
     program = "import torch; from bertwright.kernels.linear_bf16 import linear_forward; x = torch.ones(32, 32); "
@@ -310,7 +340,7 @@ def test_tile_registers_are_requested_when_the_library_is_loaded() -> None:
     assert (done.returncode, done.stdout) == (0, "32768.0\n"), done.stderr
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     x, weight = torch.ones(65, 64).bfloat16(), torch.ones(32, 64)
     x[3, 5], x[64, 0] = torch.inf, torch.nan
@@ -320,7 +350,7 @@ def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     assert (y[4:64] == 64).all()
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 @given(first=st.integers(0, 150), rows=st.integers(1, 150), threads=st.integers(1, 3))
 @settings(deadline=None, max_examples=40)
 def test_a_row_does_not_depend_on_the_others_or_its_position(first: int, rows: int, threads: int) -> None:
@@ -334,7 +364,7 @@ def test_a_row_does_not_depend_on_the_others_or_its_position(first: int, rows: i
     )
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 def test_gradients_of_float32_weights_are_not_rounded() -> None:
     x, weight = torch.randn(200, 64).bfloat16(), torch.randn(96, 64, requires_grad=True)
     upstream = torch.randn(200, 96).bfloat16()

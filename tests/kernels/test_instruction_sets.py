@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import platform
 import shutil
 import subprocess
 
@@ -25,6 +26,25 @@ def check(result: subprocess.CompletedProcess[str], passed: str) -> None:
 @pytest.mark.parametrize("name", [*instruction_sets.native_targets()][1:])  # all other tests run on the best one
 def test_kernels_on_a_lower_instruction_set_pass(name: str) -> None:
     check(instruction_sets.run(instruction_sets.native_targets()[name], "-k", "not compiles"), " passed")
+
+
+def missing_micro_kernels() -> list[str]:
+    """Return emulated targets for the bfloat16 micro-kernels that this processor cannot run; one library serves all."""
+    if platform.machine() != "x86_64":
+        return []
+    available = {target.bf16_isa for target in instruction_sets.native_targets().values()}
+    return [name for name in ("amx", "amx-denied") if instruction_sets.EMULATED[name].bf16_isa not in available]
+
+
+@needs_gcc
+@pytest.mark.parametrize("name", missing_micro_kernels())
+def test_emulated_bfloat16_kernels_pass(name: str) -> None:
+    """Without this test, no bfloat16 kernel would be tested on most machines (finding L10).
+
+    Of the whole encoder one variant in three is tested, because emulation is slow; the slow tests run all.
+    """
+    selected = ("-m", "bfloat16", "-k", "not False-gelu", "tests/kernels/test_ffi.py")
+    check(instruction_sets.run(instruction_sets.EMULATED[name], *selected), " passed")
 
 
 @needs_gcc

@@ -217,7 +217,7 @@ def test_states_at_positions_equal_those_of_all_tokens_with_dropout(native, monk
 POSITIONS = (None, [0, 7, 8, 3, 19, 15, 60], [*range(63, -1, -1)], [])
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 @pytest.mark.parametrize("frozen", [(), ("embeddings", "layers.0", "layers.1"), ("layers.1",)], ids=str)
 @pytest.mark.parametrize("positions", POSITIONS, ids=["all", "some", "reversed", "none"])
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_fused_encoder_equals_its_layers_to_the_bit(causal, activation, rate, po
             assert torch.equal(gradient, expected), name
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_fused_encoder_gives_the_same_bits_with_any_number_of_threads(threads):
     model = BertEncoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
@@ -279,7 +279,7 @@ def test_fused_encoder_gives_the_same_bits_with_any_number_of_threads(threads):
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.usefixtures("bfloat16_units")
+@pytest.mark.bfloat16
 def test_what_cannot_be_fused_runs_layer_by_layer(monkeypatch):
     monkeypatch.setattr(encoder_module, "fused_encoder", None)  # not called
     batch = pack(texts([7, 12])[0])

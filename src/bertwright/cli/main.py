@@ -164,7 +164,7 @@ show_python_warning = warnings.showwarning
 EXIT_SIGPIPE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
 OUT_OF_MEMORY = (
     "out of memory; process less at a time (--micro-batch-size in pre-training, --batch-size and --max-length "
-    "elsewhere), or use a smaller model"
+    "elsewhere; for a vocabulary, fewer files), or use a smaller model"
 )
 NO_MORE_THREADS = (
     "the system allows no more threads or processes (ulimit -u, or the limit of the container); lower --threads or "

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.ffi import DTYPE_CODES, CMaskKey, apply, c_mask_key, call, check, use_native
+from bertwright.kernels.ffi import DTYPE_CODES, CMaskKey, apply, c_mask_key, call, check, new_float32, use_native
 
 
 def attention(
@@ -53,9 +53,9 @@ class PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, mask_key: CMaskKey) -> Tensor:
         tokens, three, heads, size = qkv.shape
-        check(three == 3, "qkv: expected T 3 A D, got {}", qkv.shape)
+        check(three == 3 and heads > 0 and size > 0, "qkv: expected T 3 A D, got {}", qkv.shape)
         check_sequences(cu_seqlens, tokens)
-        out, lse = qkv.new_empty(tokens, heads, size), torch.empty(tokens, heads)
+        out, lse = qkv.new_empty(tokens, heads, size), new_float32(tokens, heads)
         shape = (cu_seqlens, len(cu_seqlens) - 1, heads, size, int(causal))
         call("attention", DTYPE_CODES[qkv.dtype], qkv, *shape, mask_key, out, lse)
         ctx.save_for_backward(qkv, out, lse, cu_seqlens)

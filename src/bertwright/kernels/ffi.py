@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,32 +14,43 @@ from bertwright.kernels import native
 from bertwright.kernels.dropout import Dropout, MaskKey
 
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}  # `enum DType` of simd.h
+DTYPES = tuple(DTYPE_CODES)  # by code
 OUT_OF_MEMORY = 1
 
-# The argument types of each function in the letters of `struct`: P pointer, q int64, d double. `call` adds `threads`.
+# The argument types of each function. Numbers: q int64, d double. Pointers to elements: T of the dtype whose code is
+# the first argument, F float32, B bfloat16, D float64, I int32, Q int64, U uint8. P: pointer to a structure. `call`
+# adds `threads`.
 SIGNATURES = {
-    "bias_gelu": "qqPPPqq",
-    "bias_gelu_backward": "qqPPPPPqq",
-    "dropout": "qPPPqq",
-    "add_dropout_norm": "qPPPPPdPPPPqq",
-    "add_dropout_norm_backward": "qPPPPPPPPqq",
-    "embed_norm": "qPPPPdPPPqq",
-    "embed_norm_backward": "qPPPPPPPPqq",
-    "add_rows": "PPPqq",
-    "attention": "qPPqqqqPPP",
-    "attention_backward": "qPPPPPqqqqPP",
-    "cross_entropy": "qPqPPdPPPqq",
-    "adamw": "PPPPPqP",
-    "adamw_rows": "PPPPPPPqq",
-    "square_sum": "PPqP",
-    "transpose": "PqPqqq",
-    "linear_forward": "qPPPPqqq",
-    "linear_backward": "qPPPPPPqqq",
-    "encoder_workspace_bytes": "PP",
-    "encoder_forward": "PPPPPP",
-    "encoder_backward": "PPPPPPPP",
+    "bias_gelu": "qqTFTqq",
+    "bias_gelu_backward": "qqTFTTFqq",
+    "dropout": "qTPTqq",
+    "add_dropout_norm": "qTFTFFdPTFTqq",
+    "add_dropout_norm_backward": "qTFFTPTTFqq",
+    "embed_norm": "qTQFFdPFTqq",
+    "embed_norm_backward": "qTQFFTPFFqq",
+    "add_rows": "FQFqq",
+    "attention": "qTIqqqqPTF",
+    "attention_backward": "qTTFTIqqqqPT",
+    "cross_entropy": "qTqFQdFQFqq",
+    "adamw": "FFFFQqD",
+    "adamw_rows": "FFQUFFDqq",
+    "square_sum": "FQqD",
+    "transpose": "BqBqqq",
+    "linear_forward": "qBTFBqqq",
+    "linear_backward": "qBBTBFFqqq",
+    "encoder_workspace_bytes": "PQ",
+    "encoder_forward": "PBFPUB",
+    "encoder_backward": "PBBFPUBF",
 }
-C_TYPES = {"P": ctypes.c_void_p, "q": ctypes.c_int64, "d": ctypes.c_double}
+NUMBERS = {"q": ctypes.c_int64, "d": ctypes.c_double}
+ELEMENTS = {
+    "F": torch.float32,
+    "B": torch.bfloat16,
+    "D": torch.float64,
+    "I": torch.int32,
+    "Q": torch.int64,
+    "U": torch.uint8,
+}
 
 
 class CMaskKey(ctypes.Structure):
@@ -96,15 +107,23 @@ Argument = (
 def call(name: str, *values: Argument) -> None:
     """Call a native kernel with torch's number of threads.
 
-    Raises TypeError if an argument does not fit the signature, MemoryError if scratch memory cannot be allocated.
+    Raises ValueError if a tensor has another dtype than the signature says, is not contiguous or not on the CPU;
+    TypeError if another argument does not fit the signature; MemoryError if scratch memory cannot be allocated.
     """
     library = native.load_library("kernels")
-    assert library is not None
+    if library is None:
+        raise RuntimeError(f"{name}: native kernels are not available")
     function, signature = getattr(library, name), SIGNATURES[name]
     if function.argtypes is None:
-        function.argtypes = [C_TYPES[code] for code in (*signature, "q")]
+        function.argtypes = [NUMBERS.get(code, ctypes.c_void_p) for code in (*signature, "q")]
         function.restype = ctypes.c_int64
-    arguments = [_to_pointer(value) if code == "P" else value for code, value in zip(signature, values, strict=True)]
+    arguments: list[object] = []
+    for code, value in zip(signature, values, strict=True):
+        if code in NUMBERS:
+            arguments.append(value)
+        else:
+            dtype = DTYPES[cast(int, values[0])] if code == "T" else ELEMENTS.get(code)
+            arguments.append(_to_pointer(f"{name}, argument {len(arguments)}", value, dtype))
     if function(*arguments, torch.get_num_threads()) == OUT_OF_MEMORY:
         raise MemoryError(f"{name}: not enough memory; use smaller micro-batches")
 
@@ -115,16 +134,20 @@ def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
     return result
 
 
-def _to_pointer(value: Argument) -> object:
-    if isinstance(value, Tensor):
-        return address(value)
+def _to_pointer(name: str, value: Argument, dtype: torch.dtype | None) -> object:
+    """Convert an argument; raises TypeError or ValueError with its name unless it is a pointer to this dtype."""
     if isinstance(value, ctypes.Structure):
         return ctypes.byref(value)
     if value is None or isinstance(value, (ctypes.c_void_p, ctypes.Array)):
         return value
     if isinstance(value, (int, float)):
-        raise TypeError(f"expected a tensor, got {value}")
-    return (ctypes.c_void_p * len(value))(*[None if item is None else address(item) for item in value])
+        raise TypeError(f"{name}: expected a tensor, got {value}")
+    tensors = [value] if isinstance(value, Tensor) else value
+    for tensor in tensors:
+        if tensor is not None:
+            check(tensor.dtype == dtype, "{}: expected {}, got {}", name, dtype, tensor.dtype)
+    addresses = [None if tensor is None else address(tensor) for tensor in tensors]
+    return addresses[0] if isinstance(value, Tensor) else (ctypes.c_void_p * len(addresses))(*addresses)
 
 
 def doubles(values: Iterable[float]) -> ctypes.Array[ctypes.c_double]:
@@ -140,10 +163,21 @@ def address(tensor: Tensor) -> int:
     return tensor.data_ptr()
 
 
+def new_float32(*shape: int) -> Tensor:
+    """Return a new float32 tensor on the CPU, uninitialized, whatever PyTorch's default dtype and device are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
 def row_pointer(matrix: Tensor) -> ctypes.c_void_p:
-    """Return the address of a CPU matrix, whose rows may have gaps between them; the caller passes their stride."""
+    """Return the address of a CPU matrix, whose rows may have gaps between them; the caller passes their stride.
+
+    The caller also checks the dtype, which `call` cannot do.
+    """
     check(matrix.ndim == 2, "expected a matrix, got {}", matrix.shape)
-    check(matrix.stride(1) == 1 or matrix.shape[1] == 1, "expected contiguous rows, got strides {}", matrix.stride())
+    rows, columns = matrix.shape
+    row_stride, column_stride = matrix.stride()
+    check(column_stride == 1 or columns == 1, "expected contiguous rows, got strides {}", matrix.stride())
+    check(row_stride >= columns or rows <= 1, "expected separate rows, got strides {}", matrix.stride())
     check(matrix.is_cpu, "expected a CPU tensor, got one on {}", matrix.device)
     return ctypes.c_void_p(matrix.data_ptr())
 

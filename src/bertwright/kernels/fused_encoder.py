@@ -90,8 +90,9 @@ class FusedArgs(NamedTuple):
 
 def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
     """Return whether `fused_encoder` supports this machine and these sizes."""
-    head_size = shape.hidden_size // shape.num_heads
-    fits = head_size_vectorizable(head_size) and is_tile_aligned(shape.hidden_size, shape.intermediate_size)
+    head_size, rest = divmod(shape.hidden_size, shape.num_heads)
+    heads_fit = rest == 0 and head_size_vectorizable(head_size)
+    fits = shape.num_layers > 0 and heads_fit and is_tile_aligned(shape.hidden_size, shape.intermediate_size)
     return fits and is_native_bf16(hidden) and bf16_isa() is not None
 
 
@@ -116,6 +117,10 @@ def fused_encoder(
 
     `parameters`: `layer_parameters` of each layer, accepted by `are_fusable`; `mask_keys`: three per layer.
     """
+    check(
+        can_fuse(hidden, shape), "fused_encoder: no native kernel for {} {} and {}", hidden.dtype, hidden.shape, shape
+    )
+    check(are_fusable(parameters), "fused_encoder: parameters of other dtypes, or a layer that is trained in part")
     positions = None if positions is None else positions.contiguous()
     trained = [hidden.requires_grad, *(parameter.requires_grad for parameter in parameters)]
     first_saved = shape.num_layers
@@ -144,8 +149,8 @@ class FusedEncoder(torch.autograd.Function):
             check(positions.dtype == torch.int64, "positions: expected int64, got {}", positions.dtype)
             check(positions.ndim == 1, "positions: expected one dimension, got {}", positions.shape)
             check_range(positions, tokens)
-        for key in keys[-2:]:
-            key.check_tokens(selected)
+        for number, key in enumerate(keys):
+            key.check_tokens(selected if number >= len(keys) - 2 else tokens)
 
         c_args = _encoder_args(args, cu_seqlens, positions, tokens)
         size = torch.empty((), dtype=torch.int64)

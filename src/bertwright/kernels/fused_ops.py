@@ -27,6 +27,7 @@ from bertwright.kernels.ffi import (
     call,
     check,
     doubles,
+    new_float32,
     row_pointer,
     use_native,
 )
@@ -97,7 +98,7 @@ class BiasGelu(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, bias = ctx.saved_tensors
-        dx, dbias = torch.empty_like(x), torch.empty(bias.shape)
+        dx, dbias = torch.empty_like(x), new_float32(*bias.shape)
         operands = (x, bias.float(), dy.contiguous(), dx, dbias)
         call("bias_gelu_backward", DTYPE_CODES[x.dtype], ctx.tanh, *operands, *x.shape)
         return dx, dbias.to(bias.dtype), None
@@ -195,12 +196,11 @@ class AddDropoutNorm(torch.autograd.Function):
     ) -> Tensor:
         check(x.ndim == 2, "add_dropout_norm: expected a matrix, got {}", x.shape)
         check(residual.shape == x.shape, "add_dropout_norm: got a residual {} for {}", residual.shape, x.shape)
-        check(residual.dtype == x.dtype, "add_dropout_norm: got a residual {} for {}", residual.dtype, x.dtype)
         for vector in (bias, weight, norm_bias):
             check(vector.shape == x.shape[1:], "add_dropout_norm: got a vector {} for {}", vector.shape, x.shape)
         mask_key.check_tokens(len(x))
         y = torch.empty_like(x)
-        summed, moments = (torch.empty_like(x), torch.empty(len(x), 2)) if saves else (None, None)
+        summed, moments = (torch.empty_like(x), new_float32(len(x), 2)) if saves else (None, None)
         operands = (x, bias.float(), residual, weight.float(), norm_bias.float(), eps)
         call("add_dropout_norm", DTYPE_CODES[x.dtype], *operands, mask_key, summed, moments, y, *x.shape)
         ctx.save_for_backward(summed, moments, weight)
@@ -214,7 +214,7 @@ class AddDropoutNorm(torch.autograd.Function):
         summed, moments, weight = ctx.saved_tensors
         dresidual = torch.empty_like(summed)
         dx = torch.empty_like(summed) if ctx.mask_key.threshold else dresidual
-        sums = torch.empty(3, len(weight))
+        sums = new_float32(3, len(weight))
         operands = (summed, moments, weight.float(), dy.contiguous(), ctx.mask_key)
         call("add_dropout_norm_backward", DTYPE_CODES[dy.dtype], *operands, dx, dresidual, sums, *summed.shape)
         dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
@@ -256,16 +256,15 @@ class EmbedNorm(torch.autograd.Function):
         *ids: Tensor,
     ) -> Tensor:
         tables = (word, position, token_type)
+        check(word.ndim == 2, "embed_norm: expected matrices as tables, got {}", word.shape)
         for table, indices in zip(tables, ids, strict=True):
-            check(table.dtype == word.dtype, "embed_norm: got tables {} and {}", word.dtype, table.dtype)
             check(table.shape[1:] == word.shape[1:], "embed_norm: got tables {} and {}", word.shape, table.shape)
-            check(indices.dtype == torch.int64, "embed_norm: expected int64 ids, got {}", indices.dtype)
             check(indices.shape == (len(ids[0]),), "embed_norm: expected {} ids, got {}", len(ids[0]), indices.shape)
             check_range(indices, len(table))
         for vector in (weight, norm_bias):
             check(vector.shape == word.shape[1:], "embed_norm: got a vector {} for {}", vector.shape, word.shape)
         mask_key.check_tokens(len(ids[0]))
-        y, moments = word.new_empty(len(ids[0]), word.shape[1]), torch.empty(len(ids[0]), 2)
+        y, moments = word.new_empty(len(ids[0]), word.shape[1]), new_float32(len(ids[0]), 2)
         operands = (tables, ids, weight.float(), norm_bias.float(), eps, mask_key)
         call("embed_norm", DTYPE_CODES[word.dtype], *operands, moments, y, *y.shape)
         ctx.save_for_backward(*tables, weight, moments, *ids)
@@ -278,7 +277,7 @@ class EmbedNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         *tables, weight, moments = ctx.saved_tensors[:5]
         ids = ctx.saved_tensors[5:]
-        dsummed, sums = torch.empty(dy.shape), torch.empty(2, len(weight))
+        dsummed, sums = new_float32(*dy.shape), new_float32(2, len(weight))
         operands = (tables, ids, moments, weight.float(), dy.contiguous(), ctx.mask_key)
         call("embed_norm_backward", DTYPE_CODES[dy.dtype], *operands, dsummed, sums, *dy.shape)
         gradients = []
@@ -296,7 +295,11 @@ class EmbedNorm(torch.autograd.Function):
 
 def table_gradient(drows: Tensor, ids: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Sum the gradients of all rows with the same id, float32."""
-    dtable = torch.zeros(shape)
+    check(drows.ndim == 2, "table_gradient: expected a matrix, got {}", drows.shape)
+    check(ids.shape == drows.shape[:1], "table_gradient: got ids {} for {}", ids.shape, drows.shape)
+    check(shape[1:] == drows.shape[1:], "table_gradient: got {} for a table {}", drows.shape, shape)
+    check_range(ids, shape[0])
+    dtable = new_float32(*shape).zero_()
     call("add_rows", drows, ids, dtable, *drows.shape)
     return dtable
 
@@ -383,11 +386,12 @@ def cross_entropy_(
         return reference.cross_entropy_(logits, bias, labels, scale, dbias)
     check(labels.shape == logits.shape[:1], "cross_entropy_: got labels {} for {}", labels.shape, logits.shape)
     check(bias.shape == logits.shape[1:], "cross_entropy_: got a bias {} for {}", bias.shape, logits.shape)
-    check(bias.dtype == torch.float32, "cross_entropy_: expected a float32 bias, got {}", bias.dtype)
-    check(labels.dtype == torch.int64, "cross_entropy_: expected int64 labels, got {}", labels.dtype)
     check_range(torch.where(labels == IGNORED_LABEL, 0, labels), logits.shape[1])
-    losses, correct = torch.empty(len(labels)), torch.empty_like(labels)
-    added = torch.empty_like(dbias) if dbias is not None else None
+    losses, correct = new_float32(len(labels)), torch.empty_like(labels)
+    added = None
+    if dbias is not None:
+        check(dbias.shape == bias.shape, "cross_entropy_: got a gradient {} for a bias {}", dbias.shape, bias.shape)
+        added = torch.empty_like(dbias)
     operands = (row_pointer(logits), logits.stride(0), bias, labels, scale, losses, correct, added)
     call("cross_entropy", DTYPE_CODES[logits.dtype], *operands, *logits.shape)
     if dbias is not None and added is not None:
@@ -401,7 +405,6 @@ def gradient_norm(gradients: Sequence[Tensor]) -> float:
         return 0.0
     if not use_native(*gradients):
         return reference.gradient_norm(gradients).item()
-    check_float32("gradient_norm", gradients)
     total = torch.empty((), dtype=torch.float64)
     call("square_sum", gradients, torch.tensor(sizes(gradients)), len(gradients), total)
     return math.sqrt(total.item())
@@ -432,7 +435,6 @@ def adamw_(
     counts = sizes(parameters)
     for kind in kinds:
         check(sizes(kind) == counts, "adamw_: got sizes {} for parameters of {}", sizes(kind), counts)
-        check_float32("adamw_", kind)
     call("adamw", *kinds, torch.tensor(counts), len(counts), doubles(step))
     torch.autograd.graph.increment_version(parameters)  # autograd cannot see what native code writes
     return None
@@ -449,11 +451,12 @@ def adamw_rows_(
     check(use_native(parameter), "adamw_rows_: expected native kernels for a parameter on {}", parameter.device)
     gradient = gradient.coalesce()
     rows, values = gradient.indices()[0], gradient.values().contiguous()
-    check_float32("adamw_rows_", (parameter, values, exp_avg, exp_avg_sq))
+    check(parameter.ndim == 2, "adamw_rows_: expected a matrix, got {}", parameter.shape)
+    row_shape = parameter.shape[1:]
+    check(values.shape[1:] == row_shape, "adamw_rows_: got rows {} for {}", values.shape[1:], row_shape)
     for tensor in (gradient, exp_avg, exp_avg_sq):
         check(tensor.shape == parameter.shape, "adamw_rows_: got {} for {}", tensor.shape, parameter.shape)
     check(touched.shape == (len(parameter),), "adamw_rows_: got touched {} for {}", touched.shape, parameter.shape)
-    check(touched.dtype == torch.uint8, "adamw_rows_: expected touched to be uint8, got {}", touched.dtype)
     gradient_rows = torch.full((len(parameter),), -1)
     gradient_rows[rows] = torch.arange(len(rows))
     operands = (parameter, values, gradient_rows, touched, exp_avg, exp_avg_sq, doubles(step))
@@ -466,9 +469,3 @@ def check_range(ids: Tensor, size: int) -> None:
     if len(ids):
         low, high = torch.aminmax(ids)
         check(bool(0 <= low <= high < size), "expected ids below {}, got {} to {}", size, low.item(), high.item())
-
-
-def check_float32(name: str, tensors: Sequence[Tensor]) -> None:
-    """Raise ValueError unless all tensors are float32."""
-    dtypes = {tensor.dtype for tensor in tensors}
-    check(dtypes == {torch.float32}, "{}: expected float32 tensors, got {}", name, dtypes)

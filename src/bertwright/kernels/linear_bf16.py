@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bertwright.kernels.ffi import DTYPE_CODES, bf16_isa, call, row_pointer, use_native
+from bertwright.kernels.ffi import DTYPE_CODES, bf16_isa, call, check, new_float32, row_pointer, use_native
 
 TILE = 32  # that of pack.h
 MIN_TRANSPOSE_ROWS = 256  # from this size on, transposing a matrix costs less than it saves in a product
@@ -31,12 +31,21 @@ def is_tile_aligned(*sizes: int) -> bool:
 
 def uses_native_linear(weight: Tensor) -> bool:
     """Return whether native kernels multiply bfloat16 states with this weight."""
-    fits = weight.dtype in DTYPE_CODES and weight.is_contiguous() and is_tile_aligned(*weight.shape)
-    return fits and bf16_isa() is not None
+    fits = weight.dtype in DTYPE_CODES and weight.is_contiguous() and weight.ndim == 2
+    return fits and is_tile_aligned(*weight.shape) and bf16_isa() is not None
+
+
+def check_operands(x: Tensor, weight: Tensor) -> None:
+    """Raise ValueError unless native kernels multiply x with this weight."""
+    check(uses_native_linear(weight), "linear: no native kernel for a weight {} {}", weight.dtype, weight.shape)
+    check(x.ndim == 2 and x.shape[1] == weight.shape[1], "linear: got {} for a weight {}", x.shape, weight.shape)
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Compute x · weightᵀ + bias, T H and O H → T O bfloat16; H and O are tile-aligned."""
+    check_operands(x, weight)
+    if bias is not None:
+        check(bias.shape == weight.shape[:1], "linear: got a bias {} for a weight {}", bias.shape, weight.shape)
     y = x.new_empty(len(x), len(weight))
     float_bias = None if bias is None else bias.float().contiguous()
     call("linear_forward", DTYPE_CODES[weight.dtype], x, weight, float_bias, y, len(x), *reversed(weight.shape))
@@ -47,10 +56,12 @@ def linear_backward(
     dy: Tensor, x: Tensor, weight: Tensor, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute dx T H bfloat16, dweight O H and dbias O float32, unrounded; None for each that is not `needed`."""
+    check_operands(x, weight)
+    check(dy.shape == (len(x), len(weight)), "linear: got a gradient {} for {}", dy.shape, (len(x), len(weight)))
     for_x, for_weight, for_bias = needed
     dx = torch.empty_like(x) if for_x else None
-    dweight = torch.empty(weight.shape) if for_weight else None
-    dbias = torch.empty(len(weight)) if for_weight and for_bias else None
+    dweight = new_float32(*weight.shape) if for_weight else None
+    dbias = new_float32(len(weight)) if for_weight and for_bias else None
     operands = DTYPE_CODES[weight.dtype], dy, x, weight, dx, dweight, dbias
     call("linear_backward", *operands, len(x), *reversed(weight.shape))
     return dx, dweight, dy.sum(0, dtype=torch.float32) if for_bias and dbias is None else dbias
@@ -93,6 +104,8 @@ def pad_rows(x: Tensor) -> Tensor:
 
 def transpose(x: Tensor) -> Tensor:
     """Transpose a bfloat16 matrix, R C → C R; rows may have gaps, and those of the result have gaps of zeros."""
+    check(x.dtype == torch.bfloat16, "transpose: expected bfloat16, got {}", x.dtype)
+    check(x.ndim == 2, "transpose: expected a matrix, got {}", x.shape)
     rows, columns = x.shape
     y = x.new_empty(columns, padded_stride(rows))
     call("transpose", row_pointer(x), x.stride(0), y, y.shape[1], rows, columns)

@@ -35,10 +35,9 @@ import numpy as np
 
 from bertwright.kernels import native
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
-from bertwright.vocabulary.word_counts import code_points
+from bertwright.vocabulary.word_counts import NO_MEMORY, code_points
 
 UNWRITABLE = re.compile("[\0\n]")  # ends a symbol in wordpiece.cpp
-
 
 Rule = Literal["ratio", "gain", "bpe"]
 RULES: tuple[Rule, ...] = get_args(Rule)  # in the order of `enum Rule` in wordpiece.cpp
@@ -215,6 +214,8 @@ class NativeMergeTrainer:
             RULES.index(criterion.rule),
             criterion.min_frequency,
         )
+        if self._handle is None:
+            raise MemoryError(NO_MEMORY)
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
@@ -224,6 +225,8 @@ class NativeMergeTrainer:
         """Learn and return the next tokens; see `MergeTrainer`."""
         before = self._library.learner_size(self._handle)
         learned = self._library.learner_advance(self._handle, wanted)
+        if learned < 0:
+            raise MemoryError(NO_MEMORY)
         return [self._library.learner_text(self._handle, before + n).decode() for n in range(learned)]
 
 

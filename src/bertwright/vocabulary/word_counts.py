@@ -28,6 +28,7 @@ CHUNKS_PER_READ = 4096  # chunks copied out of the native table in one call
 CHUNK_COST = 140  # bytes per chunk in a Counter besides its text
 CHARACTERS_PER_CALL = 1 << 17  # of the normalizer, which takes a hundred bytes for each
 PROGRESS_EVERY = 1 << 22  # bytes between two calls of `progress`
+NO_MEMORY = "not enough memory for the distinct words of the texts; use fewer texts"
 
 # Characters that str.split() takes for spaces; BERT deletes them and joins the text on both sides.
 DELETED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
@@ -225,13 +226,18 @@ class NativeChunkCounter:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._table = library.chunks_new()
+        if self._table is None:
+            raise MemoryError(NO_MEMORY)
 
     def __del__(self) -> None:
         self._library.chunks_free(self._table)
 
     def add(self, text: bytes) -> int:
         """Count the chunks of a UTF-8 text; returns the memory of all distinct ones in bytes."""
-        return int(self._library.chunks_add(self._table, text, len(text)))
+        size: int = self._library.chunks_add(self._table, text, len(text))
+        if size < 0:
+            raise MemoryError(NO_MEMORY)
+        return size
 
     def take(self) -> Iterator[tuple[str, int]]:
         """Yield each chunk with its count, in order of first occurrence, and clear the counter."""

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -154,7 +156,25 @@ class Learner {
         changed_.clear();
     }
 
+    // Returns the number of symbols learned. Once memory has run out, a merge is incomplete: throws in every call.
     int64_t advance(int64_t wanted) {
+        if (is_merging_) throw std::bad_alloc();
+        is_merging_ = true;
+        int64_t learned = learn(wanted);
+        is_merging_ = false;
+        return learned;
+    }
+
+    int64_t size() const { return static_cast<int64_t>(symbols_.size()); }
+    const std::string& text(int64_t number) const { return symbols_[static_cast<size_t>(number)].text; }
+
+  private:
+    struct Word {
+        std::vector<uint32_t> symbols;
+        int64_t count;
+    };
+
+    int64_t learn(int64_t wanted) {
         int64_t learned = 0;
         while (learned < wanted) {
             while (heap_.empty()) {
@@ -168,15 +188,6 @@ class Learner {
         }
         return learned;
     }
-
-    int64_t size() const { return static_cast<int64_t>(symbols_.size()); }
-    const std::string& text(int64_t number) const { return symbols_[static_cast<size_t>(number)].text; }
-
-  private:
-    struct Word {
-        std::vector<uint32_t> symbols;
-        int64_t count;
-    };
 
     // Adds (sign +1) or subtracts (sign -1) the symbols and pairs of a word.
     void add_counts(uint32_t number, int sign) {
@@ -347,6 +358,7 @@ class Learner {
 
     const Rule rule_;
     const int64_t min_frequency_;
+    bool is_merging_ = false;
     int64_t floor_ = 0, num_symbols_ = 0;
     uint64_t merges_ = 1;
     std::vector<Symbol> symbols_;
@@ -359,11 +371,25 @@ class Learner {
 
 }  // namespace
 
+// Returns what f does, or `failed` if memory runs out.
+template <class F, class T> static T catching(T failed, F f) noexcept {
+    try {
+        return f();
+    } catch (const std::bad_alloc&) { return failed; }
+}
+
 extern "C" {
 
-void* chunks_new() { return new Chunks(); }
+// Without memory, `chunks_new` and `learner_new` return null, `chunks_add` and `learner_advance` -1.
+
+void* chunks_new() { return new (std::nothrow) Chunks(); }
 void chunks_free(void* table) { delete static_cast<Chunks*>(table); }
-int64_t chunks_add(void* table, const char* text, int64_t size) { return static_cast<Chunks*>(table)->add(text, size); }
+int64_t chunks_add(void* table, const char* text, int64_t size) {
+    Chunks* chunks = static_cast<Chunks*>(table);
+    const int64_t bytes = catching(int64_t{-1}, [&] { return chunks->add(text, size); });
+    if (bytes < 0) chunks->clear();  // the last chunk is incomplete
+    return bytes;
+}
 int64_t chunks_read(void* table, int64_t first, int64_t number, int64_t* counts, const char** text, int64_t* size) {
     return static_cast<Chunks*>(table)->read(first, number, counts, text, size);
 }
@@ -372,16 +398,20 @@ void chunks_clear(void* table) { static_cast<Chunks*>(table)->clear(); }
 // `texts`: the symbols, each followed by a line end. Word i is symbols[starts[i] .. starts[i + 1]), counts[i] times.
 void* learner_new(const char* texts, int64_t num_words, const int32_t* symbols, const int64_t* starts,
                   const int64_t* counts, int32_t rule, int64_t min_frequency) {
-    Learner* learner = new Learner(static_cast<Rule>(rule), min_frequency);
-    for (const char* end; (end = std::strchr(texts, '\n')) != nullptr; texts = end + 1)
-        learner->add_symbol(std::string(texts, end));
-    for (int64_t i = 0; i < num_words; ++i)
-        learner->add_word(symbols + starts[i], starts[i + 1] - starts[i], counts[i]);
-    learner->start();
-    return learner;
+    return catching(static_cast<void*>(nullptr), [&]() -> void* {
+        auto learner = std::make_unique<Learner>(static_cast<Rule>(rule), min_frequency);
+        for (const char* end; (end = std::strchr(texts, '\n')) != nullptr; texts = end + 1)
+            learner->add_symbol(std::string(texts, end));
+        for (int64_t i = 0; i < num_words; ++i)
+            learner->add_word(symbols + starts[i], starts[i + 1] - starts[i], counts[i]);
+        learner->start();
+        return learner.release();
+    });
 }
 void learner_free(void* learner) { delete static_cast<Learner*>(learner); }
-int64_t learner_advance(void* learner, int64_t wanted) { return static_cast<Learner*>(learner)->advance(wanted); }
+int64_t learner_advance(void* learner, int64_t wanted) {
+    return catching(int64_t{-1}, [&] { return static_cast<Learner*>(learner)->advance(wanted); });
+}
 int64_t learner_size(void* learner) { return static_cast<Learner*>(learner)->size(); }
 const char* learner_text(void* learner, int64_t number) { return static_cast<Learner*>(learner)->text(number).c_str(); }
 

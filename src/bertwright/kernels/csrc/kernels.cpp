@@ -1,4 +1,5 @@
 // The C interface for ffi.py: pointers, integers as int64, other numbers as double, and last the number of threads.
+// Pointers to elements of the tensors' dtype are void*; ffi.py checks the dtypes of all.
 // Each function returns 0, or OUT_OF_MEMORY.
 #include "adamw.h"
 #include "cross_entropy.h"
@@ -60,7 +61,7 @@ int64_t dropout(int64_t dtype, const void* x, const MaskKey* key, void* y, int64
 
 // `z` and `moments` may both be null.
 int64_t add_dropout_norm(int64_t dtype, const void* x, const float* bias, const void* residual, const float* weight,
-                         const float* norm_bias, double eps, const MaskKey* key, void* z, void* moments, void* y,
+                         const float* norm_bias, double eps, const MaskKey* key, void* z, float* moments, void* y,
                          int64_t rows, int64_t columns, int64_t threads) {
     return with_dtype(dtype, [&](auto* t) {
         using T = ELEMENT(t);
@@ -69,7 +70,7 @@ int64_t add_dropout_norm(int64_t dtype, const void* x, const float* bias, const 
     });
 }
 
-int64_t add_dropout_norm_backward(int64_t dtype, const void* z, const void* moments, const float* weight,
+int64_t add_dropout_norm_backward(int64_t dtype, const void* z, const float* moments, const float* weight,
                                   const void* dy, const MaskKey* key, void* dx, void* dresidual, float* dsums,
                                   int64_t rows, int64_t columns, int64_t threads) {
     return with_dtype(dtype, [&](auto* t) {
@@ -81,7 +82,7 @@ int64_t add_dropout_norm_backward(int64_t dtype, const void* z, const void* mome
 
 // `tables` and `ids`: three pointers each, for word, position and token type.
 int64_t embed_norm(int64_t dtype, const void* const* tables, const int64_t* const* ids, const float* weight,
-                   const float* norm_bias, double eps, const MaskKey* key, void* moments, void* y, int64_t rows,
+                   const float* norm_bias, double eps, const MaskKey* key, float* moments, void* y, int64_t rows,
                    int64_t columns, int64_t threads) {
     return with_dtype(dtype, [&](auto* t) {
         using T = ELEMENT(t);
@@ -90,7 +91,7 @@ int64_t embed_norm(int64_t dtype, const void* const* tables, const int64_t* cons
     });
 }
 
-int64_t embed_norm_backward(int64_t dtype, const void* const* tables, const int64_t* const* ids, const void* moments,
+int64_t embed_norm_backward(int64_t dtype, const void* const* tables, const int64_t* const* ids, const float* moments,
                             const float* weight, const void* dy, const MaskKey* key, float* dz, float* dsums,
                             int64_t rows, int64_t columns, int64_t threads) {
     return with_dtype(dtype, [&](auto* t) {
@@ -154,31 +155,28 @@ int64_t square_sum(const float* const* x, const int64_t* sizes, int64_t tensors,
     return catching([&] { *total = square_sum(x, sizes, tensors, threads); });
 }
 
-int64_t transpose(const void* x, int64_t x_stride, void* y, int64_t y_stride, int64_t rows, int64_t columns,
+int64_t transpose(const bfloat16* x, int64_t x_stride, bfloat16* y, int64_t y_stride, int64_t rows, int64_t columns,
                   int64_t threads) {
-    return catching(
-        [&] { transpose((const bfloat16*)x, x_stride, (bfloat16*)y, y_stride, nullptr, rows, columns, threads); });
+    return catching([&] { transpose(x, x_stride, y, y_stride, nullptr, rows, columns, threads); });
 }
 
 #if HAS_BF16_ISA
 const char* bf16_isa_name() { return bf16_isa.name; }
 
 // `dtype` is the weight's; `bias` may be null.
-int64_t linear_forward(int64_t dtype, const void* x, const void* weight, const float* bias, void* y, int64_t rows,
-                       int64_t in, int64_t out, int64_t threads) {
+int64_t linear_forward(int64_t dtype, const bfloat16* x, const void* weight, const float* bias, bfloat16* y,
+                       int64_t rows, int64_t in, int64_t out, int64_t threads) {
     return with_dtype(dtype, [&](auto* t) {
-        linear_forward((const bfloat16*)x, (const ELEMENT(t)*)weight, bias, (bfloat16*)y, nullptr, rows, in, out,
-                       threads);
+        linear_forward(x, (const ELEMENT(t)*)weight, bias, y, nullptr, rows, in, out, threads);
     });
 }
 
-int64_t linear_backward(int64_t dtype, const void* dy, const void* x, const void* weight, void* dx, float* dweight,
-                        float* dbias, int64_t rows, int64_t in, int64_t out, int64_t threads) {
+int64_t linear_backward(int64_t dtype, const bfloat16* dy, const bfloat16* x, const void* weight, bfloat16* dx,
+                        float* dweight, float* dbias, int64_t rows, int64_t in, int64_t out, int64_t threads) {
     return with_dtype(dtype, [&](auto* t) {
         const Buffer<uint32_t> panels(dx ? panel_words(out, in) : 0);
         if (dx) pack_weight((const ELEMENT(t)*)weight, out, in, panels.get(), nullptr, threads);
-        linear_backward((const bfloat16*)dy, (const bfloat16*)x, panels.get(), (bfloat16*)dx, dweight, dbias, rows, in,
-                        out, threads);
+        linear_backward(dy, x, panels.get(), dx, dweight, dbias, rows, in, out, threads);
     });
 }
 
@@ -189,21 +187,20 @@ int64_t encoder_workspace_bytes(const EncoderArgs* args, int64_t* bytes, int64_t
 
 // `parameters`, and `gradients` which may be null: PARAMETER_NAMES of fused_encoder.py for each layer. `keys`: three
 // for each layer.
-int64_t encoder_forward(const EncoderArgs* args, const void* hidden, const float* const* parameters,
-                        const MaskKey* keys, void* workspace, void* y, int64_t threads) {
+int64_t encoder_forward(const EncoderArgs* args, const bfloat16* hidden, const float* const* parameters,
+                        const MaskKey* keys, uint8_t* workspace, bfloat16* y, int64_t threads) {
     return catching([&] {
-        encoder_forward(*args, (const bfloat16*)hidden, (const LayerParameters<const float>*)parameters,
-                        (const LayerMaskKeys*)keys, workspace, (bfloat16*)y, threads);
+        encoder_forward(*args, hidden, (const LayerParameters<const float>*)parameters, (const LayerMaskKeys*)keys,
+                        workspace, y, threads);
     });
 }
 
-int64_t encoder_backward(const EncoderArgs* args, const void* dy, const void* hidden, const float* const* parameters,
-                         const MaskKey* keys, void* workspace, void* dhidden, float* const* gradients,
-                         int64_t threads) {
+int64_t encoder_backward(const EncoderArgs* args, const bfloat16* dy, const bfloat16* hidden,
+                         const float* const* parameters, const MaskKey* keys, uint8_t* workspace, bfloat16* dhidden,
+                         float* const* gradients, int64_t threads) {
     return catching([&] {
-        encoder_backward(*args, (const bfloat16*)dy, (const bfloat16*)hidden,
-                         (const LayerParameters<const float>*)parameters, (const LayerMaskKeys*)keys, workspace,
-                         (bfloat16*)dhidden, (const LayerParameters<float>*)gradients, threads);
+        encoder_backward(*args, dy, hidden, (const LayerParameters<const float>*)parameters, (const LayerMaskKeys*)keys,
+                         workspace, dhidden, (const LayerParameters<float>*)gradients, threads);
     });
 }
 #endif
