@@ -6,7 +6,7 @@ Also causal encoders of either architecture: sequence-level heads read their las
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining, EncoderModel
 from bertwright.models.initialization import initialize
 from bertwright.models.text_encoder import TextEncoder
-from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -146,6 +146,44 @@ def test_causal_encoder_is_fine_tuned_scored_and_used(make_tuning: Any, causal_f
     scores = evaluate(EvaluateSettings(str(tmp_path / "run"), (dev,), device=CPU))
     assert scores["accuracy"] > 0.9
     assert "classification" in run_and_capture(info, InfoSettings(tmp_path / "run"))
+
+
+def convert_reviews(source: Path, folder: Path, convert: Callable[[str, str], str]) -> dict[str, tuple[str, ...]]:
+    """Convert the texts and labels of the reviews to rows of other tables; return the files by split."""
+    files = {}
+    for split in ("train", "dev"):
+        rows = [line.split("\t") for line in (source / f"{split}.tsv").read_text().splitlines()[1:]]
+        (folder / f"{split}.tsv").write_text("".join(f"{convert(text, label)}\n" for text, label in rows))
+        files[split] = (str(folder / f"{split}.tsv"),)
+    return files
+
+
+def test_causal_encoder_is_fine_tuned_on_a_regression(
+    make_tuning: Any, causal_folder: Path, review_files: Path, tmp_path: Path
+) -> None:
+    files = convert_reviews(review_files, tmp_path, lambda text, label: f"{text}\t{float(label == 'bad')}")
+    task = TaskSettings("regression", **files, overrides=TaskOptions(text="1", label="2", header=False))
+    run_and_capture(finetune, make_tuning(tmp_path / "run", model=str(causal_folder), task=task, epochs=12.0))
+    assert json.loads((tmp_path / "run/report.json").read_text())["scores"]["dev"]["pearson"] > 0.8
+    first, second = bertwright.load(tmp_path / "run/model").classify(TEXTS)
+    assert first > 0.5 > second
+
+
+def test_causal_encoder_is_fine_tuned_on_a_choice(
+    make_tuning: Any, causal_folder: Path, review_files: Path, tmp_path: Path
+) -> None:
+    """The right ending is "lynx", which is the second one after a good review."""
+    files = convert_reviews(
+        review_files,
+        tmp_path,
+        lambda text, label: "\t".join([text, *(("bear", "lynx", "1") if label == "good" else ("lynx", "bear", "0"))]),
+    )
+    options = TaskOptions(prompt="1", endings=("2", "3"), label="4", header=False)
+    task = TaskSettings("multiple-choice", **files, overrides=options)
+    run_and_capture(finetune, make_tuning(tmp_path / "run", model=str(causal_folder), task=task, epochs=4.0))
+    assert json.loads((tmp_path / "run/report.json").read_text())["scores"]["dev"]["accuracy"] > 0.9
+    model = bertwright.load(tmp_path / "run/model")
+    assert [model.choose(TEXTS[0], endings).choice for endings in (["bear", "lynx"], ["lynx", "bear"])] == [1, 0]
 
 
 def test_causal_encoder_embeds_different_texts_differently(causal_folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -17,9 +18,10 @@ from bertwright.commands.evaluate import EvaluateSettings, evaluate
 from bertwright.commands.predict.run import predict
 from bertwright.commands.predict.settings import PredictSettings
 from bertwright.inference.model import Bert
-from bertwright.tasks.ensemble import predict_ensemble
+from bertwright.tasks.ensemble import merge_tasks, predict_ensemble
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.prediction import predict_logits
+from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import TagExample
 from bertwright.tasks.task import AnyTask
@@ -125,20 +127,69 @@ def test_predict_and_evaluate_average_the_models(tmp_path: Path, vocabulary_fold
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("first", "other", "message"),
     [
-        (replace(CLASSES, labels=("bad", "fine")), "model 2 of the ensemble: expected the label names"),
-        (replace(CLASSES, max_length=64), "model 2 of the ensemble: expected the max length .*128, got 64"),
-        (Regression(), "model 2 of the ensemble: expected the kind of the first model, 'classification'"),
+        (
+            CLASSES,
+            replace(CLASSES, labels=("bad", "fine")),
+            "label_names = .*'good'.* as in the first model, got .*'fine'",
+        ),
+        (CLASSES, replace(CLASSES, max_length=64), "max_length = 128 as in the first model, got 64; set --max-length"),
+        (CLASSES, replace(CLASSES, text_pair="b"), "text_pair = None as in the first model, got 'b'; set --text-pair"),
+        (CLASSES, Regression(), "kind = 'classification' as in the first model, got 'regression'"),
+        (TAGGING, replace(TAGGING, context=True), "context = False as in the first model, got True; set --context"),
+        (QUESTIONS, replace(QUESTIONS, doc_stride=7), "doc_stride = .* got 7; set --doc-stride"),
+        (QUESTIONS, replace(QUESTIONS, allow_no_answer=True), "allow_no_answer = False .* got True; set --allow-no-"),
     ],
 )
-def test_models_of_different_tasks_are_rejected(
-    other: AnyTask, message: str, tmp_path: Path, vocabulary_folder: Path, console: Console
+def test_models_of_different_tasks_are_rejected(first: AnyTask, other: AnyTask, message: str) -> None:
+    with pytest.raises(ValueError, match=f"model 3 of the ensemble: expected {message}"):
+        merge_tasks([first, first, other])
+
+
+def test_options_make_models_of_different_options_an_ensemble(
+    tmp_path: Path, vocabulary_folder: Path, console: Console
 ) -> None:
-    models = (save_random_model(vocabulary_folder, task, tmp_path / f"{n}") for n, task in enumerate((CLASSES, other)))
-    names = [name for _, name in models]
-    with pytest.raises(ValueError, match=message):
-        predict(PredictSettings(names[0], (TEXT,), ensemble=(names[1],), device=CPU), console)
+    tasks = (CLASSES, replace(CLASSES, max_length=64))
+    names = [save_random_model(vocabulary_folder, task, tmp_path / f"{n}")[1] for n, task in enumerate(tasks)]
+    settings = PredictSettings(names[0], (TEXT,), ensemble=(names[1],), device=CPU)
+    with pytest.raises(ValueError, match="set --max-length for all models"):
+        predict(settings, console)
+    predict(replace(settings, overrides=TaskOptions(max_length=64)), console)
+
+
+def test_threshold_of_an_ensemble_is_the_mean_until_evaluate_finds_its_own(
+    tmp_path: Path, vocabulary_folder: Path, console: Console
+) -> None:
+    tasks = [replace(QUESTIONS, allow_no_answer=True, threshold=threshold) for threshold in (-1e4, 3e4)]
+    (first, *others) = (
+        save_random_model(vocabulary_folder, task, tmp_path / f"{n}", n)[1] for n, task in enumerate(tasks)
+    )
+    dev = tmp_path / "dev.jsonl"
+    questions = [(TEXT, "the wolf", ["the forest"]), (TEXT, "the bear", []), (f"{TEXT} .", "the fish", ["the bear"])]
+    dev.write_text("".join(
+        json.dumps({"question": question, "context": context, "answers": [{"text": text} for text in answers]}) + "\n"
+        for context, question, answers in questions
+    ))  # fmt: skip
+    settings = EvaluateSettings(first, (str(dev),), ensemble=tuple(others), device=CPU)
+    scores = evaluate(settings, console)
+    printed = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert (scores["no_answer_accuracy"], scores["has_answer_f1"]) == (1, 0)  # no margin exceeds the mean, 10000
+    assert "is the mean of its models' thresholds, 1e+04" in printed
+    found = re.search(r"best on these examples: f1 ([\d.]+), with --threshold (\S+)", printed)
+    assert found is not None
+    assert 100 * evaluate(replace(settings, threshold=float(found[2])), console)["f1"] == pytest.approx(
+        float(found[1]), abs=0.005
+    )
+    predict(PredictSettings(first, ("the wolf", TEXT), ensemble=tuple(others), threshold=-1e9, device=CPU), console)
+    assert "(no answer)" not in console.file.getvalue().rpartition("the wolf")[2]  # type: ignore[attr-defined]
+
+
+def test_threshold_of_a_task_without_one_is_an_error(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+    for task, texts in ((CLASSES, (TEXT,)), (QUESTIONS, ("the wolf", TEXT))):
+        _, name = save_random_model(vocabulary_folder, task, tmp_path / task.kind)
+        with pytest.raises(ValueError, match=r"--threshold 0\.5: this model never predicts that there is no answer"):
+            predict(PredictSettings(name, texts, threshold=0.5, device=CPU), console)
 
 
 def test_models_of_different_vocabularies_are_rejected(

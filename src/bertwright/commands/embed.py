@@ -50,7 +50,8 @@ class EmbedSettings:
     output: Path | None = None
     """New .npy file for the vectors, N × H float32."""
     pooling: Literal["mean", "cls", "max"] = "mean"
-    """mean or max over all tokens, or the state of [CLS]."""
+    """mean or max over all tokens; cls: the state of [CLS], or of a left-to-right model, whose [CLS] sees only itself,
+    that of the last token."""
     normalize: bool = True
     """Scale every vector to length 1, so that dot products are cosines."""
     max_length: int | None = None

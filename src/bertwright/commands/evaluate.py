@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -18,6 +18,7 @@ from bertwright.interop.model_files import check_model, model_folder
 from bertwright.io.sources import check_exist, check_unique
 from bertwright.settings import check_not_str
 from bertwright.tasks.presets import TaskOptions
+from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.training.settings import DeviceSettings
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class EvaluateSettings:
     """Also write the scores to this new JSON file."""
     ensemble: tuple[str, ...] = ()
     """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
+    threshold: float | None = None
+    """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
+    span is the answer. Unset: the model's; of an ensemble, the mean of its models'. The best on these examples is
+    printed."""
     overrides: TaskOptions = field(default_factory=TaskOptions)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
@@ -61,14 +66,15 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     # These import torch, which takes longer than the checks above.
     from bertwright.commands.finetune.run import find_only_class, score_table
     from bertwright.tasks.ensemble import predict_ensemble
-    from bertwright.tasks.presentation import score_tables, truncation_warnings
+    from bertwright.tasks.presentation import format_percent, score_tables, truncation_warnings
     from bertwright.training.context import execution_context
 
     with (
         new_file(settings.output) if settings.output else nullcontext() as temporary,
         execution_context(settings.device) as context,
     ):
-        model, members, task = load_for_task((settings.model, *settings.ensemble), settings.overrides, context)
+        names = (settings.model, *settings.ensemble)
+        model, members, task, notices = load_for_task(names, settings.overrides, settings.threshold, context)
         examples = [example for path in settings.inputs for example in task.read(path)]
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
@@ -81,7 +87,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
             temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     name = f"{len(members)} models" if settings.ensemble else settings.model
     heading(console, f"{name} on {len(examples):,} examples")
-    warnings = task.warnings(examples, settings.inputs)
+    warnings = notices + task.warnings(examples, settings.inputs)
     warnings += truncation_warnings(task, len(examples), encoded.truncated, model.config.max_positions)
     if only := find_only_class(task, predictions):
         warnings.append(f"all predictions are {only!r}: the model does not tell the classes apart")
@@ -90,6 +96,9 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     console.print(score_table({"score": scores}, task.metric))
     for table in score_tables(task, examples, predictions):
         console.print(filled_table(table.columns, table.rows))
+    if has_threshold(task):
+        best = task.best_threshold(examples, predictions)
+        say(console, f"best on these examples: f1 {format_percent(best.f1)}, with --threshold {best.value!r}")
     if settings.output is not None:
         say(console, f"{settings.output}: scores written")
     return scores
@@ -104,10 +113,17 @@ class LoadedModels(NamedTuple):
     """All models."""
     task: AnyTask
     """Their common task, with the user's options."""
+    notices: list[str]
+    """Choices that the user should know of."""
 
 
-def load_for_task(names: Sequence[str], overrides: TaskOptions, context: ExecutionContext) -> LoadedModels:
-    """Load fine-tuned models of one task. Raises ValueError for a model without a task, and for different ones."""
+def load_for_task(
+    names: Sequence[str], overrides: TaskOptions, threshold: float | None, context: ExecutionContext
+) -> LoadedModels:
+    """Load fine-tuned models of one task; `threshold` replaces theirs.
+
+    Raises ValueError for a model without a task, for different tasks, and for a task without a threshold.
+    """
     from bertwright.tasks.ensemble import merge_tasks
 
     loaded = [_load_one(name, overrides, context) for name in names]
@@ -115,7 +131,22 @@ def load_for_task(names: Sequence[str], overrides: TaskOptions, context: Executi
         if one.tokenizer.digest != loaded[0].tokenizer.digest:
             raise ValueError(f"{name}: its vocabulary is not that of {names[0]}; the models of an ensemble share one")
     members = [one.task_model for one in loaded]
-    return LoadedModels(loaded[0], members, merge_tasks([member.task for member in members]))
+    task, notices = merge_tasks([member.task for member in members]), []
+    if threshold is not None:
+        if not has_threshold(task):
+            raise ValueError(f"--threshold {threshold:g}: this model never predicts that there is no answer; omit it")
+        task = replace(task, threshold=threshold)
+    elif len(names) > 1 and has_threshold(task):
+        notices.append(
+            f"the threshold of the ensemble is the mean of its models' thresholds, {task.threshold:.4g}; bertwright "
+            "evaluate --ensemble on dev prints its best, for --threshold"
+        )
+    return LoadedModels(loaded[0], members, task, notices)
+
+
+def has_threshold(task: AnyTask) -> TypeGuard[QuestionAnswering]:
+    """Return whether a task compares the best answer with "no answer"."""
+    return isinstance(task, QuestionAnswering) and task.allow_no_answer
 
 
 def _load_one(name: str, overrides: TaskOptions, context: ExecutionContext) -> Bert:

@@ -189,10 +189,11 @@ class Bert:
     ) -> Vectors:
         """Compute one vector per text: N × H float32 for a list of N texts, H float32 for one text.
 
-        `pooling`: the mean or maximum over all tokens of the text, [CLS] and [SEP] included, or the state of [CLS].
+        `pooling`: the mean or maximum over all tokens of the text, [CLS] and [SEP] included, or "cls", the state of
+        [CLS]; of a left-to-right model, whose [CLS] sees only itself, that of the last token.
         `normalize`: scale to Euclidean length 1, so that a dot product is the cosine. `batch_tokens`: maximum tokens
         per forward pass; it bounds memory and changes no result. `max_length`: a longer text, in tokens, is read in
-        windows of equal length and pooled over all of them; [CLS] states are averaged. None: the model's positions.
+        windows of equal length and pooled over all of them; "cls" states are averaged. None: the model's positions.
 
         Raises ValueError for other values of these parameters, and for anything that is not a text.
         """

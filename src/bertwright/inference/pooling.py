@@ -79,7 +79,7 @@ def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> Ba
 def pool(encoder: TextEncoder, batch: Batch, pooling: Pooling) -> Tensor:
     """Compute one vector per sequence, B × H float32: the mean or maximum over its tokens, or its [CLS] state.
 
-    For a causal encoder "cls" is the last token's state, see `TextEncoder.pooled_positions`.
+    "cls" is the state at `TextEncoder.pooled_positions`, of a left-to-right encoder that of the last token.
     """
     if pooling == "cls":
         cls: Tensor = encoder(batch, encoder.pooled_positions(batch))

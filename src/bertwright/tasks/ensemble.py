@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.tasks.prediction import PredictedChunk, predict_logits, split_into_chunks
+from bertwright.tasks.presets import options_of
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import AnyTask, Encoded, Outputs
@@ -27,16 +28,18 @@ Floats = npt.NDArray[np.float64]
 def merge_tasks(tasks: Sequence[AnyTask]) -> AnyTask:
     """Return the task of an ensemble: the first one, in question answering with the mean threshold.
 
-    Raises ValueError for models of different task types, labels or lengths.
+    Raises ValueError for models of different task types, labels or options: one task reads and decodes for all.
     """
     first = tasks[0]
+    options = [option.name for option in options_of(type(first))]
     for number, task in enumerate(tasks[1:], 2):
-        for what in ("kind", "label_names", "head", "max_length"):
-            expected, found = getattr(first, what), getattr(task, what)
+        for name in ("kind", "label_names", *options):
+            expected, found = getattr(first, name), getattr(task, name)
             if expected != found:
+                fix = f"; set --{name.replace('_', '-')} for all models" if name in options else ""
                 raise ValueError(
-                    f"model {number} of the ensemble: expected the {what.replace('_', ' ')} of the first model, "
-                    f"{expected!r}, got {found!r}"
+                    f"model {number} of the ensemble: expected {name} = {expected!r} as in the first model, got "
+                    f"{found!r}{fix}"
                 )
     if isinstance(first, QuestionAnswering):
         thresholds = [task.threshold for task in tasks if isinstance(task, QuestionAnswering)]

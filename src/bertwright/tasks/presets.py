@@ -175,14 +175,15 @@ def _option_types() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for cls in TASK_TYPES.values():
         types = get_type_hints(cls)
-        for option in _options_of(cls):
+        for option in options_of(cls):
             option_type = types[option.name] | None
             if found.setdefault(option.name, option_type) != option_type:
                 raise TypeError(f"{cls.__name__}.{option.name} is {option_type}, elsewhere {found[option.name]}")
     return found
 
 
-def _options_of(cls: type[AnyTask]) -> list[Any]:
+def options_of(cls: type[AnyTask]) -> list[Any]:
+    """Return the fields of a task type that a user sets."""
     return [one for one in fields(cls) if one.metadata.get("option", True)]  # type: ignore[arg-type]
 
 
@@ -204,7 +205,7 @@ class TaskOptions(_Options):  # type: ignore[misc]  # made at run time
         helps: dict[str, dict[str, list[tuple[str, str]]]] = {}  # by option, then by text: task types and defaults
         for task_type, task in TASK_TYPES.items():
             texts = field_docs(task)
-            for option in _options_of(task):
+            for option in options_of(task):
                 text = texts[option.name]
                 default = "" if "unset:" in text.lower() else _format_default(option.default)
                 helps.setdefault(option.name, {}).setdefault(text, []).append((task_type, default))
@@ -213,7 +214,7 @@ class TaskOptions(_Options):  # type: ignore[misc]  # made at run time
     def apply_to(self, task: AnyTask) -> AnyTask:
         """Return the task with these options. Raises ValueError for an option that its task type does not have."""
         given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
-        known = {one.name for one in _options_of(type(task))}
+        known = {one.name for one in options_of(type(task))}
         if odd := sorted(given.keys() - known):
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in odd)
             raise ValueError(f"{flags}: not an option of {task.kind} tasks")

@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from bertwright.batching.batch import offsets_from_lengths, positions_from_lengths
 from bertwright.corpus.documents import check_encoding
-from bertwright.metrics.exact_match import RULES, best_threshold, scores
+from bertwright.metrics.exact_match import RULES, Threshold, best_threshold, scores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.settings import did_you_mean
 from bertwright.tasks.collation import flat_ranges
@@ -315,13 +315,16 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
         The predictions were decoded with the former τ; decode again to apply the new one.
         """
-        if not self.allow_no_answer:
-            return self
+        return (
+            replace(self, threshold=self.best_threshold(examples, predictions).value) if self.allow_no_answer else self
+        )
+
+    def best_threshold(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> Threshold:
+        """Find the τ that maximizes the F1 of these predictions, whatever τ they were decoded with."""
         margins = np.array([answer.margin for answer in predictions])
-        best = best_threshold(
+        return best_threshold(
             _gold_texts(examples), [answer.best_span for answer in predictions], margins, RULES[self.scoring]
         )
-        return replace(self, threshold=best.value)
 
 
 class Spans(NamedTuple):

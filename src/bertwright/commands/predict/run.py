@@ -56,14 +56,14 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
     if settings.output is not None and not to_stdout:
         check_absent(settings.output)
     with execution_context(settings.device) as context:
-        models = load_for_task((settings.model, *settings.ensemble), settings.overrides, context)
+        names = (settings.model, *settings.ensemble)
+        models = load_for_task(names, settings.overrides, settings.threshold, context)
         if settings.output is None:
             counts = _predict_texts(settings, models, console)
         else:
             counts = _predict_files(settings, models, console)
-    for warning in truncation_warnings(
-        models.task, counts.examples, counts.truncated, models.first.config.max_positions
-    ):
+    warnings = truncation_warnings(models.task, counts.examples, counts.truncated, models.first.config.max_positions)
+    for warning in models.notices + warnings:
         notice(console, warning)
     for text in filter(os.path.isfile, settings.texts):  # unlike Path, it accepts a text of any length
         notice(

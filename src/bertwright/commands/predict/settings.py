@@ -42,6 +42,9 @@ class PredictSettings:
     tags; .json for answers in SQuAD's format. With -, .jsonl on standard output."""
     ensemble: tuple[str, ...] = ()
     """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
+    threshold: float | None = None
+    """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
+    span is the answer. Unset: the model's; of an ensemble, the mean of its models'."""
     keep_columns: tuple[str, ...] = ()
     """Columns of the input tables that are copied to the output, before the prediction, such as an id or the text."""
     safe_csv: bool = False
