@@ -64,6 +64,21 @@ def open_finetune(settings: FinetuneSettings) -> Iterator[tuple[FinetuneRun, io.
         yield FinetuneRun(open_run(settings, context, console), settings, context, console), printed
 
 
+@contextmanager
+def interrupt_at_step(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Press Ctrl-C during a step of the run in the block, which finishes and saves that step."""
+    step = AdamW.step
+
+    def with_signal(optimizer: AdamW, learning_rate: float, norm: float) -> None:
+        if optimizer.steps == number - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        step(optimizer, learning_rate, norm)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match=f"step {number} is saved"):
+        patch.setattr(AdamW, "step", with_signal)
+        yield
+
+
 def write_questions(path: Path, *rows: tuple[str, str | None]) -> str:
     """Write a file of contexts, each with an answer, which need not occur in it, or with none; return its path."""
     lines = [
@@ -171,6 +186,78 @@ def test_resumed_finished_run_prints_that_it_is_finished(tmp_path: Path, make_tu
     assert "finished already" in run_finetune(replace(settings, resume=True))
 
 
+# A first fine-tuning that is continued
+
+
+@pytest.fixture
+def task_model(tmp_path: Path, make_tuning: Make) -> Path:
+    """A model for the reviews whose labels are not in sorted order, as in models of other libraries."""
+    run_finetune(make_tuning(tmp_path / "first"))
+    found = load_task(tmp_path / "first/model")
+    assert found is not None
+    with torch.no_grad():
+        for parameter in found.model.classifier.parameters():
+            parameter.copy_(parameter.flip(0))
+    task = replace(found.task, labels=("good", "bad"))
+    task_io.save_task_folder(tmp_path / "tuned", found._replace(task=task), Tokenizer.load(tmp_path / "first/model"))
+    return tmp_path / "tuned"
+
+
+def test_keep_head_starts_with_the_weights_of_the_model(tmp_path: Path, make_tuning: Make, task_model: Path) -> None:
+    with open_finetune(make_tuning(tmp_path / "run", model=str(task_model), keep_head=True, dropout=0.0)) as (
+        run,
+        printed,
+    ):
+        run.print_summary()
+        assert f"head from {task_model}" in " ".join(printed.getvalue().split())
+        expected = load_task_model(task_model).state_dict()
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in run.state.model.state_dict().items())
+        assert run.state.model.config.hidden_dropout == 0.0
+        assert run.state.task.label_names == ("good", "bad")
+        assert run.evaluate()["accuracy"] > 0.95
+
+
+def test_unused_head_is_reported(tmp_path: Path, make_tuning: Make, task_model: Path, tiny_bert: Path) -> None:
+    for model, expected in ((task_model, 1), (tiny_bert, 0)):
+        with open_finetune(make_tuning(tmp_path / "run", model=str(model))) as (run, printed):
+            run.print_summary()
+            assert "head new" in " ".join(printed.getvalue().split())
+            assert printed.getvalue().count("(see --keep-head)") == expected
+            assert run.state.task.label_names == ("bad", "good")
+
+
+def test_run_with_keep_head_resumes_to_the_same_bits(
+    tmp_path: Path, make_tuning: Make, task_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_tuning(tmp_path / "whole", model=str(task_model), keep_head=True, epochs=0.5)
+    run_finetune(settings)
+    broken = replace(settings, run=tmp_path / "broken")
+    with interrupt_at_step(6, monkeypatch):
+        run_finetune(broken)
+    run_finetune(replace(broken, resume=True))
+    assert same_weights(broken.run / "model", settings.run / "model")
+    assert read_json(settings.run / "report.json")["scores"]["test"]["accuracy"] > 0.95
+
+
+def test_head_that_does_not_fit_is_rejected_before_writing(
+    tmp_path: Path, make_tuning: Make, task_model: Path, tiny_bert: Path, review_files: Path
+) -> None:
+    numbers = tmp_path / "numbers.tsv"
+    numbers.write_text("text\tlabel\nthe bear\t1\nthe deer\t2\n")
+    others = tmp_path / "others.tsv"
+    others.write_text("text\tlabel\nthe bear\tgood\nthe deer\tso-so\n")
+    for model, kind, train, message in (
+        (tiny_bert, "classification", review_files / "train.tsv", r"fine-tuned on classification.*pre-training only"),
+        (task_model, "regression", numbers, r"fine-tuned on regression.*got one of classification"),
+        (task_model, "classification", others, r"\('good', 'so-so'\), got one for 'good', 'bad'"),
+    ):
+        task = TaskSettings(kind, train=(str(train),))
+        settings = make_tuning(tmp_path / "run", model=str(model), task=task, keep_head=True)
+        with pytest.raises(ValueError, match=rf"^{model}: .*{message}; omit --keep-head"):
+            finetune(settings)
+        assert not settings.run.exists()
+
+
 # Resuming
 
 
@@ -194,15 +281,8 @@ def test_interrupted_run_logs_each_step_in_one_record(
 ) -> None:
     settings = make_tuning(tmp_path / "whole", epochs=0.5, log_every=4, save_every=1_000)
     run_finetune(settings)
-    broken, step = replace(settings, run=tmp_path / "broken"), AdamW.step
-
-    def with_signal(optimizer: AdamW, learning_rate: float, norm: float) -> None:
-        if optimizer.steps == 5:  # the current step is the sixth of ten
-            os.kill(os.getpid(), signal.SIGINT)
-        step(optimizer, learning_rate, norm)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="step 6 is saved"):
-        patch.setattr(AdamW, "step", with_signal)
+    broken = replace(settings, run=tmp_path / "broken")
+    with interrupt_at_step(6, monkeypatch):
         run_finetune(broken)
     run_finetune(replace(broken, resume=True))
     first, second, third, *_ = read_untimed(settings.run)
@@ -600,7 +680,23 @@ def test_report_lists_all_answers_that_are_not_in_their_context(tmp_path: Path, 
     assert read_json(tmp_path / "run" / "report.json")["answers"] == {
         "moved": [f"{train}, line 1"],
         "left_out": [f"{train}, line {number}" for number in range(3, 10)],
+        "unanswered": [],
     }
+
+
+def test_questions_without_an_answer_are_counted(tmp_path: Path, make_tuning: Make) -> None:
+    files = {
+        split: (write_questions(tmp_path / f"{split}.jsonl", ("the bear sees", "the"), *[("the wolf", None)] * count),)
+        for split, count in (("train", 7), ("dev", 2))
+    }
+    task = TaskSettings("question-answering", **files, overrides=TaskOptions(max_query_length=4))
+    printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=1.0))
+    notices = " ".join(printed.split())
+    assert "train: 7 questions without an answer in the file: not trained on" in notices
+    assert "dev: 2 questions without an answer in the file" in notices
+    report = read_json(tmp_path / "run" / "report.json")
+    assert report["answers"]["unanswered"] == [f"{files['train'][0]}, line {number}" for number in range(2, 9)]
+    assert report["scores"]["dev"]["no_answer_accuracy"] == 0
 
 
 def test_capital_letters_and_an_uncased_vocabulary_are_reported(tmp_path: Path, make_tuning: Make) -> None:
@@ -752,6 +848,7 @@ def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> 
         ({"dropout": 1.0}, "dropout is a share"),
         ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay is a factor"),
         ({"freeze_layers": -1}, "freeze_layers is -1; it must be at least 0"),
+        ({"from_scratch": True, "keep_head": True}, "from_scratch and keep_head"),
     ):
         with pytest.raises(ValueError, match=message):
             make_tuning(tmp_path / "run", **changes)

@@ -129,7 +129,8 @@ def test_questions_that_cannot_be_learned_are_skipped_and_named() -> None:
     assert encoded.labels.tolist() == [[5, 5], [0, 0]]
     (note,) = SMALL.warnings(examples)
     assert note.endswith("(own.jsonl, line 2)")
-    assert report_fields(SMALL, examples) == {"answers": {"moved": (), "left_out": ("own.jsonl, line 2",)}}
+    fields = {"moved": (), "left_out": ("own.jsonl, line 2",), "unanswered": ()}
+    assert report_fields(SMALL, examples) == {"answers": fields}
     assert SMALL.encode(examples, TOKENIZER, labeled=False).example_ids.tolist() == [0, 1, 2]  # it is answered
     assert SMALL.encode(examples, TOKENIZER, labeled=False).labels.shape == (0, 2)
     assert SMALL.with_labels_of(examples) == SMALL
@@ -143,10 +144,11 @@ def test_scored_questions_need_answers_but_no_positions() -> None:
             make_question("c d", answers=(GoldAnswer("x", None),)),
             make_question("e f", is_impossible=True),
             make_question("c d", answer="d"),
+            make_question("e f"),
         ]
     )
     with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: the answers are not known"):
-        SMALL.check([make_question("c d", answer="d"), make_question("e f", location="own.jsonl, line 3")])
+        SMALL.check([make_question("e f", location="own.jsonl, line 3"), make_question("e f")])
 
 
 def test_answer_without_a_token_is_rejected() -> None:
@@ -466,15 +468,39 @@ def test_record_of_an_answer() -> None:
     assert records[0]["candidates"][0]["text"] == answers[0].candidates[0].text
 
 
-def test_question_without_answer_needs_allow_no_answer(tmp_path: Path) -> None:
+def test_impossible_question_needs_allow_no_answer(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
-    path.write_text('{"question": "?", "context": "c", "answers": []}\n', encoding="utf-8")
+    path.write_text('{"question": "?", "context": "c", "answers": [], "is_impossible": true}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"own\.jsonl, line 1: the question has no answer; .* --allow-no-answer"):
         list(QuestionAnswering().read(str(path)))
     (example,) = QuestionAnswering(allow_no_answer=True).read(str(path))
     assert example.is_impossible
     (example,) = QuestionAnswering().read(str(path), labeled=False)
     assert not example.is_impossible
+
+
+def test_question_without_an_answer_in_the_file_is_impossible_only_if_that_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"question": "?", "context": "c", "answers": []}\n', encoding="utf-8")
+    assert [
+        next(QuestionAnswering(allow_no_answer=allow).read(str(path))).is_impossible for allow in (True, False)
+    ] == [
+        True,
+        False,
+    ]
+    (example,) = QuestionAnswering(allow_no_answer=True).read(str(path), labeled=False)
+    assert not example.is_impossible
+
+
+def test_any_answer_to_a_question_without_one_is_wrong() -> None:
+    examples = [make_question("c d", answer="d"), make_question("e f", id="2")]
+    encoded = SMALL.encode(examples, TOKENIZER, labeled=False)
+    outputs = np.zeros((len(encoded.input_ids), 2), np.float32)
+    outputs[encoded.context_start[0] + 1] = 1  # the token d
+    scores = SMALL.score(examples, SMALL.decode(examples, encoded, outputs))
+    assert scores == {
+        "exact_match": 0.5, "f1": 0.5, "has_answer_exact_match": 1, "has_answer_f1": 1, "no_answer_accuracy": 0,
+    }  # fmt: skip
 
 
 def test_task_survives_a_round_trip_through_a_folder(tmp_path: Path) -> None:

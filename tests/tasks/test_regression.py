@@ -17,7 +17,7 @@ from bertwright.tasks.classification import TextExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.task_io import TaskModel, load_task, save_task_folder
+from bertwright.tasks.task_io import TaskModel, continue_task, load_task, load_to_continue, save_task_folder
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefgh"], lowercase=True)
@@ -93,6 +93,19 @@ def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_
     with torch.inference_mode():
         expected = [theirs(**tokenizer(one.text, return_tensors="pt")).logits.item() for one in given]
     assert chunk.predictions == pytest.approx(expected, rel=1e-6)
+
+
+def test_continued_head_predicts_the_same_numbers_on_labels_of_another_scale(tmp_path: Path) -> None:
+    given = examples(90_000.0, 110_000.0, 95_000.0)
+    task = Regression(max_length=16).with_labels_of(given)
+    model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
+    task.initialize_head(model.classifier)
+    (before,) = predict_chunks(model, task, TOKENIZER, given)
+    save_task_folder(tmp_path / "m", TaskModel(model, task), TOKENIZER)
+    other = continue_task(tmp_path / "m", Regression(max_length=16).with_labels_of(examples(1.0, 2.0)))
+    assert other.scale != task.scale
+    (after,) = predict_chunks(load_to_continue(tmp_path / "m", other, None), other, TOKENIZER, given)
+    assert after.predictions == pytest.approx(before.predictions, rel=1e-6)
 
 
 @pytest.mark.parametrize("values", [{"scale": 3.0}, {"scale": 0.0}, {"scale": float("nan")}, {"mean": float("inf")}])

@@ -74,7 +74,7 @@ def test_json_lines_spell_answers_in_several_ways(tmp_path: Path, answers: Any) 
     path = write(tmp_path, json.dumps(line(answers=answers)) + "\r\n\n" + json.dumps(line(answers=[])), "own.jsonl")
     first, second = read_questions(path)
     assert first == QaExample("1", "Where is Bob?", CONTEXT, (GoldAnswer("Oslo", 32),), False, f"{path}, line 1")
-    assert (second.id, second.is_impossible, second.location) == ("3", True, f"{path}, line 3")
+    assert (second.id, second.answers, second.location) == ("3", (), f"{path}, line 3")
     assert first.context is second.context
 
 
@@ -110,7 +110,8 @@ def test_parquet_of_the_hub_is_read(tmp_path: Path) -> None:
         ("Oslo", -5, GoldAnswer("Oslo", 32, moved=True)),
         ("Oslo", 99_999, GoldAnswer("Oslo", 32, moved=True)),
         ("lives", 5, GoldAnswer("lives", None)),  # occurs twice, neither time at the given start
-        ("oslo", 32, GoldAnswer("oslo", None)),
+        ("oslo", 32, GoldAnswer("oslo", 32)),  # as in TriviaQA, whose answers are in lower case
+        ("oslo", 31, GoldAnswer("oslo", None)),
         ("Paris", 0, GoldAnswer("Paris", None)),
     ],
 )
@@ -121,6 +122,7 @@ def test_answers_at_other_positions_than_the_file_says(tmp_path: Path, text: str
     assert align_answers([example]) == (
         (example.location,) if gold.moved else (),
         () if example.learnable else (example.location,),
+        (),
     )
 
 
@@ -128,7 +130,25 @@ def test_first_answer_with_a_position_is_learned(tmp_path: Path) -> None:
     answers = [{"text": "lives", "answer_start": 0}, {"text": "Rome", "answer_start": 13}]
     (example,) = read_questions(write(tmp_path, tree(question(answers=answers))))
     assert example.target == GoldAnswer("Rome", 13)
-    assert align_answers([example]) == ((), ())
+    assert align_answers([example]) == ((), (), ())
+
+
+def test_triviaqa_as_its_authors_convert_it_is_read(tmp_path: Path) -> None:
+    """Articles without title, of a question and a document each; answers in lower case, or none; other members, too."""
+    contexts = ["Sunset Boulevard ( film ) \n\n It opened in 1950 . \n Billy Wilder directed it .", "No hint \n here ."]
+    answers = [[{"text": "billy wilder", "answer_start": contexts[0].index("Billy")}], []]
+    articles = [
+        {"paragraphs": [{"context": context, "qas": [question(id=f"tc_1--{n}.txt", qid="tc_1", answers=answers[n])]}]}
+        for n, context in enumerate(contexts)
+    ]
+    found, unanswered = read_questions(write(tmp_path, {"data": articles, "version": "1.2"}))
+    assert found.target == GoldAnswer("billy wilder", contexts[0].index("Billy"))
+    assert not unanswered.learnable
+    alignment = align_answers([found, unanswered])
+    assert alignment == ((), (), (unanswered.location,))
+    (note,) = alignment.warnings()
+    assert note.startswith("1 questions without an answer")
+    assert note.endswith("--allow-no-answer True (" + unanswered.location + ")")
 
 
 def test_alignment_warnings_count_and_name_questions() -> None:
@@ -237,5 +257,5 @@ def test_published_files_have_their_numbers_of_questions(name: str, questions: i
     found = list(read_questions(str(path)))
     assert len(found) == questions
     assert sum(example.is_impossible for example in found) == impossible
-    assert align_answers(found) == ((), ())
+    assert align_answers(found) == ((), (), ())
     assert len({id(example.context) for example in found}) == len({example.context for example in found})

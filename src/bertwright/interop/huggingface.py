@@ -55,6 +55,10 @@ class ModelSource(NamedTuple):
     path: Path
     """Their file, for messages."""
 
+    def with_dropout(self, rate: float | None) -> ModelSource:
+        """Return a copy with both dropout rates set to `rate`; None leaves them."""
+        return self if rate is None else self._replace(config=self.config.with_dropout(rate))
+
 
 class LoadResult(NamedTuple):
     """A model read from a folder, and what the folder lacks or has beside it."""
@@ -150,9 +154,7 @@ def start_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | N
 
     `dropout`: None leaves the folder's rates. Raises ValueError as `load_model` does.
     """
-    source = read_source(folder, read_config(folder))
-    if dropout is not None:
-        source = source._replace(config=source.config.with_dropout(dropout))
+    source = read_source(folder, read_config(folder)).with_dropout(dropout)
     model = meta_model(lambda config: EncoderForTask(source.architecture.build_encoder(config), head), source)
     keys = load_weights(model, source, optional=("pooler",), random=("classifier",), seed=seed)
     return TaskModelInit(model, keys.newly_initialized)
@@ -170,10 +172,11 @@ def random_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | 
     return model
 
 
-def load_task_model(folder: Path) -> EncoderForTask:
+def load_task_model(folder: Path, dropout: float | None = None) -> EncoderForTask:
     """Read a whole task model in float32, ready for inference: one of ours, or of the classes of `HEAD_CLASSES`.
 
-    Raises ValueError for a folder without a task's head, and as `load_model` does.
+    `dropout`: None leaves the folder's rates. Raises ValueError for a folder without a task's head, and as `load_model`
+    does.
     """
     found = read_config(folder)
     record = found.head
@@ -187,7 +190,7 @@ def load_task_model(folder: Path) -> EncoderForTask:
     bias = source.tensors.get(f"{HEAD_CLASSES[head.kind].classifier}.bias")
     if bias is not None and len(bias) != head.outputs:
         raise ValueError(f"{found.path}: id2label: expected {len(bias)} labels as in {source.path}, got {head.outputs}")
-    return build_task_model(source, head)
+    return build_task_model(source.with_dropout(dropout), head)
 
 
 def build_task_model(source: ModelSource, head: HeadSpec) -> EncoderForTask:

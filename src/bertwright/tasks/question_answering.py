@@ -154,6 +154,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
                 raise ValueError(
                     f"{example.location}: the question has no answer; allow that with --allow-no-answer True"
                 )
+            if labeled and self.allow_no_answer and not example.answers:  # said by the user, if not by the file
+                example = replace(example, is_impossible=True)
             yield example
 
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[QaExample]:
@@ -169,15 +171,15 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return self
 
     def check(self, examples: Sequence[QaExample]) -> None:
-        for example in examples:
-            if not (example.answers or example.is_impossible):
-                raise ValueError(f"{example.location}: the answers are not known, but needed here")
+        """Raise ValueError if the answers are known of no example; see `AnswerAlignment` for some without."""
+        if examples and not any(example.answers or example.is_impossible for example in examples):
+            raise ValueError(f"{examples[0].location}: the answers are not known, nor those of others, but needed here")
 
     def group_keys(self, examples: Sequence[QaExample]) -> Sequence[Hashable]:
         return [example.context for example in examples]
 
     def warnings(self, examples: Sequence[QaExample], paths: Sequence[str] = ()) -> list[str]:
-        """Describe answers that do not occur at the start given in the file."""
+        """Describe answers that do not occur at the start given in the file, and questions without any."""
         return align_answers(examples).warnings()
 
     def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labeled: bool = True) -> EncodedQuestions:

@@ -1,9 +1,9 @@
 """Questions on contexts: read from SQuAD's JSON (1.1 and 2.0), from JSON lines, and from SQuAD's Parquet of the hub.
 
 A line of .jsonl is {"question": …, "context": …, "answers": [{"text": …, "start": …}]}, optionally with "id" (default:
-the line number). `start` counts characters; it is optional, and may be called `answer_start`, as in SQuAD. An empty
-list of answers means that the question has none. Both formats may be compressed (.gz, .zst, .bz2). A .parquet has the
-columns id, question, context and answers.
+the line number). `start` counts characters; it is optional, and may be called `answer_start`, as in SQuAD. The list of
+answers may be empty. Both formats may be compressed (.gz, .zst, .bz2). A .parquet has the columns id, question, context
+and answers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class QaExample:
     answers: tuple[GoldAnswer, ...] = ()
     """All gold answers; empty if there are none, or if they are not known."""
     is_impossible: bool = False
-    """Whether the context is known to have no answer (SQuAD 2.0)."""
+    """Whether the file says that the context has no answer (SQuAD 2.0)."""
     location: str = "question"
     """File and question, for messages."""
 
@@ -58,18 +58,25 @@ class QaExample:
 
 
 class AnswerAlignment(NamedTuple):
-    """Locations of the questions whose answers do not occur at the start given in the file."""
+    """Locations of the questions whose answers do not occur at the start given in the file, or that have none."""
 
     moved: tuple[str, ...]
     """The answer occurs exactly once elsewhere in the context, and is learned there."""
     left_out: tuple[str, ...]
     """No answer occurs in the context: scored as usual, but not trained on."""
+    unanswered: tuple[str, ...]
+    """The file has no answer: any span counts as wrong, and the question is not trained on."""
 
     def warnings(self) -> list[str]:
-        """Format a sentence for each of the two lists that is not empty."""
+        """Format a sentence for each of the lists that is not empty."""
         described = (
             (self.moved, "questions whose answer is not at the given start, but occurs once elsewhere: learned there"),
             (self.left_out, "questions whose answer is not at the given start, nor once elsewhere: not trained on"),
+            (
+                self.unanswered,
+                "questions without an answer in the file: not trained on, and any answer to them is scored as wrong; "
+                "to learn that they have none, use --allow-no-answer True",
+            ),
         )
         return [
             f"{len(locations):,} {what}{'; see report.json' if len(locations) > SHOWN else ''} ({_first(locations)})"
@@ -79,14 +86,16 @@ class AnswerAlignment(NamedTuple):
 
 
 def align_answers(examples: Iterable[QaExample]) -> AnswerAlignment:
-    """List the questions whose answers do not occur at the start given in the file."""
-    moved, left_out = [], []
+    """List the questions whose answers do not occur at the start given in the file, or that have none."""
+    moved, left_out, unanswered = [], [], []
     for example in examples:
-        if example.answers and example.target is None:
+        if not example.answers and not example.is_impossible:
+            unanswered.append(example.location)
+        elif not example.learnable:
             left_out.append(example.location)
         elif any(answer.moved for answer in example.answers):
             moved.append(example.location)
-    return AnswerAlignment(tuple(moved), tuple(left_out))
+    return AnswerAlignment(tuple(moved), tuple(left_out), tuple(unanswered))
 
 
 def read_questions(path: str, labeled: bool = True, encoding: str = "utf-8") -> Iterator[QaExample]:
@@ -132,8 +141,8 @@ def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
     location = example.location
     given = _member(values, "answers", (list, dict), location)
     answers = tuple(_gold(answer, example.context, location) for answer in _answer_list(given, location))
-    is_impossible = _member({"is_impossible": not answers} | values, "is_impossible", bool, location)
-    if is_impossible == bool(answers):
+    is_impossible = _member({"is_impossible": False} | values, "is_impossible", bool, location)
+    if "is_impossible" in values and is_impossible == bool(answers):
         raise ValueError(
             f'{location}: "is_impossible" is {str(is_impossible).lower()} and there are {len(answers)} answers'
         )
@@ -159,7 +168,8 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
         raise ValueError(f'{location}: an answer is empty; a question without answer has "answers": []')
     key = "answer_start" if "answer_start" in answer else "start"
     start = _member({"start": None} | answer, key, (int, type(None)), f"{location}, answers")
-    if start is not None and start >= 0 and context.startswith(text, start):
+    # Case may differ: the authors of TriviaQA search their lower-cased answers in lower-cased contexts.
+    if start is not None and start >= 0 and context[start : start + len(text)].lower() == text.lower():
         return GoldAnswer(text, start)
     found = context.find(text)
     if found < 0 or context.find(text, found + 1) >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from bertwright.interop.model_files import CLASSES, new_folder
 from bertwright.metrics.tag_schemes import detect_scheme, to_canonical_scheme
 from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
-from bertwright.tasks.classification import Classification
+from bertwright.tasks.classification import Classification, format_labels
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
@@ -99,6 +100,36 @@ def load_task(folder: Path) -> TaskModel | None:
     _scale_classifier(model, task, inverse=True)
     classes = read_json(folder / CLASSES) if (folder / CLASSES).is_file() else None
     return TaskModel(model, task, inferred=not explicit, classes=classes)
+
+
+def continue_task(folder: Path, task: AnyTask) -> AnyTask:
+    """Return a task with its labels in the order of the head of a folder's model, which was trained on a similar task.
+
+    Raises ValueError, naming the folder, unless the head fits: the same task type and, if any, the same labels.
+    """
+    trained = read_task(folder)
+    kind = trained.kind if trained else "pre-training only"
+    if trained is None or kind != task.kind:
+        raise ValueError(
+            f"{folder}: expected a model fine-tuned on {task.kind}, whose head can be continued, got one of {kind}; "
+            "omit --keep-head for a new head"
+        )
+    if set(trained.label_names) != set(task.label_names):
+        raise ValueError(
+            f"{folder}: expected a head for the labels of the training data ({format_labels(task.label_names)}), got "
+            f"one for {format_labels(trained.label_names)}; omit --keep-head for a new head"
+        )
+    return replace(task, labels=trained.label_names) if task.label_names else task  # type: ignore[type-var]
+
+
+def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> EncoderForTask:
+    """Load a folder's model with its head, to continue its training on a task of `continue_task`.
+
+    `dropout`: None leaves the folder's rates.
+    """
+    model = load_task_model(folder, dropout)
+    _scale_classifier(model, task, inverse=True)
+    return model
 
 
 def describe_head(found: TaskModel) -> HeadRecord:

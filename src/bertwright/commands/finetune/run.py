@@ -177,6 +177,7 @@ class FinetuneRun:
                 {"task": f"{settings.task.task} ({state.task.kind}), best by {state.task.metric}"}
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
+                | {"head": f"from {settings.model}" if tuning.keep_head else "new"}
                 | {"dropout": f"{config.hidden_dropout:g}{own}"}
                 | {split.name: _describe(split) for split in splits}
                 | {"steps": f"{steps:,}; {settings.describe_hyperparams()}"}

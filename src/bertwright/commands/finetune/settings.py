@@ -33,6 +33,9 @@ class TuningSettings:
     """Use only this many randomly chosen examples of each split, for a quick trial. Unset: all."""
     from_scratch: bool = False
     """Start from random weights, as a baseline: of --model, only the configuration and the tokenizer are used."""
+    keep_head: bool = False
+    """Start from the head of --model, too, which was fine-tuned on a task of the same type and labels (paper, 4.2:
+    TriviaQA, then SQuAD). Otherwise the head is new."""
     dropout: float | None = None
     """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
     label_smoothing: float = 0.0
@@ -50,6 +53,8 @@ class TuningSettings:
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise ValueError(f"{name} is a share, from 0 to below 1, not {value}")
+        if self.from_scratch and self.keep_head:
+            raise ValueError("from_scratch and keep_head: random weights include the head; set one of them only")
         if not 0 < self.layerwise_lr_decay <= 1:
             raise ValueError(f"layerwise_lr_decay is a factor, above 0 and at most 1, not {self.layerwise_lr_decay}")
 

@@ -17,7 +17,7 @@ from bertwright.batching.permutation import permute
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.console import notice, silent_console
 from bertwright.files import digest_bytes, digest_file
-from bertwright.interop.huggingface import check_vocabulary, random_task_model, start_task_model
+from bertwright.interop.huggingface import check_vocabulary, load_head, random_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
 from bertwright.io.sources import HF_SCHEME, check_unique, expand_files, resolve_files
 from bertwright.models.heads import EncoderForTask
@@ -28,7 +28,7 @@ from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
 from bertwright.tasks.splits import SPLIT_SEED, train_validation_split
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, Encoded, TaskBatch
-from bertwright.tasks.task_io import load_task
+from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import Training
@@ -82,6 +82,8 @@ def open_run(
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, examples = _fit_task(settings, examples)
+    if settings.tuning.keep_head:
+        task = continue_task(source, task)
     notices = console if context.is_main_process else silent_console()
     resumed = load_task(source) if latest else None
     model = resumed.model if resumed else _initial_model(settings, task, source, notices)
@@ -186,13 +188,17 @@ def data_warnings(
 
 
 def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
-    """Return the model before its first step: a pre-trained or random encoder with a random classifier."""
+    """Return the model before its first step: a pre-trained or random encoder with a random or trained classifier."""
     dropout = settings.tuning.dropout
+    if settings.tuning.keep_head:
+        return load_to_continue(source, task, dropout)
     if settings.tuning.from_scratch:
         model = random_task_model(source, task.head, settings.seed, dropout)
     else:
         started = start_task_model(source, task.head, settings.seed, dropout)
         model = started.model
+        if (trained := load_head(source)) and trained.head == task.head:
+            notice(console, f"{source}: its head is not used, a new one starts from random weights (see --keep-head)")
         if "pooler" in started.newly_initialized:
             notice(console, f"{source} has no pooler: the pooler starts from random weights, as the classifier does")
         elif model.pooler is not None and not model.pooler.dense.bias.any():  # initially 0; only training changes it
