@@ -190,7 +190,7 @@ def test_resumed_finished_run_prints_that_it_is_finished(tmp_path: Path, make_tu
 
 
 @pytest.fixture
-def tuned(tmp_path: Path, make_tuning: Make) -> Path:
+def task_model(tmp_path: Path, make_tuning: Make) -> Path:
     """A model for the reviews whose labels are not in sorted order, as in models of other libraries."""
     run_finetune(make_tuning(tmp_path / "first"))
     found = load_task(tmp_path / "first/model")
@@ -203,19 +203,22 @@ def tuned(tmp_path: Path, make_tuning: Make) -> Path:
     return tmp_path / "tuned"
 
 
-def test_kept_head_starts_with_the_weights_of_the_model(tmp_path: Path, make_tuning: Make, tuned: Path) -> None:
-    with open_finetune(make_tuning(tmp_path / "run", model=str(tuned), keep_head=True, dropout=0.0)) as (run, printed):
+def test_keep_head_starts_with_the_weights_of_the_model(tmp_path: Path, make_tuning: Make, task_model: Path) -> None:
+    with open_finetune(make_tuning(tmp_path / "run", model=str(task_model), keep_head=True, dropout=0.0)) as (
+        run,
+        printed,
+    ):
         run.print_summary()
-        assert f"head from {tuned}" in " ".join(printed.getvalue().split())
-        expected = load_task_model(tuned).state_dict()
+        assert f"head from {task_model}" in " ".join(printed.getvalue().split())
+        expected = load_task_model(task_model).state_dict()
         assert all(torch.equal(tensor, expected[name]) for name, tensor in run.state.model.state_dict().items())
         assert run.state.model.config.hidden_dropout == 0.0
         assert run.state.task.label_names == ("good", "bad")
         assert run.evaluate()["accuracy"] > 0.95
 
 
-def test_head_that_is_not_kept_is_reported(tmp_path: Path, make_tuning: Make, tuned: Path, tiny_bert: Path) -> None:
-    for model, expected in ((tuned, 1), (tiny_bert, 0)):
+def test_unused_head_is_reported(tmp_path: Path, make_tuning: Make, task_model: Path, tiny_bert: Path) -> None:
+    for model, expected in ((task_model, 1), (tiny_bert, 0)):
         with open_finetune(make_tuning(tmp_path / "run", model=str(model))) as (run, printed):
             run.print_summary()
             assert "head new" in " ".join(printed.getvalue().split())
@@ -223,10 +226,10 @@ def test_head_that_is_not_kept_is_reported(tmp_path: Path, make_tuning: Make, tu
             assert run.state.task.label_names == ("bad", "good")
 
 
-def test_run_with_a_kept_head_resumes_to_the_same_bits(
-    tmp_path: Path, make_tuning: Make, tuned: Path, monkeypatch: pytest.MonkeyPatch
+def test_run_with_keep_head_resumes_to_the_same_bits(
+    tmp_path: Path, make_tuning: Make, task_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make_tuning(tmp_path / "whole", model=str(tuned), keep_head=True, epochs=0.5)
+    settings = make_tuning(tmp_path / "whole", model=str(task_model), keep_head=True, epochs=0.5)
     run_finetune(settings)
     broken = replace(settings, run=tmp_path / "broken")
     with interrupt_at_step(6, monkeypatch):
@@ -237,7 +240,7 @@ def test_run_with_a_kept_head_resumes_to_the_same_bits(
 
 
 def test_head_that_does_not_fit_is_rejected_before_writing(
-    tmp_path: Path, make_tuning: Make, tuned: Path, tiny_bert: Path, review_files: Path
+    tmp_path: Path, make_tuning: Make, task_model: Path, tiny_bert: Path, review_files: Path
 ) -> None:
     numbers = tmp_path / "numbers.tsv"
     numbers.write_text("text\tlabel\nthe bear\t1\nthe deer\t2\n")
@@ -245,8 +248,8 @@ def test_head_that_does_not_fit_is_rejected_before_writing(
     others.write_text("text\tlabel\nthe bear\tgood\nthe deer\tso-so\n")
     for model, kind, train, message in (
         (tiny_bert, "classification", review_files / "train.tsv", r"fine-tuned on classification.*pre-training only"),
-        (tuned, "regression", numbers, r"fine-tuned on regression.*got one of classification"),
-        (tuned, "classification", others, r"\('good', 'so-so'\), got one for 'good', 'bad'"),
+        (task_model, "regression", numbers, r"fine-tuned on regression.*got one of classification"),
+        (task_model, "classification", others, r"\('good', 'so-so'\), got one for 'good', 'bad'"),
     ):
         task = TaskSettings(kind, train=(str(train),))
         settings = make_tuning(tmp_path / "run", model=str(model), task=task, keep_head=True)

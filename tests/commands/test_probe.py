@@ -16,6 +16,7 @@ import pytest
 from harness import run_with_output
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from bertwright.commands.info.run import info
@@ -23,14 +24,15 @@ from bertwright.commands.info.settings import InfoSettings
 from bertwright.commands.probe import head_training
 from bertwright.commands.probe import run as probe_module
 from bertwright.commands.probe.head_training import epoch_batches
-from bertwright.commands.probe.run import ProbeResult, probe, table_rows
+from bertwright.commands.probe.run import ProbeResult, ProbeRow, plot_layers, probe, table_rows
 from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.files import read_json
 from bertwright.interop.huggingface import save_model
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
+from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.models.representations import REPRESENTATIONS
+from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_layers
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.training.run_directory import saved_settings
@@ -132,6 +134,41 @@ def test_heads_learn_from_every_representation(make: Make) -> None:
     assert sorted(path.name for path in (settings.run / "features/dev").iterdir()) == [
         "blocks.json", "header.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
     ]  # fmt: skip
+
+
+def test_each_layer_is_scored_alone_and_plotted(make: Make) -> None:
+    settings = make(representations=("last", "each-layer"), epochs=2)
+    rows, printed = run_probe(settings)
+    names = ["embeddings", "layer-1", "layer-2", "layer-3", "layer-4"]
+    assert [row.representation for row in rows] == ["embeddings", "last", *names[1:]]
+    assert rows[1][2:] == rows[5][2:]  # the last layer, under two names
+    assert len({row.dev.mean for row in rows}) > 2
+    assert all(f"{name} " in printed for name in names)
+    assert f"{settings.run}/layers.png" in "".join(printed.split())
+    assert (settings.run / "layers.png").read_bytes().startswith(b"\x89PNG")
+    assert "heads 12, of 6 representations" in " ".join(printed.split())
+
+    wider = replace(settings, resume=True, representations=("each-layer",), seeds=(2,))
+    rows, _ = run_probe(wider)
+    assert all(row.dev.seeds == 3 for row in rows)
+    assert len(read_results(settings.run)) == 18
+
+
+def test_plot_of_layers_has_a_point_per_layer_with_its_deviation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: (figures.append(figure), path.touch()))
+    dev = [summarize_seeds([0.5, 0.6]), summarize_seeds([0.7, 0.8]), summarize_seeds([0.6, 0.6])]
+    rows = [ProbeRow(name, 1e-3, one, None) for name, one in zip(single_layers(2), dev, strict=True)]
+    plot_layers(rows, "f1", tmp_path / "layers.png")
+    (panel,) = figures[0].axes
+    (bars,) = panel.containers
+    line, _, (deviations,) = bars
+    assert line.get_xydata().tolist() == [[0, pytest.approx(55)], [1, pytest.approx(75)], [2, pytest.approx(60)]]
+    heights = [segment[1, 1] - segment[0, 1] for segment in deviations.get_segments()]
+    assert heights == pytest.approx([200 * (one.std or 0) for one in dev])
+    assert panel.get_ylabel() == "f1, percent"
 
 
 def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +324,7 @@ def test_table_for_conll_2003_has_the_scores_of_the_paper(make: Make, tmp_path: 
     _, printed = run_probe(make(representations=("last", "embeddings"), seeds=(0,), epochs=1))
     for name in ("last", "embeddings"):
         (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{name} "))
-        assert line.split()[-1] == f"{100 * REPRESENTATIONS[name].paper_f1:.1f}"
+        assert line.split()[-1] == f"{100 * PAPER_F1[name]:.1f}"
     assert "paper: BERT BASE on the dev set of CoNLL-2003" in printed
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig, ScalarMix
-from bertwright.models.representations import REPRESENTATIONS, select_layers
+from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, expand_representations, select_layers
 
 SHAPE = FeatureHeadConfig(num_layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -22,7 +22,7 @@ def random_states(rows: int, layers: int = 3, size: int = 6, seed: int = 0) -> T
 
 
 def test_representations_of_base_are_the_layers_of_table_7():
-    assert {name: select_layers(name, 12) for name in REPRESENTATIONS} == {
+    assert {name: select_layers(one, 12) for name, one in REPRESENTATIONS.items()} == {
         "embeddings": (0,),
         "second-to-last": (11,),
         "last": (12,),
@@ -34,15 +34,31 @@ def test_representations_of_base_are_the_layers_of_table_7():
         "sum-last-four",
         "sum-all",
     ]
+    assert REPRESENTATIONS.keys() == PAPER_F1.keys()
 
 
 def test_the_embeddings_do_not_count_as_a_layer():
-    assert select_layers("sum-last-four", 4) == (1, 2, 3, 4)
+    def layers_of(name, num_layers):
+        return select_layers(expand_representations([name], num_layers)[name], num_layers)
+
+    assert layers_of("sum-last-four", 4) == (1, 2, 3, 4)
     with pytest.raises(ValueError, match=r"concat-last-four needs 4 layers, got a model with 3; omit it"):
-        select_layers("concat-last-four", 3)
+        layers_of("concat-last-four", 3)
     with pytest.raises(ValueError, match=r"second-to-last needs 2 layers, got a model with 1"):
-        select_layers("second-to-last", 1)
-    assert select_layers("sum-all", 1) == select_layers("last", 1) == (1,)
+        layers_of("second-to-last", 1)
+    assert layers_of("sum-all", 1) == layers_of("last", 1) == (1,)
+
+
+def test_each_layer_is_every_single_one_and_no_name_occurs_twice():
+    found = expand_representations(["last", "embeddings", "each-layer"], 3)
+    assert {name: select_layers(one, 3) for name, one in found.items()} == {
+        "last": (3,),
+        "embeddings": (0,),
+        "layer-1": (1,),
+        "layer-2": (2,),
+        "layer-3": (3,),
+    }
+    assert not any(one.weighted for one in found.values())
 
 
 def test_scalar_mix_is_the_formula_of_elmo():

@@ -95,7 +95,7 @@ def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_
     assert chunk.predictions == pytest.approx(expected, rel=1e-6)
 
 
-def test_kept_head_predicts_the_same_numbers_on_labels_of_another_scale(tmp_path: Path) -> None:
+def test_continued_head_predicts_the_same_numbers_on_labels_of_another_scale(tmp_path: Path) -> None:
     given = examples(90_000.0, 110_000.0, 95_000.0)
     task = Regression(max_length=16).with_labels_of(given)
     model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)

@@ -134,7 +134,7 @@ def test_first_answer_with_a_position_is_learned(tmp_path: Path) -> None:
 
 
 def test_triviaqa_as_its_authors_convert_it_is_read(tmp_path: Path) -> None:
-    """One article without title per question and document; answers in lower case, or none; other members beside."""
+    """Articles without title, of a question and a document each; answers in lower case, or none; other members, too."""
     contexts = ["Sunset Boulevard ( film ) \n\n It opened in 1950 . \n Billy Wilder directed it .", "No hint \n here ."]
     answers = [[{"text": "billy wilder", "answer_start": contexts[0].index("Billy")}], []]
     articles = [

@@ -158,11 +158,11 @@ class _Clock:
             examples = train_split.examples[:TIMED_EXAMPLES]
             split = SplitData("train", examples, run.task.encode(examples, _tokenizer(settings.model)))
             per_example = 0.0
-            layers = sorted({layer for name in settings.representations for layer in run.layers(name)})
+            layers = sorted({layer for name in run.representations for layer in run.layers(name)})
             started = time.perf_counter()
             features = cached_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
             per_example += (time.perf_counter() - started) / len(examples)
-            for name in settings.representations:
+            for name in run.representations:
                 data = HeadData(split, features, run.layers(name), context.device)
                 hyper = HeadHyperParams(1, settings.batch_size, settings.dropout, settings.learning_rates[0], 0)
                 started = time.perf_counter()

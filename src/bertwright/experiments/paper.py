@@ -44,7 +44,7 @@ TABLE6: Figures = {
     "L24 H1024 A16": {"perplexity": 3.23, "mnli": 86.6, "mrpc": 87.8, "sst2": 93.7},
 }
 
-TABLE7_FINE_TUNED = 96.4  # BERT BASE on the dev set of CoNLL-2003; its feature-based rows are in `REPRESENTATIONS`
+TABLE7_FINE_TUNED = 96.4  # BERT BASE on the dev set of CoNLL-2003; its feature-based rows are in `PAPER_F1`
 
 # MASK / SAME / RND: NER by fine-tuning, NER on frozen features.
 TABLE8: Figures = {

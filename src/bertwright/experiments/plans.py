@@ -28,7 +28,7 @@ from bertwright.experiments.paper import Figures
 from bertwright.experiments.task_files import FoundTask, find_task
 from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
-from bertwright.models.representations import REPRESENTATIONS, RepresentationName
+from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, RepresentationName
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import AnyTask
 from bertwright.training.settings import DeviceSettings
@@ -387,7 +387,7 @@ def table7(planner: Planner) -> Plan:
     cells = {name: (f"features: {name}", "conll2003") for name in names}
     trials = planner.finetune(FINE_TUNED, "conll2003", task, parent)
     trials += planner.probe(cells, task, parent, model or "model")
-    figures = {row: {"conll2003": 100 * REPRESENTATIONS[name].paper_f1} for name, (row, _) in cells.items()}
+    figures = {row: {"conll2003": 100 * PAPER_F1[name]} for name, (row, _) in cells.items()}
     figures[FINE_TUNED] = {"conll2003": paper.TABLE7_FINE_TUNED}
 
     def claim(text: str, better: str, worse: str) -> list[Claim]:

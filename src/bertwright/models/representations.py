@@ -5,10 +5,11 @@ This module does not import torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 RepresentationName = Literal[
-    "embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"
+    "embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all", "each-layer"
 ]  # fmt: skip
 
 
@@ -17,33 +18,58 @@ class Representation(NamedTuple):
 
     layers: slice
     """Selection from the embeddings, which are layer 0, and the L layers above them."""
-    weighted: bool
+    weighted: bool = False
     """True if the layers are summed with learned weights; otherwise they are concatenated."""
-    paper_f1: float
-    """F1 of BERT BASE on the dev set of CoNLL-2003 (table 7)."""
 
 
 REPRESENTATIONS: dict[RepresentationName, Representation] = {
-    "embeddings": Representation(slice(0, 1), weighted=False, paper_f1=0.910),
-    "second-to-last": Representation(slice(-2, -1), weighted=False, paper_f1=0.956),
-    "last": Representation(slice(-1, None), weighted=False, paper_f1=0.949),
-    "sum-last-four": Representation(slice(-4, None), weighted=True, paper_f1=0.959),
-    "concat-last-four": Representation(slice(-4, None), weighted=False, paper_f1=0.961),
-    "sum-all": Representation(slice(1, None), weighted=True, paper_f1=0.955),
+    "embeddings": Representation(slice(0, 1)),
+    "second-to-last": Representation(slice(-2, -1)),
+    "last": Representation(slice(-1, None)),
+    "sum-last-four": Representation(slice(-4, None), weighted=True),
+    "concat-last-four": Representation(slice(-4, None)),
+    "sum-all": Representation(slice(1, None), weighted=True),
+}
+PAPER_F1: dict[str, float] = {  # of BERT BASE on the dev set of CoNLL-2003 (table 7)
+    "embeddings": 0.910,
+    "second-to-last": 0.956,
+    "last": 0.949,
+    "sum-last-four": 0.959,
+    "concat-last-four": 0.961,
+    "sum-all": 0.955,
 }
 
 
-def select_layers(name: RepresentationName, num_layers: int) -> tuple[int, ...]:
-    """Return the layers that a representation reads, ascending; 0 is the embeddings.
+def single_layers(num_layers: int) -> dict[str, Representation]:
+    """Return the representations by one layer, from the embeddings to the last layer.
 
-    >>> select_layers("sum-last-four", num_layers=12), select_layers("embeddings", num_layers=12)
-    ((9, 10, 11, 12), (0,))
+    >>> list(single_layers(2))
+    ['embeddings', 'layer-1', 'layer-2']
+    """
+    above = {f"layer-{number}": Representation(slice(number, number + 1)) for number in range(1, num_layers + 1)}
+    return {"embeddings": REPRESENTATIONS["embeddings"]} | above
+
+
+def expand_representations(names: Iterable[RepresentationName], num_layers: int) -> dict[str, Representation]:
+    """Return representations by name, each once, in order; "each-layer" stands for all of `single_layers`.
 
     Raises ValueError if the model has too few layers; the embeddings do not count as one.
     """
-    layers = REPRESENTATIONS[name].layers
-    if num_layers < -layers.start:
-        raise ValueError(
-            f"--representations: {name} needs {-layers.start} layers, got a model with {num_layers}; omit it"
-        )
-    return tuple(range(num_layers + 1)[layers])
+    found: dict[str, Representation] = {}
+    for given in names:
+        found |= single_layers(num_layers) if given == "each-layer" else {given: REPRESENTATIONS[given]}
+    for name, (layers, _) in found.items():
+        if num_layers < -layers.start:
+            raise ValueError(
+                f"--representations: {name} needs {-layers.start} layers, got a model with {num_layers}; omit it"
+            )
+    return found
+
+
+def select_layers(representation: Representation, num_layers: int) -> tuple[int, ...]:
+    """Return the layers that a representation reads, ascending; 0 is the embeddings.
+
+    >>> select_layers(REPRESENTATIONS["sum-last-four"], num_layers=12), select_layers(single_layers(2)["layer-1"], 2)
+    ((9, 10, 11, 12), (1,))
+    """
+    return tuple(range(num_layers + 1)[representation.layers])

@@ -3,6 +3,7 @@
 RUN/settings.toml    the settings in force           RUN/features/    the states, computed once, memory-mapped
 RUN/results.jsonl    one line per head: its scores   RUN/report.json  means and deviations over the seeds
 RUN/examples/        numbers per dev example of each head, for intervals over examples (see `metrics.example_scores`)
+RUN/layers.png       with --representations each-layer: the score of each layer
 
 The heads themselves are not saved: settings, seed and features reproduce each of them.
 """
@@ -32,14 +33,21 @@ from bertwright.console import (
     print_outputs,
     say,
 )
-from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, write_json
+from bertwright.files import atomic_file, digest_bytes, ensure_folder, remove_stale_parts, write_json
 from bertwright.inference.feature_cache import Features, cached_features, check_cache_key, encoder_digest, rows_digest
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.metrics.tag_schemes import split_tag
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
-from bertwright.models.representations import REPRESENTATIONS, RepresentationName, select_layers
+from bertwright.models.representations import (
+    PAPER_F1,
+    REPRESENTATIONS,
+    Representation,
+    expand_representations,
+    select_layers,
+    single_layers,
+)
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
 from bertwright.tasks.example_scores import example_scores
@@ -57,7 +65,7 @@ CONLL_2003 = {"LOC", "MISC", "ORG", "PER"}  # the entity types of table 7
 class ProbeResult:
     """Scores of one head: a line of results.jsonl."""
 
-    representation: RepresentationName
+    representation: str
     learning_rate: float
     seed: int
     epoch: int
@@ -77,7 +85,7 @@ class ProbeResult:
 class ProbeRow(NamedTuple):
     """Scores of a representation over the seeds, at the rate that is best on dev."""
 
-    representation: RepresentationName
+    representation: str
     learning_rate: float
     dev: SeedSummary
     test: SeedSummary | None
@@ -88,15 +96,15 @@ class ProbeRow(NamedTuple):
 
 
 def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
-    """Return one row per representation, in the order of table 7; of several rates, the one with the best dev mean.
+    """Return one row per representation, those of table 7 first; of several rates, the one with the best dev mean.
 
     A rate without a result for each seed ranks below all complete ones: a mean of fewer results is less certain.
     """
     seeds = {result.seed for result in results}
-    by_rate: dict[tuple[RepresentationName, float], list[ProbeResult]] = {}
+    by_rate: dict[tuple[str, float], list[ProbeResult]] = {}
     for result in results:
         by_rate.setdefault((result.representation, result.learning_rate), []).append(result)
-    best: dict[RepresentationName, tuple[bool, ProbeRow]] = {}
+    best: dict[str, tuple[bool, ProbeRow]] = {}
     for (name, rate), runs in by_rate.items():
         tests = [result.test[metric] for result in runs if result.test]
         dev = summarize_seeds([result.dev[metric] for result in runs])
@@ -104,7 +112,7 @@ def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
         complete = len(runs) == len(seeds)
         if name not in best or (complete, row.dev.mean) > (best[name][0], best[name][1].dev.mean):
             best[name] = complete, row
-    return [best[name][1] for name in REPRESENTATIONS if name in best]
+    return [best[name][1] for name in dict.fromkeys([*REPRESENTATIONS, *best]) if name in best]
 
 
 def probe(settings: ProbeSettings, console: Console | None = None) -> list[ProbeRow]:
@@ -135,8 +143,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
     encoder, tokenizer = load_model(folder, heads="optional").model.encoder, Tokenizer.load(folder)
     check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = context.dtype
-    for representation in settings.representations:
-        select_layers(representation, encoder.config.num_layers)
+    representations = expand_representations(settings.representations, encoder.config.num_layers)
     task, examples = read_splits(settings.task, settings.validation_fraction, settings.limit)
     if "dev" not in examples:
         raise ValueError("no dev examples: name files with --dev, or a published task's folder with --data")
@@ -144,7 +151,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
         raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
-    run = ProbeRun(settings, context, console, task, encoder.to(context.device), tokenizer, splits)
+    run = ProbeRun(settings, context, console, task, encoder.to(context.device), tokenizer, splits, representations)
     if cached := [split for split in splits if run.features_folder(split).exists()]:
         model = encoder_digest(run.encoder)
         for split in cached:
@@ -163,6 +170,7 @@ class ProbeRun:
     encoder: TextEncoder
     tokenizer: Tokenizer
     splits: list[SplitData]
+    representations: Mapping[str, Representation]
 
     def run(self) -> list[ProbeRow]:
         """Compute the features, train the heads, print and return the table."""
@@ -170,8 +178,8 @@ class ProbeRun:
         in_force = replace(self.settings, resume=False)  # usable as --config of another run
         write_settings(run / "settings.toml", in_force, "bertwright probe: the settings in force")
         remove_stale_parts(run)
-        names, rates = self.settings.representations, self.settings.learning_rates
-        trials = [ProbeTrial(name, rate, seed) for name, rate, seed in product(names, rates, self.settings.seeds)]
+        rates, seeds = self.settings.learning_rates, self.settings.seeds
+        trials = [ProbeTrial(name, rate, seed) for name, rate, seed in product(self.representations, rates, seeds)]
         self.print_summary(len(trials))
         features = {split.name: self.compute_features(split) for split in self.splits}
         source = self.digest_source(features)
@@ -189,7 +197,7 @@ class ProbeRun:
 
     def print_summary(self, heads: int) -> None:
         """Print what is trained on what, and what the user should know of the data."""
-        config, settings, head = self.encoder.config, self.settings, self.head_config("last")
+        config, settings, head = self.encoder.config, self.settings, self.head_config(next(iter(self.representations)))
         lstm = f"{head.lstm_layers}-layer BiLSTM of {head.lstm_size}, " if head.lstm_layers else ""
         rows = {
             "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
@@ -202,7 +210,7 @@ class ProbeRun:
         rows |= {
             "head": f"{lstm}linear, {head.outputs} outputs; {settings.epochs} epochs in batches of "
             f"{settings.batch_size}",
-            "heads": f"{heads}, of {len(settings.representations)} representations",
+            "heads": f"{heads}, of {len(self.representations)} representations",
             "device": str(self.context),
         }
         self.console.print(key_value_table(rows))
@@ -211,7 +219,7 @@ class ProbeRun:
 
     def compute_features(self, split: SplitData) -> Features:
         """Return the states of one split; compute them if they are not cached."""
-        layers = {layer for name in self.settings.representations for layer in self.layers(name)}
+        layers = {layer for name in self.representations for layer in self.layers(name)}
         with item_progress(self.console, f"features of {split.name}", split.encoded.num_items) as advance:
             folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
             return cached_features(self.encoder, split.encoded, sorted(layers), folder, advance, pooled)
@@ -236,16 +244,16 @@ class ProbeRun:
             raise ValueError(f"{path}: results of other data; restore the files, or start another run")
         return results
 
-    def layers(self, name: RepresentationName) -> tuple[int, ...]:
+    def layers(self, name: str) -> tuple[int, ...]:
         """Return the layers of a representation."""
-        return select_layers(name, self.encoder.config.num_layers)
+        return select_layers(self.representations[name], self.encoder.config.num_layers)
 
-    def head_config(self, name: RepresentationName) -> FeatureHeadConfig:
+    def head_config(self, name: str) -> FeatureHeadConfig:
         """Return the configuration of a head that reads a representation."""
         head, settings = self.task.head, self.settings
         return FeatureHeadConfig(
             num_layers=len(self.layers(name)),
-            weighted=REPRESENTATIONS[name].weighted,
+            weighted=self.representations[name].weighted,
             hidden_size=self.encoder.config.hidden_size,
             outputs=head.outputs,
             lstm_size=settings.lstm_size,
@@ -293,14 +301,41 @@ class ProbeRun:
         table = make_table("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
         for row in rows:
             scores = [summary.format(digits=2) for summary in (row.dev, row.test) if summary]
-            published = [f"{100 * REPRESENTATIONS[row.representation].paper_f1:.1f}"] if comparable else []
+            f1 = PAPER_F1.get(row.representation)
+            published = (f"{100 * f1:.1f}" if f1 else "",) if comparable else ()
             table.add_row(row.representation, f"{row.learning_rate:g}", str(row.dev.seeds), *scores, *published)
         self.console.print(table)
         if comparable:
             say(self.console, "paper: BERT BASE on the dev set of CoNLL-2003 (table 7; fine-tuned 96.4)")
         run = self.settings.run
         write_json(run / "report.json", {"metric": self.task.metric, "rows": [row.to_record() for row in rows]})
-        print_outputs(self.console, {"all heads": run / RESULTS_FILE})
+        outputs = {"all heads": run / RESULTS_FILE}
+        if "each-layer" in self.settings.representations:
+            by_name = {row.representation: row for row in rows}
+            layers = [by_name[name] for name in single_layers(self.encoder.config.num_layers)]
+            plot_layers(layers, metric, run / "layers.png")
+            outputs["plot"] = run / "layers.png"
+        print_outputs(self.console, outputs)
+
+
+def plot_layers(rows: Sequence[ProbeRow], metric: str, path: Path) -> None:
+    """Plot the scores of each layer, from the embeddings on, with their deviation over the seeds, as a PNG file."""
+    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    panel = figure.subplots()
+    for split in ("dev", "test"):
+        found = [summary for row in rows if (summary := getattr(row, split))]
+        if found:
+            means, deviations = [100 * one.mean for one in found], [100 * (one.std or 0) for one in found]
+            panel.errorbar(range(len(found)), means, yerr=deviations, marker="o", capsize=3, label=split)
+    panel.set_xticks(range(len(rows)))
+    panel.set_xlabel("layer (0: embeddings)")
+    panel.set_ylabel(f"{metric}, percent")
+    panel.grid(alpha=0.3)
+    panel.legend()
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")
 
 
 def parse_result(record: Any, metric: str) -> ProbeResult:

@@ -23,7 +23,7 @@ RESUME_OVERRIDES = ("run", "resume", "representations", "features", "seeds", "le
 class ProbeTrial(NamedTuple):
     """Head to be trained."""
 
-    representation: RepresentationName
+    representation: str
     learning_rate: float
     seed: int
 
@@ -58,7 +58,7 @@ class ProbeSettings:
     to those in the run's settings."""
     representations: tuple[RepresentationName, ...] = tuple(REPRESENTATIONS)
     """Layers that make up a word's vector (paper, table 7: these six). A sum has learned weights; the embeddings are
-    the input of the first layer."""
+    the input of the first layer. each-layer: the embeddings and every layer by itself, with a plot."""
     features: Path | None = None
     """Folder for the states of all words, which are computed once; runs with the same model and files may share it.
     Unset: in the run folder. Its size is 2 bytes × words × hidden size × layers."""
