@@ -31,6 +31,7 @@ from bertwright.experiments.cost import JobCost, SplitCost
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs
 from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import MIXES, Plan
+from bertwright.experiments.report import format_p
 from bertwright.files import read_json, write_json
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
@@ -145,10 +146,31 @@ def test_each_claim_has_one_sentence_with_verdict_and_interval(finished_run: tup
     every, words = ["sst2", "conll2003"], ["conll2003"]
     assert [claim["columns"] for claim in claims] == [every, words, words, ["sst2"], every]
     for claim in claims:
-        low, mean, high = (claim["difference"][name] for name in ("low", "mean", "high"))
+        low, mean, high, p = (claim["difference"][name] for name in ("low", "mean", "high", "p"))
         assert low <= mean <= high
+        assert (p < 0.05) == (low > 0 or high < 0)
+        assert format_p(p) in printed
         assert claim["verdict"] == ("shown" if low > 0 else "reversed" if high < 0 else "not shown")
         assert f"{claim['text']}: {claim['verdict']} at this budget" in printed
+
+
+def test_the_report_has_the_differences_of_all_rows_from_the_first(
+    finished_run: tuple[ExperimentSettings, str],
+) -> None:
+    settings, _ = finished_run
+    record = read_json(settings.output / "report.json")
+    rows = ["MLM", "LTR", "LTR + BiLSTM", "LTR + RTL"]
+    assert [(one["row"], one["from"], one["column"]) for one in record["differences"]] == [
+        (row, "MLM + NSP", column) for row in rows for column in ("sst2", "conll2003", "mean")
+    ]
+    means = {(cell["row"], cell["column"]): cell["mean"] for cell in record["cells"]}
+    one, other, mean = record["differences"][:3]
+    assert one["mean"] == pytest.approx(means["MLM", "sst2"] - means["MLM + NSP", "sst2"])
+    assert mean["mean"] == pytest.approx((one["mean"] + other["mean"]) / 2)
+    assert all(one["low"] <= one["mean"] <= one["high"] and 0 < one["p"] <= 1 for one in record["differences"])
+    markdown = (settings.output / "report.md").read_text()
+    assert "Differences from MLM + NSP:" in markdown
+    assert f"| MLM | {100 * one['mean']:+.1f} ({100 * one['low']:+.1f} to {100 * one['high']:+.1f})" in markdown
 
 
 def test_a_cell_is_the_score_of_the_last_step(finished_run: tuple[ExperimentSettings, str]) -> None:
@@ -195,7 +217,7 @@ def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Pat
     smaller, larger, *_ = (cell["mean"] for cell in cells.values())
     assert claim["verdict"] == ("shown" if larger < smaller else "reversed")
     assert claim["difference"] == {"mean": pytest.approx(np.log(smaller / larger))}
-    assert "nats per token, one run each; paper +0.11" in printed
+    assert "nats per token, one run each: no interval; paper +0.11" in printed
 
 
 def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
