@@ -71,10 +71,10 @@ def banned_identifiers() -> list[Banned]:
 
 
 @cache
-def banned_phrases() -> list[tuple[re.Pattern[str], str]]:
-    """Return a pattern and a replacement for each banned phrase."""
+def banned_phrases() -> list[tuple[str, re.Pattern[str], str]]:
+    """Return the first word, a pattern and a replacement for each banned phrase."""
     return [
-        (re.compile(rf"\b{re.escape(phrase)}\b".replace(r"\ ", r"\s+"), re.IGNORECASE), use)
+        (phrase.split()[0].lower(), re.compile(rf"\b{re.escape(phrase)}\b".replace(r"\ ", r"\s+"), re.IGNORECASE), use)
         for phrases, use in glossary_table("Banned phrases")
         for phrase in extract_code(phrases)
     ]
@@ -134,11 +134,23 @@ def check_cpp(source: str, name: str) -> Iterator[tuple[int, str]]:
 
 def check_identifier(identifier: str, name: str) -> Iterator[str]:
     """Yield a problem for each banned word in an identifier."""
-    for words, use, exempt in banned_identifiers():
-        rest = re.sub("|".join(map(re.escape, exempt)) or "$^", "", identifier)
-        exempted = set(exempt) & {*Path(name).parts, Path(name).stem}
-        if not exempted and contains(split_identifier(rest), words):
+    for words, use, exempt in find_banned(identifier):
+        if not set(exempt) & {*Path(name).parts, Path(name).stem}:
             yield f"identifier {identifier}: {'_'.join(words)} is banned; use {use}"
+
+
+@cache
+def find_banned(identifier: str) -> list[Banned]:
+    """Return the banned words in an identifier, whatever file it is in."""
+    names = split_identifier(identifier)
+    suspects = [banned for banned in banned_identifiers() if contains(names, banned.words)]
+    return [
+        banned
+        for banned in suspects
+        if contains(
+            split_identifier(re.sub("|".join(map(re.escape, banned.exempt)) or "$^", "", identifier)), banned.words
+        )
+    ]
 
 
 def split_identifier(identifier: str) -> list[str]:
@@ -163,8 +175,9 @@ def contains(words: list[str], banned: tuple[str, ...]) -> bool:
 def check_text(text: str, line: int) -> Iterator[tuple[int, str]]:
     """Yield line and problem for each banned phrase in a text that starts at a line; `code` is exempt."""
     text = re.sub(r"``?[^`]*``?", lambda code: "`" + "\n" * code[0].count("\n"), text)
-    for pattern, use in [*banned_phrases(), (PER, "per")]:
-        for match in pattern.finditer(text):
+    lowered = text.lower()
+    for first, pattern, use in [*banned_phrases(), ("", PER, "per")]:
+        for match in pattern.finditer(text) if first in lowered else ():
             phrase = " ".join(match[0].split())
             yield line + text.count("\n", 0, match.start()), f"text “{phrase}” is banned; use {use}"
 

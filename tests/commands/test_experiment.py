@@ -214,6 +214,7 @@ def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Pat
     assert [cell["paper"] for cell in cells.values()] == [5.84, 5.24, 4.68, 3.99, 3.54, 3.23]
     assert all(cell["mean"] > 1 and cell["seeds"] == 1 for cell in cells.values())
     claim = next(claim for claim in record["claims"] if claim["columns"] == ["perplexity"])
+    assert len({cell["mean"] for cell in cells.values()}) == 6
     smaller, larger, *_ = (cell["mean"] for cell in cells.values())
     assert claim["verdict"] == ("shown" if larger < smaller else "reversed")
     assert claim["difference"] == {"mean": pytest.approx(np.log(smaller / larger))}
@@ -356,6 +357,11 @@ def test_the_key_of_a_job_is_its_content(make: Make, tmp_path: Path, data: Path)
     moved = tmp_path / "moved"
     moved.symlink_to(data)
     assert keys(data=moved) == before
+
+
+def test_each_shape_of_table6_is_a_pre_training_of_its_own(make: Make, tmp_path: Path) -> None:
+    found = all_jobs(plan_of(make(tmp_path, "table6", seeds=1, tasks=("sst2",))).jobs)
+    assert [job.kind for job in found] == ["pretrain", "finetune"] * 6
 
 
 def test_a_changed_training_file_changes_the_keys_of_its_task_alone(make: Make, tmp_path: Path, data: Path) -> None:

@@ -56,8 +56,9 @@ from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
 POLL_S = 2.0  # between looks at the jobs of other processes
-# Settings that decide where to compute and what to print. Paths are replaced by digests of their content.
-NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "pad_batches", "log_every", "store", "model", "features")
+# Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is one
+# in fine-tuning and probes, and in pre-training the shape.
+NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "pad_batches", "log_every", "store", "features")
 TASK_FILES = ("data", *SPLITS)
 
 
@@ -105,6 +106,8 @@ class Job(ABC):
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result."""
         table = {name: value for name, value in to_table(self.settings).items() if name not in NOT_IN_KEY}
+        if isinstance(table.get("model"), str):
+            del table["model"]
         if "task" in table:
             table["task"] = {name: value for name, value in table["task"].items() if name not in TASK_FILES}
         return {"kind": self.kind, "settings": table, "inputs": dict(self.digests)} | {
