@@ -20,6 +20,7 @@ import pytest
 from harness import run_and_capture, same_weights, start_process
 from rich.console import Console
 
+from bertwright.commands.experiment import run as command
 from bertwright.commands.experiment import setup
 from bertwright.commands.experiment.run import experiment
 from bertwright.commands.experiment.settings import ExperimentSettings
@@ -28,11 +29,11 @@ from bertwright.commands.finetune.setup import open_run as open_finetuning
 from bertwright.commands.probe.run import open_probe
 from bertwright.experiments import jobs
 from bertwright.experiments.cost import JobCost, SplitCost
-from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs
+from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
 from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import MIXES, Plan
 from bertwright.experiments.report import format_p
-from bertwright.files import read_json, write_json
+from bertwright.files import read_json
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
 from bertwright.tokenstore.store import TokenStore
@@ -102,6 +103,10 @@ def plan_of(settings: ExperimentSettings) -> Plan:
     return plan_experiment(settings, chosen_level(settings))
 
 
+def output(settings: ExperimentSettings) -> Path:
+    return setup.report_folder(settings, plan_of(settings))
+
+
 run_experiment = partial(run_and_capture, experiment)
 
 
@@ -124,7 +129,7 @@ def results(settings: ExperimentSettings) -> dict[str, Any]:
 
 def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[ExperimentSettings, str]) -> None:
     settings, printed = finished_run
-    record = read_json(settings.work / "table5-demo" / "report.json")
+    record = read_json(output(settings) / "report.json")
     cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
     assert {row for row, _ in cells} == {"MLM + NSP", "MLM", "LTR", "LTR + BiLSTM", "LTR + RTL"}
     assert {column for _, column in cells} == {"sst2", "conll2003"}
@@ -134,15 +139,15 @@ def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[Experime
     assert record["finished"] == record["total"] == 20
     assert "LTR" in printed
     assert "[92.1]" in printed
-    markdown = (settings.work / "table5-demo" / "report.md").read_text()
+    markdown = (output(settings) / "report.md").read_text()
     assert "| MLM + NSP |" in markdown
     assert "mimetic" in markdown  # the initialization is named in every table
-    assert (settings.work / "table5-demo" / "plot.png").stat().st_size > 1_000
+    assert (output(settings) / "plot.png").stat().st_size > 1_000
 
 
 def test_each_claim_has_one_sentence_with_verdict_and_interval(finished_run: tuple[ExperimentSettings, str]) -> None:
     settings, printed = finished_run
-    claims = read_json(settings.work / "table5-demo" / "report.json")["claims"]
+    claims = read_json(output(settings) / "report.json")["claims"]
     every, words = ["sst2", "conll2003"], ["conll2003"]
     assert [claim["columns"] for claim in claims] == [every, words, words, ["sst2"], every]
     for claim in claims:
@@ -158,7 +163,7 @@ def test_the_report_has_the_differences_of_all_rows_from_the_first(
     finished_run: tuple[ExperimentSettings, str],
 ) -> None:
     settings, _ = finished_run
-    record = read_json(settings.output / "report.json")
+    record = read_json(output(settings) / "report.json")
     rows = ["MLM", "LTR", "LTR + BiLSTM", "LTR + RTL"]
     assert [(one["row"], one["from"], one["column"]) for one in record["differences"]] == [
         (row, "MLM + NSP", column) for row in rows for column in ("sst2", "conll2003", "mean")
@@ -168,7 +173,7 @@ def test_the_report_has_the_differences_of_all_rows_from_the_first(
     assert one["mean"] == pytest.approx(means["MLM", "sst2"] - means["MLM + NSP", "sst2"])
     assert mean["mean"] == pytest.approx((one["mean"] + other["mean"]) / 2)
     assert all(one["low"] <= one["mean"] <= one["high"] and 0 < one["p"] <= 1 for one in record["differences"])
-    markdown = (settings.output / "report.md").read_text()
+    markdown = (output(settings) / "report.md").read_text()
     assert "Differences from MLM + NSP:" in markdown
     assert f"| MLM | {100 * one['mean']:+.1f} ({100 * one['low']:+.1f} to {100 * one['high']:+.1f})" in markdown
 
@@ -196,8 +201,9 @@ def test_finished_jobs_keep_metrics_but_no_fine_tuned_weights(finished_run: tupl
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixes = dict(list(MIXES.items())[:2])
     monkeypatch.setattr("bertwright.experiments.plans.MIXES", mixes)
-    run_experiment(make(tmp_path / "work", "table8", seeds=1))
-    record = read_json(tmp_path / "work" / "table8-demo" / "report.json")
+    settings = make(tmp_path / "work", "table8", seeds=1)
+    run_experiment(settings)
+    record = read_json(output(settings) / "report.json")
     columns = {(cell["row"], cell["column"]) for cell in record["cells"]}
     assert columns == {(row, column) for row in mixes for column in ("sst2", "conll2003", "features")}
     assert not list(tmp_path.rglob("features"))  # the cached states are deleted
@@ -208,7 +214,7 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
 def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work", "table6", seeds=1, steps=10, tasks=("sst2",))
     printed = run_experiment(settings, columns=160)
-    record = read_json(settings.output / "report.json")
+    record = read_json(output(settings) / "report.json")
     cells = {cell["row"]: cell for cell in record["cells"] if cell["column"] == "perplexity"}
     assert list(cells)[::5] == ["L1 H128 A2 (paper: L3 H768 A12)", "L6 H192 A3 (paper: L24 H1024 A16)"]
     assert [cell["paper"] for cell in cells.values()] == [5.84, 5.24, 4.68, 3.99, 3.54, 3.23]
@@ -224,13 +230,13 @@ def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Pat
 def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
     settings = make(tmp_path / "work", "table7", seeds=2, model=str(tiny_bert), store=None)
     printed = run_experiment(settings, columns=140)
-    record = read_json(settings.output / "report.json")
+    record = read_json(output(settings) / "report.json")
     names = ["embeddings", "second-to-last", "last", "sum-all"]
     assert [cell["row"] for cell in record["cells"]] == ["fine-tuned", *(f"features: {name}" for name in names)]
     assert all(cell["seeds"] == 2 for cell in record["cells"])
     assert [cell["paper"] for cell in record["cells"]] == pytest.approx([96.4, 91.0, 95.6, 94.9, 95.5])
     assert "too few for sum-last-four, concat-last-four" in " ".join(
-        (settings.output / "report.md").read_text().split()
+        (output(settings) / "report.md").read_text().split()
     )
     assert "The last layer is better than the embeddings: " in printed
 
@@ -238,10 +244,10 @@ def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_p
 def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
     settings = make(tmp_path / "work", "table1", seeds=1, model=str(tiny_bert), store=None)
     printed = run_experiment(settings, columns=140)
-    record = read_json(settings.output / "report.json")
+    record = read_json(output(settings) / "report.json")
     assert {(cell["row"], cell["column"]) for cell in record["cells"]} == {("ours", "sst2"), ("ours", "conll2003")}
     assert "[93.5]" in next(line for line in printed.splitlines() if "BERT BASE" in line)
-    assert str(tiny_bert) in (settings.output / "report.md").read_text()
+    assert str(tiny_bert) in (output(settings) / "report.md").read_text()
 
 
 def test_the_weights_of_a_model_folder_decide_the_keys(
@@ -267,12 +273,13 @@ def test_a_second_experiment_shares_the_pre_trainings(
         raise AssertionError("a pre-training that exists is done again")
 
     monkeypatch.setattr(jobs, "pretrain", fail)
-    run_experiment(make(settings.work, "figure5", seeds=1, tasks=("sst2",)))
-    record = read_json(settings.work / "figure5-demo" / "report.json")
+    figure = make(settings.work, "figure5", seeds=1, tasks=("sst2",))
+    run_experiment(figure)
+    record = read_json(output(figure) / "report.json")
     assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 2 steps", "MLM, 4 steps"]
     assert record["finished"] == record["total"] == 20
     last = {cell["row"]: cell["scores"][0] for cell in record["cells"]}["LTR, 20 steps"]
-    table5 = read_json(settings.work / "table5-demo" / "report.json")["cells"]
+    table5 = read_json(output(settings) / "report.json")["cells"]
     assert last == next(c["scores"][0] for c in table5 if (c["row"], c["column"]) == ("LTR", "sst2"))
 
 
@@ -280,11 +287,11 @@ def test_a_finished_experiment_runs_nothing(
     finished_run: tuple[ExperimentSettings, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, _ = finished_run
-    before = (settings.work / "table5-demo" / "report.json").read_bytes()
+    before = (output(settings) / "report.json").read_bytes()
     for name in ("pretrain", "finetune"):
         monkeypatch.setattr(jobs, name, None)
     run_experiment(settings)
-    assert (settings.work / "table5-demo" / "report.json").read_bytes() == before
+    assert (output(settings) / "report.json").read_bytes() == before
 
 
 def test_killed_experiments_end_with_the_same_bits(
@@ -335,9 +342,9 @@ def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, st
 def test_a_claimed_job_cannot_be_claimed_again(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work")
     job, work = plan_of(settings).jobs[0], Work(settings.work)
-    with work.claim(job) as first, work.claim(job) as second:
+    with claim_folder(work.folder(job)) as first, claim_folder(work.folder(job)) as second:
         assert (first, second) == (True, False)
-    with work.claim(job) as third:
+    with claim_folder(work.folder(job)) as third:
         assert third
 
 
@@ -438,7 +445,7 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
     printed = run_experiment(settings, columns=140)
     assert "pre-train ltr: diverged: step 3" in printed
-    record = read_json(settings.work / "table5-demo" / "report.json")
+    record = read_json(output(settings) / "report.json")
     assert {cell["row"] for cell in record["cells"]} == {"MLM + NSP", "MLM"}
     failed = [job for job in plan_of(settings).jobs if "LTR on" in job.name]
     result = Work(settings.work.resolve()).result(failed[0])
@@ -515,11 +522,44 @@ def test_budget_of_a_level_without_limits(make: Make, tmp_path: Path) -> None:
     assert fit(replace(settings, budget=10.0), examples=100).limit == 55
 
 
-def test_budget_is_measured_once(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0)
-    write_json(settings.output / "budget.json", {"steps": 500, "limit": 70, "word_task_limit": 80})
-    level = chosen_level(settings)
-    assert (level.steps, level.limit, level.word_task_limit) == (500, 70, 80)
+def test_budget_is_measured_once_for_the_same_inputs(
+    make: Make, tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def measure(plan: Plan, _: Console) -> dict[str, JobCost]:
+        measured.append(len(plan.jobs))
+        return {job.key: cost_of(job) for job in all_jobs(plan.jobs)}
+
+    monkeypatch.setattr(command, "measure", measure)
+    free: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None, "budget": 10.0}
+    settings = make(tmp_path / "work", **free)
+
+    def sizes(**changes: Any) -> tuple[int, int | None]:
+        changed = replace(settings, **changes)
+        level = command.apply_budget(changed, chosen_level(changed), plan_of(changed), Console(quiet=True))
+        return level.steps, level.limit
+
+    assert sizes() == sizes() == sizes(report_only=True) == (2_200, 2_600)
+    assert measured == [20]
+    assert sizes(tasks=("sst2",)) == (2_200, 5_600)
+    assert sizes(seeds=1) == (2_200, 5_600)
+    assert sizes(budget=20.0) == (4_500, 5_600)
+    assert measured == [20, 10, 10, 20]
+    sizes(experiment="table7", model=str(tiny_bert), store=None)
+    sizes(experiment="table7")
+    assert len(measured) == 6
+
+
+def test_reports_of_other_settings_are_in_other_folders(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
+    settings = make(tmp_path)
+    changes: list[dict[str, Any]] = [
+        {}, {"tasks": ("sst2",)}, {"seeds": 1}, {"steps": 30}, {"limit": 30}, {"experiment": "table7"},
+        {"experiment": "table7", "model": str(tiny_bert), "store": None},
+    ]  # fmt: skip
+    assert len({output(replace(settings, **change)) for change in changes}) == len(changes)
+    assert output(replace(settings, device=replace(settings.device, threads=2))) == output(settings)
+    assert output(settings).name.startswith("table5-demo-")
 
 
 def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path) -> None:
@@ -559,6 +599,7 @@ def test_missing_inputs_are_named(make: Make, tmp_path: Path, changes: dict[str,
         ({"dry_run": True, "report_only": True}, "choose one"),
         ({"seeds": 0}, "seeds is 0"),
         ({"model": "bert"}, "--model: table5 compares pre-trainings"),
+        ({"experiment": "table7", "tasks": ("sst2",)}, "--tasks: table7 is about conll2003, got sst2"),
     ],
 )
 def test_wrong_settings_are_named(make: Make, tmp_path: Path, changes: dict[str, Any], message: str) -> None:

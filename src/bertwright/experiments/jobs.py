@@ -55,9 +55,9 @@ from bertwright.training.loop import DivergedError
 from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
-POLL_S = 2.0  # between looks at the jobs of other processes
-# Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is one
-# in fine-tuning and probes, and in pre-training the shape.
+POLL_S = 2.0  # between looks at what other processes have finished
+# Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
+# path in fine-tuning and probes, and the shape in pre-training.
 NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "pad_batches", "log_every", "store", "features")
 TASK_FILES = ("data", *SPLITS)
 
@@ -273,6 +273,17 @@ def digest_task_files(task: TaskSettings) -> tuple[tuple[str, str], ...]:
     )
 
 
+@contextmanager
+def claim_folder(folder: Path) -> Iterator[bool]:
+    """Claim a folder, such as that of a job, for this process until the block ends; yields False if another has it.
+
+    The claim of a killed process ends with it.
+    """
+    ensure_folder(folder)
+    with (folder / CLAIM).open("w") as file:
+        yield try_lock(file)
+
+
 @dataclass(frozen=True)
 class Work:
     """The folder in which experiments keep their jobs."""
@@ -299,16 +310,6 @@ class Work:
         """Return the model of a finished job, or its checkpoint after a step."""
         run = self.folder(job) / "run"
         return run / "model" if step is None else checkpoint.path_of(run / "checkpoints", step)
-
-    @contextmanager
-    def claim(self, job: Job) -> Iterator[bool]:
-        """Claim a job for this process until the block ends; yields False if another process has it.
-
-        The claim of a killed process ends with it.
-        """
-        ensure_folder(self.folder(job))
-        with (self.folder(job) / CLAIM).open("w") as file:
-            yield try_lock(file)
 
     def run(self, job: Job) -> JobResult:
         """Start or resume a claimed job and write its result; a divergence is a result."""
@@ -348,7 +349,7 @@ def run_jobs(jobs: Sequence[Job], work: Work, console: Console) -> None:
     total = len(pending)
     for job in pending:
         if work.result(job):  # written by a process that may have been killed before it had deleted the weights
-            with work.claim(job) as claimed:
+            with claim_folder(work.folder(job)) as claimed:
                 if claimed:
                     job.prune(work.folder(job) / "run")
     while True:
@@ -364,7 +365,7 @@ def run_jobs(jobs: Sequence[Job], work: Work, console: Console) -> None:
 
 def _try_run(job: Job, work: Work, total: int, pending: Sequence[Job], console: Console) -> bool:
     """Run a job unless another process has claimed it; return whether it is finished."""
-    with work.claim(job) as claimed:
+    with claim_folder(work.folder(job)) as claimed:
         if not claimed:
             return False
         if work.result(job):  # finished by another process in the meantime

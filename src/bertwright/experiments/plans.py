@@ -26,6 +26,7 @@ from bertwright.experiments.jobs import (
 from bertwright.experiments.levels import Level, Shape
 from bertwright.experiments.paper import Figures
 from bertwright.experiments.task_files import FoundTask, find_task
+from bertwright.files import digest_bytes
 from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName
@@ -90,6 +91,12 @@ class Plan:
     def jobs(self) -> list[Job]:
         """Jobs of all trials: those of the first seed first, so that all cells of a table fill at the same time."""
         return [trial.job for trial in sorted(self.trials, key=lambda trial: trial.seed)]
+
+    @property
+    def key(self) -> str:
+        """Digest of all trials, and so of every setting and file that decides a number of the report."""
+        trials = (f"{trial.row} {trial.column} {trial.job.key} {trial.score}" for trial in self.trials)
+        return digest_bytes(*(trial.encode() for trial in trials))[:8]
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,7 @@ class ExperimentSettings:
             raise ValueError(f"--budget decides {flags}; omit one or the other")
         if self.model is not None and self.experiment not in ("table1", "table7"):
             raise ValueError(f"--model: {self.experiment} compares pre-trainings, so it needs a --store; omit --model")
+        if self.experiment == "table7" and self.tasks not in ((), ("conll2003",)):
+            raise ValueError(f"--tasks: table7 is about conll2003, got {', '.join(self.tasks)}; omit --tasks")
         if self.dry_run and self.report_only:
             raise ValueError("--dry-run and --report-only: choose one")
-
-    @property
-    def output(self) -> Path:
-        """Folder of the report."""
-        suffix = "" if self.budget is None else f"-{self.budget:g}min"
-        return self.work / f"{self.experiment}-{self.level}{suffix}"

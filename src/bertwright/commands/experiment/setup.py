@@ -26,24 +26,33 @@ UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI
 
 
 def chosen_level(settings: ExperimentSettings) -> Level:
-    """Return the level with the settings that override it, or with the sizes that its budget gave before."""
+    """Return the level with the settings that override it; a budget decides its sizes later."""
     changes = {name: value for name in ("seeds", *SIZES) if (value := getattr(settings, name)) is not None}
-    if has_recorded_sizes(settings):
-        changes |= read_json(settings.output / BUDGET_FILE)
     level = LEVELS[settings.level]
     if settings.model is not None and settings.level != "paper":  # a trained model needs a lower rate than a young one
         level = replace(level, recipe=replace(level.recipe, learning_rates=MODEL_RATES), task_recipes={})
     return replace(level, **changes)
 
 
-def has_recorded_sizes(settings: ExperimentSettings) -> bool:
-    """Return whether an earlier process has recorded the sizes that the budget gave."""
-    return settings.budget is not None and (settings.output / BUDGET_FILE).is_file()
+def report_folder(settings: ExperimentSettings, plan: Plan) -> Path:
+    """Return the folder of a report; its name has a digest of all that decides the numbers, such as seeds and files."""
+    return settings.work / f"{settings.experiment}-{settings.level}-{plan.key}"
 
 
-def record_sizes(settings: ExperimentSettings, level: Level) -> None:
-    """Record the sizes that the budget gave, so that the same command resumes with the same ones."""
-    write_json(settings.output / BUDGET_FILE, {name: getattr(level, name) for name in SIZES})
+def budget_folder(settings: ExperimentSettings, plan: Plan) -> Path:
+    """Return the folder with the sizes that a budget gave; `plan`: that of the level without the budget."""
+    return settings.work / "budgets" / f"{settings.experiment}-{settings.level}-{settings.budget:g}min-{plan.key}"
+
+
+def read_sizes(folder: Path, level: Level) -> Level | None:
+    """Return the level with the sizes that a budget gave before, so that the same command resumes; else None."""
+    path = folder / BUDGET_FILE
+    return replace(level, **read_json(path)) if path.is_file() else None
+
+
+def record_sizes(folder: Path, level: Level) -> None:
+    """Record the sizes that a budget gave."""
+    write_json(folder / BUDGET_FILE, {name: getattr(level, name) for name in SIZES})
 
 
 def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
