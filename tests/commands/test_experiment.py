@@ -159,6 +159,25 @@ def test_each_claim_has_one_sentence_with_verdict_and_interval(finished_run: tup
         assert f"{claim['text']}: {claim['verdict']} at this budget" in printed
 
 
+def test_the_report_lists_all_machines_that_computed_its_jobs(
+    finished_run: tuple[ExperimentSettings, str], tmp_path: Path
+) -> None:
+    settings, _ = finished_run
+    moved = replace(settings, work=tmp_path / "work", report_only=True)
+    shutil.copytree(settings.work, moved.work)
+    *_, other = all_jobs(plan_of(moved).jobs)
+    path = Work(moved.work).folder(other) / "result.json"
+    record = read_json(path)
+    assert record["environment"]["dtype"] == "float32"
+    assert {"processor", "torch", "threads", "bertwright"} < record["environment"].keys()
+    path.write_text(json.dumps(record | {"environment": record["environment"] | {"processor": "Another One"}}))
+    run_experiment(moved)
+    environments = read_json(output(moved) / "report.json")["environments"]
+    assert any(name.startswith("Another One, float32, PyTorch") for name in environments)
+    assert sum(environments.values()) == 4 + 3 + 20
+    assert "Another One, float32" in (output(moved) / "report.md").read_text()
+
+
 def test_the_report_has_the_differences_of_all_rows_from_the_first(
     finished_run: tuple[ExperimentSettings, str],
 ) -> None:
@@ -357,7 +376,9 @@ def test_the_key_of_a_job_is_its_content(make: Make, tmp_path: Path, data: Path)
 
     before = keys()
     assert len({*before}) == len(before) == 4 + 3 + 20
-    assert keys(device=DeviceSettings(device="cpu", threads=2)) == before
+    assert keys(device=DeviceSettings("cpu", "float32", threads=2)) == before
+    assert keys(device=DeviceSettings(device="cpu")) in (before, keys(device=DeviceSettings("cpu", "bfloat16")))
+    assert not {*keys(device=DeviceSettings(device="cpu", dtype="bfloat16"))} & {*before}
     assert {*keys(seeds=3)} > {*before}
     assert not {*keys(steps=30)} & {*before}
     assert keys(limit=30)[0] == before[0]
@@ -369,6 +390,12 @@ def test_the_key_of_a_job_is_its_content(make: Make, tmp_path: Path, data: Path)
 def test_each_shape_of_table6_is_a_pre_training_of_its_own(make: Make, tmp_path: Path) -> None:
     found = all_jobs(plan_of(make(tmp_path, "table6", seeds=1, tasks=("sst2",))).jobs)
     assert [job.kind for job in found] == ["pretrain", "finetune"] * 6
+
+
+def test_results_of_another_version_are_not_reused(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {job.key for job in all_jobs(plan_of(make(tmp_path)).jobs)}
+    monkeypatch.setattr(jobs, "RESULTS_VERSION", jobs.RESULTS_VERSION + 1)
+    assert not before & {job.key for job in all_jobs(plan_of(make(tmp_path)).jobs)}
 
 
 def test_a_changed_training_file_changes_the_keys_of_its_task_alone(make: Make, tmp_path: Path, data: Path) -> None:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -56,10 +57,11 @@ from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
 POLL_S = 2.0  # between looks at what other processes have finished
+RESULTS_VERSION = 2  # raise it if the same settings give other numbers: earlier results are then not reused
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
 # path in fine-tuning and probes, and the shape in pre-training.
-NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "pad_batches", "log_every", "store", "features")
-TASK_FILES = ("data", *SPLITS)
+NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features")
+NOT_IN_TABLES = {"task": ("data", *SPLITS), "device": ("device", "threads")}  # of the number type, results depend
 
 
 class JobResult(NamedTuple):
@@ -70,6 +72,8 @@ class JobResult(NamedTuple):
     seconds: float
     failure: str | None
     """Reason of a divergence."""
+    environment: Mapping[str, str]
+    """Processor, number type and versions with which it was computed."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,11 @@ class Job(ABC):
         table = {name: value for name, value in to_table(self.settings).items() if name not in NOT_IN_KEY}
         if isinstance(table.get("model"), str):
             del table["model"]
-        if "task" in table:
-            table["task"] = {name: value for name, value in table["task"].items() if name not in TASK_FILES}
-        return {"kind": self.kind, "settings": table, "inputs": dict(self.digests)} | {
-            "parents": [parent.key for parent in self.parents]
-        }
+        for name, ignored in NOT_IN_TABLES.items():
+            if name in table:
+                table[name] = {key: value for key, value in table[name].items() if key not in ignored}
+        inputs = {"inputs": dict(self.digests), "parents": [parent.key for parent in self.parents]}
+        return {"version": RESULTS_VERSION, "kind": self.kind, "settings": table} | inputs
 
     @cached_property
     def key(self) -> str:
@@ -300,7 +304,7 @@ class Work:
         if not path.is_file():
             return None
         record = read_json(path)
-        return JobResult(record["scores"], record["seconds"], record["failure"])
+        return JobResult(*(record[name] for name in JobResult._fields))
 
     def examples(self, job: Job, score: str) -> ExampleScores | None:
         """Read the numbers per example behind a score of a finished job; None if its metric has none."""
@@ -323,7 +327,9 @@ class Work:
                     scores = job.execute(folder / "run", self, Console(file=log, width=120, force_terminal=False))
                 except DivergedError as error:
                     failure = str(error)
-        result = JobResult(scores, time.perf_counter() - started, failure)
+        environment = checkpoint.describe_environment() | {"bertwright": version("bertwright")}
+        environment |= job.identity["settings"].get("device", {})  # the number type
+        result = JobResult(scores, time.perf_counter() - started, failure, environment)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"name": job.name, "finished": when} | result._asdict() | {"identity": job.identity}
         write_json(folder / RESULT, record)

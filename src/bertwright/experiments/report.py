@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertwright.experiments.bootstrap import Difference, Estimate, Sample, difference, estimate
-from bertwright.experiments.jobs import Work
+from bertwright.experiments.jobs import Work, all_jobs
 from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, iter_cells
 from bertwright.files import atomic_file
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -81,6 +82,8 @@ class Report:
     cells: dict[tuple[str, str], Cell]
     claims: list[ClaimResult]
     contrasts: list[Contrast]
+    environments: Counter[str]
+    """Processor, number type and versions of the finished jobs, with the number of jobs."""
     finished: int
     total: int
     """Trials."""
@@ -96,7 +99,22 @@ def make_report(plan: Plan, work: Work) -> Report:
     }
     claims = [result for claim in plan.claims if (result := _check(plan, claim, estimates))]
     finished = sum(work.result(trial.job) is not None for trial in plan.trials)
-    return Report(plan, cells, claims, _contrast_rows(plan, estimates), finished, len(plan.trials))
+    environments = Counter(
+        describe_environment(done.environment) for job in all_jobs(plan.jobs) if (done := work.result(job))
+    )
+    contrasts = _contrast_rows(plan, estimates)
+    return Report(plan, cells, claims, contrasts, environments, finished, len(plan.trials))
+
+
+def describe_environment(environment: Mapping[str, str]) -> str:
+    """Format where a job was computed.
+
+    >>> describe_environment({"processor": "Xeon", "dtype": "float32", "torch": "2.13", "bertwright": "1.0"})
+    'Xeon, float32, PyTorch 2.13, bertwright 1.0'
+    """
+    dtype = [environment["dtype"]] if "dtype" in environment else []  # composing a model has none
+    versions = [f"PyTorch {environment['torch']}", f"bertwright {environment['bertwright']}"]
+    return ", ".join([environment["processor"], *dtype, *versions])
 
 
 def _samples(cells: Mapping[tuple[str, str], Cell], column: str) -> dict[str, Sample]:
@@ -253,6 +271,7 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
         "experiment": plan.name,
         "title": plan.title,
         "setup": dict(setup),
+        "environments": dict(report.environments),
         "notes": plan.notes,
         "finished": report.finished,
         "total": report.total,

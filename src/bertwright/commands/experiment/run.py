@@ -10,10 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from bertwright.commands.experiment.settings import ExperimentSettings
@@ -43,7 +41,6 @@ from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import Plan
 from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_rows, to_markdown, to_record
 from bertwright.files import write_json, write_text
-from bertwright.kernels.cpu import model_name
 
 KINDS = {
     "pretrain": "pre-training",
@@ -72,7 +69,8 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
         say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
         run_jobs(plan.jobs, work, console)
     folder = report_folder(settings, plan)
-    write_report(make_report(plan, work), describe_setup(settings, level), folder, console)
+    report = make_report(plan, work)
+    write_report(report, describe_setup(settings, level, report), folder, console)
     return folder
 
 
@@ -154,13 +152,13 @@ def format_command(settings: ExperimentSettings) -> str:
     return " ".join(words + (["--tasks", *settings.tasks] if settings.tasks else []))
 
 
-def describe_setup(settings: ExperimentSettings, level: Level) -> dict[str, str]:
+def describe_setup(settings: ExperimentSettings, level: Level, report: Report) -> dict[str, str]:
     """Return what was trained, where and when, for the report."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
+    machines = [f"{text} ({count} jobs)" for text, count in report.environments.most_common()]
     return {
         "command": format_command(settings),
         **describe_level(level, settings.model),
-        "machine": f"{device}; PyTorch {torch.__version__}, bertwright {version('bertwright')}",
+        "computed on": "; ".join(machines),
         "date": datetime.now(UTC).date().isoformat(),
     }
 

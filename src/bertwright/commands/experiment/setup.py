@@ -14,6 +14,7 @@ from bertwright.experiments.levels import LEVELS, Level
 from bertwright.experiments.plans import Inputs, Plan, make_plan
 from bertwright.files import digest_bytes, read_json, write_json
 from bertwright.tokenstore.store import TokenStore
+from bertwright.training.context import select_dtype
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 BUDGET_FILE = "budget.json"
@@ -61,13 +62,14 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
         raise ValueError("torchrun: expected a single process; start the same command several times to share the work")
     if settings.data is None:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
+    device = replace(settings.device, dtype=select_dtype(settings.device))
     if settings.model is not None:
-        inputs = Inputs(level, None, "", settings.data, settings.tasks, settings.device, settings.model)
+        inputs = Inputs(level, None, "", settings.data, settings.tasks, device, settings.model)
         return make_plan(settings.experiment, inputs)
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
     store = settings.store.resolve()
-    inputs = Inputs(level, store, digest_store(store), settings.data, settings.tasks, settings.device)
+    inputs = Inputs(level, store, digest_store(store), settings.data, settings.tasks, device)
     return make_plan(settings.experiment, inputs)
 
 
