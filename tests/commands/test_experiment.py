@@ -27,11 +27,12 @@ from bertwright.commands.experiment.settings import ExperimentSettings
 from bertwright.commands.experiment.setup import chosen_level, plan_experiment
 from bertwright.commands.finetune.setup import open_run as open_finetuning
 from bertwright.commands.probe.run import open_probe
-from bertwright.experiments import jobs
+from bertwright.experiments import jobs, report
 from bertwright.experiments.cost import JobCost, SplitCost
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
-from bertwright.experiments.levels import Level
-from bertwright.experiments.plans import MIXES, Plan
+from bertwright.experiments.levels import Level, TaskRecipe
+from bertwright.experiments.paper import GLUE
+from bertwright.experiments.plans import MIXES, Plan, Trial, published_figures
 from bertwright.experiments.report import format_p
 from bertwright.files import read_json
 from bertwright.models.config import SIZES
@@ -260,13 +261,88 @@ def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_p
     assert "The last layer is better than the embeddings: " in printed
 
 
-def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
-    settings = make(tmp_path / "work", "table1", seeds=1, model=str(tiny_bert), store=None)
-    printed = run_experiment(settings, columns=140)
+def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, data: Path, tiny_bert: Path) -> None:
+    files = shutil.copytree(data, tmp_path / "data")
+    shutil.copytree(files / "glue" / "SST-2", files / "glue" / "MRPC")
+    for path in (files / "glue" / "MRPC").iterdir():
+        rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
+        lines = [
+            "Quality\t#1 String\t#2 String",
+            *(f"{int(label == 'good')}\t{text}\tthe bear" for text, label in rows),
+        ]
+        path.write_text("\n".join(lines) + "\n")
+    (files / "glue" / "SST-2" / "test.tsv").write_text("index\tsentence\n0\tthe bear sees\n")
+    (files / "conll2003" / "test.txt").write_text(sentences(30, 5))
+    answers = [{"text": "forest", "answer_start": 16}]
+    questions = [{"id": str(n), "question": "where is the bear", "answers": answers} for n in range(8)]
+    article = {"title": "", "paragraphs": [{"context": "the bear in the forest", "qas": questions}]}
+    (files / "squad").mkdir()
+    for name in ("train", "dev"):
+        (files / "squad" / f"{name}-v1.1.json").write_text(json.dumps({"data": [article]}))
+    settings = make(tmp_path / "work", "table1", data=files, seeds=2, model=str(tiny_bert), store=None)
+    printed = run_experiment(settings, columns=250)
     record = read_json(output(settings) / "report.json")
-    assert {(cell["row"], cell["column"]) for cell in record["cells"]} == {("ours", "sst2"), ("ours", "conll2003")}
-    assert "[93.5]" in next(line for line in printed.splitlines() if "BERT BASE" in line)
+    cells = {cell["column"]: cell for cell in record["cells"]}
+    assert {cell["row"] for cell in record["cells"]} == {"ours"}
+    assert cells.keys() == {"sst2", "mrpc", "squad", "squad EM", "conll2003", "conll2003 test", "GLUE average"}
+    assert all(cell["seeds"] == 2 for cell in cells.values())
+    assert cells["GLUE average"]["mean"] == pytest.approx((cells["sst2"]["mean"] + cells["mrpc"]["mean"]) / 2)
+    work = Work(settings.work.resolve())
+    test_scores = [
+        read_json(work.folder(trial.job) / "run" / "report.json")["scores"]["test"]["f1"]
+        for trial in plan_of(settings).trials
+        if trial.column == "conll2003 test"
+    ]
+    assert cells["conll2003 test"]["scores"] == test_scores
+    base = next(line for line in printed.splitlines() if "BERT BASE" in line)
+    assert all(figure in base for figure in ("[93.5, test]", "[88.9, test]", "[80.8]", "[88.5]", "[96.4]", "[92.4]"))
+    assert "[91.2, test]" in base  # the mean of sst2 and mrpc
     assert str(tiny_bert) in (output(settings) / "report.md").read_text()
+    assert any(note.startswith("sst2: not scored on test") for note in record["notes"])
+
+
+def test_the_rate_of_a_test_score_is_selected_on_dev() -> None:
+    class Results:
+        """Work in which the first rate is better on dev and the second one on test."""
+
+        def result(self, job: Any) -> jobs.JobResult:
+            return jobs.JobResult({"dev": 0.9 - job, "test_f1": 0.5 + job}, 0.0, None, {})
+
+        def examples(self, *_: object) -> None:
+            return None
+
+    trials = [Trial("ours", "conll2003 test", 0, rate, rate, "test_f1", "dev") for rate in (0.1, 0.2)]  # type: ignore[arg-type]
+    plan = Plan("table1", "", {"conll2003 test": ""}, ("ours",), trials, [], {}, [])
+    cell = report._read_cell(plan, "ours", "conll2003 test", Results())  # type: ignore[arg-type]
+    assert cell is not None
+    assert (cell.learning_rate, cell.summary.mean) == (0.1, 0.6)
+
+
+def test_figures_on_another_split_are_marked() -> None:
+    columns = ["mrpc", "mrpc test", "stsb", "squad_v2", "swag", "GLUE average"]
+    figures, splits = published_figures(columns, ["mrpc", "stsb"])
+    assert figures["BERT LARGE"] == {
+        "mrpc test": 89.3, "stsb": 86.5, "squad_v2": 81.9, "swag": 86.6, "GLUE average": pytest.approx(87.9)
+    }  # fmt: skip
+    assert {column for row, column in splits if row == "BERT LARGE"} == {"stsb", "GLUE average"}
+    assert figures["OpenAI GPT"]["swag"] == 78.0
+    assert splits["OpenAI GPT", "swag"] == "test"
+
+
+def test_the_average_of_all_tasks_of_glue_is_that_of_the_paper() -> None:
+    figures, _ = published_figures([*GLUE, "GLUE average"], GLUE)
+    averages = {row: round(found["GLUE average"], 1) for row, found in figures.items() if "GLUE average" in found}
+    assert averages == {"BiLSTM+ELMo+Attn": 70.9, "OpenAI GPT": 75.1, "BERT BASE": 79.6, "BERT LARGE": 82.1}
+
+
+def test_a_model_of_the_user_is_tuned_on_all_examples_as_in_the_paper(make: Make, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"limit": None, "word_task_limit": None, "seeds": None, "store": None, "steps": None}
+    for name, seeds in (("demo", 2), ("night", 5), ("paper", 5)):
+        level = chosen_level(make(tmp_path, "table1", level=name, model="folder", **sizes))
+        assert (level.limit, level.word_task_limit, level.seeds) == (None, None, seeds)
+        assert level.task_recipes["squad_v2"] == TaskRecipe(2.0, 48, (5e-5,))
+        assert len(level.recipe.learning_rates) == (4 if name == "paper" else 1)
+    assert chosen_level(make(tmp_path, "table1", model="folder", **sizes | {"limit": 70})).limit == 70
 
 
 def test_the_weights_of_a_model_folder_decide_the_keys(

@@ -216,7 +216,11 @@ class FinetuneJob(Job):
             found = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
         if numbers := example_scores(state.task, state.dev.examples, found.predictions):
             numbers.save(self.examples_file(folder, "dev"))
-        return found.scores | {"dev": found.scores[state.task.metric]}
+        test = read_json(folder / "report.json")["scores"].get(
+            "test", {}
+        )  # of the last step, as no other was evaluated
+        scores = {f"test_{name}": value for name, value in test.items()}
+        return found.scores | scores | {"dev": found.scores[state.task.metric]}
 
     def prune(self, folder: Path) -> None:
         """Delete all weights."""

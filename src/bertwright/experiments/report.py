@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from bertwright.experiments.bootstrap import Difference, Estimate, Sample, diffe
 from bertwright.experiments.jobs import Work, all_jobs
 from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, iter_cells
 from bertwright.files import atomic_file
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
 Verdict = Literal["shown", "not shown", "reversed"]
 
 MEAN = "mean"  # of the differences over tasks
+PANELS = 6  # of a plot, side by side
 
 
 class Cell(NamedTuple):
@@ -92,6 +95,12 @@ class Report:
 def make_report(plan: Plan, work: Work) -> Report:
     """Read the results of all finished jobs of a plan and compare them."""
     cells = {key: cell for key in iter_cells(plan) if (cell := _read_cell(plan, *key, work))}
+    cells |= {
+        (row, column): _average([cells[row, one] for one in columns])
+        for column, columns in plan.averages.items()
+        for row in plan.rows
+        if all((row, one) in cells for one in columns)
+    }
     estimates = {
         (row, column): found
         for column in plan.columns
@@ -142,7 +151,7 @@ def _contrast_rows(plan: Plan, estimates: Mapping[tuple[str, str], Estimate]) ->
 
 def _read_cell(plan: Plan, row: str, column: str, work: Work) -> Cell | None:
     """Read a cell from its finished trials; None if there are none."""
-    rates: dict[float, list[tuple[float, Any]]] = {}
+    rates: dict[float, list[tuple[float, float, ExampleScores | None]]] = {}
     failures = 0
     for trial in plan.trials:
         if (trial.row, trial.column) != (row, column) or not (result := work.result(trial.job)):
@@ -151,14 +160,22 @@ def _read_cell(plan: Plan, row: str, column: str, work: Work) -> Cell | None:
             failures += 1
             continue
         examples = work.examples(trial.job, trial.score)
-        rates.setdefault(trial.learning_rate, []).append((result.scores[trial.score], examples))
+        found = result.scores[trial.selection], result.scores[trial.score], examples
+        rates.setdefault(trial.learning_rate, []).append(found)
     if not rates:
         return None
-    best = max(rates, key=lambda rate: (len(rates[rate]), math.fsum(score for score, _ in rates[rate])))
-    scores = [score for score, _ in rates[best]]
-    known = [numbers for _, numbers in rates[best] if numbers is not None]
+    best = max(rates, key=lambda rate: (len(rates[rate]), math.fsum(selection for selection, *_ in rates[rate])))
+    scores = [score for _, score, _ in rates[best]]
+    known = [numbers for *_, numbers in rates[best] if numbers is not None]
     sample = Sample(scores, known if len(known) == len(scores) else ())
     return Cell(summarize_seeds(scores), best, sample, failures)
+
+
+def _average(cells: Sequence[Cell]) -> Cell:
+    """Return the mean of some cells of a row, seed by seed."""
+    scores = [statistics.fmean(seed) for seed in zip(*(cell.sample.scores for cell in cells), strict=False)]
+    failures = sum(cell.failures for cell in cells)
+    return Cell(summarize_seeds(scores), 0.0, Sample(scores, ()), failures)
 
 
 def _check(plan: Plan, claim: Claim, estimates: Mapping[tuple[str, str], Estimate]) -> ClaimResult | None:
@@ -207,7 +224,9 @@ def table_rows(report: Report) -> list[list[str]]:
         for column in report.plan.columns:
             published = report.plan.figures.get(row, {}).get(column)
             ours = format_cell(report.cells.get((row, column)), column)
-            texts.append(f"{ours} [{published:.4g}]".strip() if published is not None else ours)
+            split = report.plan.figure_splits.get((row, column))
+            figure = "" if published is None else f"[{published:.3g}{f', {split}' if split else ''}]"
+            texts.append(f"{ours} {figure}".strip())
         rows.append(texts)
     return rows
 
@@ -217,7 +236,8 @@ CONTRAST_LEGEND = (
     "the fall of their logarithm, in nats per token."
 )
 LEGEND = (
-    "Mean ± standard deviation over the seeds (number of seeds), in percent, on dev; in brackets the paper's figure."
+    "Mean ± standard deviation over the seeds (number of seeds), in percent, on dev unless the column says test; in "
+    "brackets the paper's figure, with its split if that is another."
 )
 
 
@@ -299,6 +319,12 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
             }
             for one in report.claims
         ],
+        "paper": [
+            {"row": row, "column": column, "figure": figure, "split": plan.figure_splits.get((row, column))}
+            for row, figures in plan.figures.items()
+            for column, figure in figures.items()
+            if column in plan.columns
+        ],
         "differences": [
             {"row": one.row, "from": one.first, "column": one.column} | one.found.to_record()
             for one in report.contrasts
@@ -311,9 +337,13 @@ def plot(report: Report, path: Path) -> None:
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     plan = report.plan
-    figure = Figure(figsize=(3.4 * len(plan.columns) + 1.2, 3.6), layout="constrained")
-    panels = figure.subplots(1, len(plan.columns), squeeze=False)[0]
-    for panel, (column, title) in zip(panels, plan.columns.items(), strict=True):
+    across = min(len(plan.columns), PANELS)
+    down = math.ceil(len(plan.columns) / across)
+    figure = Figure(figsize=(3.4 * across + 1.2, 3.6 * down), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    for panel in panels[len(plan.columns) :]:
+        panel.set_axis_off()
+    for panel, (column, title) in zip(panels, plan.columns.items(), strict=False):
         (_plot_curves if plan.steps else _plot_rows)(panel, report, column)
         panel.set_title(title, fontsize=10)
         panel.grid(alpha=0.3)

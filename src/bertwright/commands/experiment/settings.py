@@ -27,7 +27,8 @@ class ExperimentSettings:
     store: Path | None = None
     """Token store that `bertwright prepare` wrote, with held-out documents. All models are pre-trained on it."""
     model: str | None = None
-    """Model folder, run folder or hub name for table1 and table7. Unset: a model is pre-trained on the store."""
+    """Model folder, run folder or hub name for table1 and table7, which is fine-tuned on all examples, as in the paper;
+    --limit and --word-task-limit choose fewer. Unset: a model is pre-trained on the store."""
     data: Path | None = None
     """Folder whose sub-folders have the files of published tasks under their own names, such as MRPC/train.tsv."""
     level: Literal["demo", "night", "paper"] = "demo"
@@ -42,9 +43,9 @@ class ExperimentSettings:
     steps: int | None = None
     """Steps of each pre-training. Unset: the level's."""
     limit: int | None = None
-    """Examples of each split of a sentence task. Unset: the level's."""
+    """Examples of each split of a sentence task. Unset: the level's; with --model all."""
     word_task_limit: int | None = None
-    """Examples of each split of tagging and question answering. Unset: the level's."""
+    """Examples of each split of tagging and question answering. Unset: the level's; with --model all."""
     dry_run: bool = False
     """Only print the plan and the estimated time, measured with a few steps; nothing is run."""
     report_only: bool = False

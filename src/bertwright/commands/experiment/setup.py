@@ -21,17 +21,22 @@ BUDGET_FILE = "budget.json"
 SIZES = ("steps", "limit", "word_task_limit")  # settings that a budget decides
 MIN_STEPS, MIN_EXAMPLES = 100, 50
 SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # of the examples, that a budget chooses from
-MODEL_RATES = (5e-5,)  # of fine-tuning a model folder, below the level of the paper, which has four
+MODEL_RATES = (5e-5,)  # of fine-tuning a model of the user, below the level of the paper, which has four
 PRETRAINING_SHARE = 0.5  # of a budget
 UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI, the largest task, has 392,702
 
 
 def chosen_level(settings: ExperimentSettings) -> Level:
-    """Return the level with the settings that override it; a budget decides its sizes later."""
+    """Return the level with the settings that override it; a budget decides its sizes later.
+
+    A model of the user is fine-tuned as in the paper, on all examples; below the level of the paper with a single rate.
+    """
+    level, full = LEVELS[settings.level], LEVELS["paper"]
+    if settings.model is not None:
+        rates = full.recipe.learning_rates if settings.level == "paper" else MODEL_RATES
+        recipe = replace(full.recipe, learning_rates=rates)
+        level = replace(level, recipe=recipe, task_recipes=full.task_recipes, limit=None, word_task_limit=None)
     changes = {name: value for name in ("seeds", *SIZES) if (value := getattr(settings, name)) is not None}
-    level = LEVELS[settings.level]
-    if settings.model is not None and settings.level != "paper":  # a trained model needs a lower rate than a young one
-        level = replace(level, recipe=replace(level.recipe, learning_rates=MODEL_RATES), task_recipes={})
     return replace(level, **changes)
 
 
