@@ -93,6 +93,8 @@ class Plan:
     """Columns that are means of others."""
     figure_splits: dict[tuple[str, str], str] = field(default_factory=dict)
     """Splits of the paper's figures, by row and column, that are not on the split of the column."""
+    is_transposed: bool = False
+    """Whether the table is printed with a line for each column, because it has many."""
 
     @property
     def jobs(self) -> list[Job]:
@@ -451,7 +453,7 @@ def table1(planner: Planner) -> Plan:
     rows = (OURS, *(row for row in paper.SYSTEMS if figures[row]))
     return Plan(
         "table1", "Tables 1 to 4: all tasks", titles, rows, trials, [], figures, planner.notes,
-        averages=averages, figure_splits=splits,
+        averages=averages, figure_splits=splits, is_transposed=True,
     )  # fmt: skip
 
 

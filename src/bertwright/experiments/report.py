@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -216,9 +216,9 @@ def format_cell(cell: Cell | None, column: str) -> str:
     return f"{cell.summary.format()} ({cell.summary.seeds}{diverged})"
 
 
-def table_rows(report: Report) -> list[list[str]]:
-    """Return the cells of the table as text: the row's name, then ours and, where it has one, the paper's figure."""
-    rows = []
+def table_cells(report: Report) -> list[list[str]]:
+    """Return the table as text, headings first: of each cell ours and, if there is one, the paper's figure."""
+    rows = [["", *report.plan.columns.values()]]
     for row in report.plan.rows:
         texts = [row]
         for column in report.plan.columns:
@@ -228,7 +228,7 @@ def table_rows(report: Report) -> list[list[str]]:
             figure = "" if published is None else f"[{published:.3g}{f', {split}' if split else ''}]"
             texts.append(f"{ours} {figure}".strip())
         rows.append(texts)
-    return rows
+    return [list(column) for column in zip(*rows, strict=True)] if report.plan.is_transposed else rows
 
 
 CONTRAST_LEGEND = (
@@ -249,21 +249,22 @@ def to_markdown(report: Report, setup: Mapping[str, str]) -> str:
     lines += [f"- {note}" for note in plan.notes]
     if report.finished < report.total:
         lines.append(f"- **Incomplete: {report.finished} of {report.total} results.**")
-    lines += ["", *format_table(["", *plan.columns.values()], table_rows(report))]
+    lines += ["", *format_table(table_cells(report))]
     lines += ["", LEGEND]
     if report.claims:
         lines += ["", "The paper's claims, on these results:", "", *(f"- {result}" for result in report.claims)]
     if report.contrasts:
         names = {one.column: plan.columns.get(one.column, one.column) for one in report.contrasts}
         lines += ["", f"Differences from {plan.rows[0]}:", ""]
-        lines += format_table(["", *names.values()], contrast_rows(report, list(names)))
+        lines += format_table([["", *names.values()], *contrast_rows(report, list(names))])
         lines += ["", CONTRAST_LEGEND]
     return "\n".join(lines) + "\n"
 
 
-def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table whose first column holds names and whose others hold numbers."""
-    return [f"| {' | '.join(cells)} |" for cells in (header, ["---", *["---:"] * (len(header) - 1)], *rows)]
+def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table, headings first; the first column holds names and the others numbers."""
+    alignment = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (rows[0], alignment, *rows[1:])]
 
 
 def contrast_rows(report: Report, columns: Sequence[str]) -> list[list[str]]:

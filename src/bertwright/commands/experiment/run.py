@@ -39,7 +39,7 @@ from bertwright.experiments.cost import JobCost, estimate_costs, total_seconds
 from bertwright.experiments.jobs import POLL_S, Work, all_jobs, claim_folder, run_jobs
 from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import Plan
-from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_rows, to_markdown, to_record
+from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_cells, to_markdown, to_record
 from bertwright.files import write_json, write_text
 
 KINDS = {
@@ -172,7 +172,8 @@ def write_report(report: Report, setup: dict[str, str], folder: Path, console: C
     write_json(folder / "report.json", to_record(report, setup))
     plot(report, folder / "plot.png")
     heading(console, report.plan.title)
-    console.print(filled_table(["", *report.plan.columns.values()], table_rows(report)))
+    header, *rows = table_cells(report)
+    console.print(filled_table(header, rows))
     say(console, LEGEND, style="dim")
     if report.finished < report.total:
         notice(console, f"incomplete: {report.finished} of {report.total} results")
