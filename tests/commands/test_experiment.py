@@ -20,18 +20,21 @@ import pytest
 from harness import run_and_capture, same_weights, start_process
 from rich.console import Console
 
+from bertwright.commands.experiment import run as command
 from bertwright.commands.experiment import setup
 from bertwright.commands.experiment.run import experiment
 from bertwright.commands.experiment.settings import ExperimentSettings
 from bertwright.commands.experiment.setup import chosen_level, plan_experiment
 from bertwright.commands.finetune.setup import open_run as open_finetuning
 from bertwright.commands.probe.run import open_probe
-from bertwright.experiments import jobs
+from bertwright.experiments import jobs, report
 from bertwright.experiments.cost import JobCost, SplitCost
-from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs
-from bertwright.experiments.levels import Level
-from bertwright.experiments.plans import MIXES, Plan
-from bertwright.files import read_json, write_json
+from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
+from bertwright.experiments.levels import Level, TaskRecipe
+from bertwright.experiments.paper import GLUE
+from bertwright.experiments.plans import MIXES, Plan, Trial, published_figures
+from bertwright.experiments.report import format_p
+from bertwright.files import read_json
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
 from bertwright.tokenstore.store import TokenStore
@@ -101,6 +104,10 @@ def plan_of(settings: ExperimentSettings) -> Plan:
     return plan_experiment(settings, chosen_level(settings))
 
 
+def output(settings: ExperimentSettings) -> Path:
+    return setup.report_folder(settings, plan_of(settings))
+
+
 run_experiment = partial(run_and_capture, experiment)
 
 
@@ -123,7 +130,7 @@ def results(settings: ExperimentSettings) -> dict[str, Any]:
 
 def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[ExperimentSettings, str]) -> None:
     settings, printed = finished_run
-    record = read_json(settings.work / "table5-demo" / "report.json")
+    record = read_json(output(settings) / "report.json")
     cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
     assert {row for row, _ in cells} == {"MLM + NSP", "MLM", "LTR", "LTR + BiLSTM", "LTR + RTL"}
     assert {column for _, column in cells} == {"sst2", "conll2003"}
@@ -133,22 +140,62 @@ def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[Experime
     assert record["finished"] == record["total"] == 20
     assert "LTR" in printed
     assert "[92.1]" in printed
-    markdown = (settings.work / "table5-demo" / "report.md").read_text()
+    markdown = (output(settings) / "report.md").read_text()
     assert "| MLM + NSP |" in markdown
     assert "mimetic" in markdown  # the initialization is named in every table
-    assert (settings.work / "table5-demo" / "plot.png").stat().st_size > 1_000
+    assert (output(settings) / "plot.png").stat().st_size > 1_000
 
 
 def test_each_claim_has_one_sentence_with_verdict_and_interval(finished_run: tuple[ExperimentSettings, str]) -> None:
     settings, printed = finished_run
-    claims = read_json(settings.work / "table5-demo" / "report.json")["claims"]
+    claims = read_json(output(settings) / "report.json")["claims"]
     every, words = ["sst2", "conll2003"], ["conll2003"]
     assert [claim["columns"] for claim in claims] == [every, words, words, ["sst2"], every]
     for claim in claims:
-        low, mean, high = (claim["difference"][name] for name in ("low", "mean", "high"))
+        low, mean, high, p = (claim["difference"][name] for name in ("low", "mean", "high", "p"))
         assert low <= mean <= high
+        assert (p < 0.05) == (low > 0 or high < 0)
+        assert format_p(p) in printed
         assert claim["verdict"] == ("shown" if low > 0 else "reversed" if high < 0 else "not shown")
         assert f"{claim['text']}: {claim['verdict']} at this budget" in printed
+
+
+def test_the_report_lists_all_machines_that_computed_its_jobs(
+    finished_run: tuple[ExperimentSettings, str], tmp_path: Path
+) -> None:
+    settings, _ = finished_run
+    moved = replace(settings, work=tmp_path / "work", report_only=True)
+    shutil.copytree(settings.work, moved.work)
+    *_, other = all_jobs(plan_of(moved).jobs)
+    path = Work(moved.work).folder(other) / "result.json"
+    record = read_json(path)
+    assert record["environment"]["dtype"] == "float32"
+    assert {"processor", "torch", "threads", "bertwright"} < record["environment"].keys()
+    path.write_text(json.dumps(record | {"environment": record["environment"] | {"processor": "Another One"}}))
+    run_experiment(moved)
+    environments = read_json(output(moved) / "report.json")["environments"]
+    assert any(name.startswith("Another One, float32, PyTorch") for name in environments)
+    assert sum(environments.values()) == 4 + 3 + 20
+    assert "Another One, float32" in (output(moved) / "report.md").read_text()
+
+
+def test_the_report_has_the_differences_of_all_rows_from_the_first(
+    finished_run: tuple[ExperimentSettings, str],
+) -> None:
+    settings, _ = finished_run
+    record = read_json(output(settings) / "report.json")
+    rows = ["MLM", "LTR", "LTR + BiLSTM", "LTR + RTL"]
+    assert [(one["row"], one["from"], one["column"]) for one in record["differences"]] == [
+        (row, "MLM + NSP", column) for row in rows for column in ("sst2", "conll2003", "mean")
+    ]
+    means = {(cell["row"], cell["column"]): cell["mean"] for cell in record["cells"]}
+    one, other, mean = record["differences"][:3]
+    assert one["mean"] == pytest.approx(means["MLM", "sst2"] - means["MLM + NSP", "sst2"])
+    assert mean["mean"] == pytest.approx((one["mean"] + other["mean"]) / 2)
+    assert all(one["low"] <= one["mean"] <= one["high"] and 0 < one["p"] <= 1 for one in record["differences"])
+    markdown = (output(settings) / "report.md").read_text()
+    assert "Differences from MLM + NSP:" in markdown
+    assert f"| MLM | {100 * one['mean']:+.1f} ({100 * one['low']:+.1f} to {100 * one['high']:+.1f})" in markdown
 
 
 def test_a_cell_is_the_score_of_the_last_step(finished_run: tuple[ExperimentSettings, str]) -> None:
@@ -174,8 +221,9 @@ def test_finished_jobs_keep_metrics_but_no_fine_tuned_weights(finished_run: tupl
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixes = dict(list(MIXES.items())[:2])
     monkeypatch.setattr("bertwright.experiments.plans.MIXES", mixes)
-    run_experiment(make(tmp_path / "work", "table8", seeds=1))
-    record = read_json(tmp_path / "work" / "table8-demo" / "report.json")
+    settings = make(tmp_path / "work", "table8", seeds=1)
+    run_experiment(settings)
+    record = read_json(output(settings) / "report.json")
     columns = {(cell["row"], cell["column"]) for cell in record["cells"]}
     assert columns == {(row, column) for row in mixes for column in ("sst2", "conll2003", "features")}
     assert not list(tmp_path.rglob("features"))  # the cached states are deleted
@@ -186,39 +234,120 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
 def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work", "table6", seeds=1, steps=10, tasks=("sst2",))
     printed = run_experiment(settings, columns=160)
-    record = read_json(settings.output / "report.json")
+    record = read_json(output(settings) / "report.json")
     cells = {cell["row"]: cell for cell in record["cells"] if cell["column"] == "perplexity"}
     assert list(cells)[::5] == ["L1 H128 A2 (paper: L3 H768 A12)", "L6 H192 A3 (paper: L24 H1024 A16)"]
     assert [cell["paper"] for cell in cells.values()] == [5.84, 5.24, 4.68, 3.99, 3.54, 3.23]
     assert all(cell["mean"] > 1 and cell["seeds"] == 1 for cell in cells.values())
     claim = next(claim for claim in record["claims"] if claim["columns"] == ["perplexity"])
+    assert len({cell["mean"] for cell in cells.values()}) == 6
     smaller, larger, *_ = (cell["mean"] for cell in cells.values())
     assert claim["verdict"] == ("shown" if larger < smaller else "reversed")
     assert claim["difference"] == {"mean": pytest.approx(np.log(smaller / larger))}
-    assert "nats per token, one run each; paper +0.11" in printed
+    assert "nats per token, one run each: no interval; paper +0.11" in printed
 
 
 def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
     settings = make(tmp_path / "work", "table7", seeds=2, model=str(tiny_bert), store=None)
     printed = run_experiment(settings, columns=140)
-    record = read_json(settings.output / "report.json")
+    record = read_json(output(settings) / "report.json")
     names = ["embeddings", "second-to-last", "last", "sum-all"]
     assert [cell["row"] for cell in record["cells"]] == ["fine-tuned", *(f"features: {name}" for name in names)]
     assert all(cell["seeds"] == 2 for cell in record["cells"])
     assert [cell["paper"] for cell in record["cells"]] == pytest.approx([96.4, 91.0, 95.6, 94.9, 95.5])
     assert "too few for sum-last-four, concat-last-four" in " ".join(
-        (settings.output / "report.md").read_text().split()
+        (output(settings) / "report.md").read_text().split()
     )
     assert "The last layer is better than the embeddings: " in printed
 
 
-def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
-    settings = make(tmp_path / "work", "table1", seeds=1, model=str(tiny_bert), store=None)
-    printed = run_experiment(settings, columns=140)
-    record = read_json(settings.output / "report.json")
-    assert {(cell["row"], cell["column"]) for cell in record["cells"]} == {("ours", "sst2"), ("ours", "conll2003")}
-    assert "[93.5]" in next(line for line in printed.splitlines() if "BERT BASE" in line)
-    assert str(tiny_bert) in (settings.output / "report.md").read_text()
+def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, data: Path, tiny_bert: Path) -> None:
+    files = shutil.copytree(data, tmp_path / "data")
+    shutil.copytree(files / "glue" / "SST-2", files / "glue" / "MRPC")
+    for path in (files / "glue" / "MRPC").iterdir():
+        rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
+        lines = [
+            "Quality\t#1 String\t#2 String",
+            *(f"{int(label == 'good')}\t{text}\tthe bear" for text, label in rows),
+        ]
+        path.write_text("\n".join(lines) + "\n")
+    (files / "glue" / "SST-2" / "test.tsv").write_text("index\tsentence\n0\tthe bear sees\n")
+    (files / "conll2003" / "test.txt").write_text(sentences(30, 5))
+    answers = [{"text": "forest", "answer_start": 16}]
+    questions = [{"id": str(n), "question": "where is the bear", "answers": answers} for n in range(8)]
+    article = {"title": "", "paragraphs": [{"context": "the bear in the forest", "qas": questions}]}
+    (files / "squad").mkdir()
+    for name in ("train", "dev"):
+        (files / "squad" / f"{name}-v1.1.json").write_text(json.dumps({"data": [article]}))
+    settings = make(tmp_path / "work", "table1", data=files, seeds=2, model=str(tiny_bert), store=None)
+    printed = run_experiment(settings, columns=250)
+    record = read_json(output(settings) / "report.json")
+    cells = {cell["column"]: cell for cell in record["cells"]}
+    assert {cell["row"] for cell in record["cells"]} == {"ours"}
+    assert cells.keys() == {"sst2", "mrpc", "squad", "squad EM", "conll2003", "conll2003 test", "GLUE average"}
+    assert all(cell["seeds"] == 2 for cell in cells.values())
+    assert cells["GLUE average"]["mean"] == pytest.approx((cells["sst2"]["mean"] + cells["mrpc"]["mean"]) / 2)
+    work = Work(settings.work.resolve())
+    test_scores = [
+        read_json(work.folder(trial.job) / "run" / "report.json")["scores"]["test"]["f1"]
+        for trial in plan_of(settings).trials
+        if trial.column == "conll2003 test"
+    ]
+    assert cells["conll2003 test"]["scores"] == test_scores
+    markdown = (output(settings) / "report.md").read_text()
+    lines = [line[2:-2].split(" | ") for line in markdown.splitlines() if line.startswith("|")]
+    base = lines[0].index("BERT BASE")
+    assert {line[0]: line[base] for line in lines[2:]} == {
+        "sst2 acc.": "[93.5, test]", "mrpc F1": "[88.9, test]", "GLUE average of 2": "[91.2, test]",
+        "squad F1": "[88.5]", "squad EM": "[80.8]", "conll2003 F1": "[96.4]", "conll2003 F1, test": "[92.4]",
+    }  # fmt: skip
+    assert "[91.2, test]" in printed
+    assert str(tiny_bert) in markdown
+    assert any(note.startswith("sst2: not scored on test") for note in record["notes"])
+
+
+def test_the_rate_of_a_test_score_is_selected_on_dev() -> None:
+    class Results:
+        """Work in which the first rate is better on dev and the second one on test."""
+
+        def result(self, job: Any) -> jobs.JobResult:
+            return jobs.JobResult({"dev": 0.9 - job, "test_f1": 0.5 + job}, 0.0, None, {})
+
+        def examples(self, *_: object) -> None:
+            return None
+
+    trials = [Trial("ours", "conll2003 test", 0, rate, rate, "test_f1", "dev") for rate in (0.1, 0.2)]  # type: ignore[arg-type]
+    plan = Plan("table1", "", {"conll2003 test": ""}, ("ours",), trials, [], {}, [])
+    cell = report._read_cell(plan, "ours", "conll2003 test", Results())  # type: ignore[arg-type]
+    assert cell is not None
+    assert (cell.learning_rate, cell.summary.mean) == (0.1, 0.6)
+
+
+def test_figures_on_another_split_are_marked() -> None:
+    columns = ["mrpc", "mrpc test", "stsb", "squad_v2", "swag", "GLUE average"]
+    figures, splits = published_figures(columns, ["mrpc", "stsb"])
+    assert figures["BERT LARGE"] == {
+        "mrpc test": 89.3, "stsb": 86.5, "squad_v2": 81.9, "swag": 86.6, "GLUE average": pytest.approx(87.9)
+    }  # fmt: skip
+    assert {column for row, column in splits if row == "BERT LARGE"} == {"stsb", "GLUE average"}
+    assert figures["OpenAI GPT"]["swag"] == 78.0
+    assert splits["OpenAI GPT", "swag"] == "test"
+
+
+def test_the_average_of_all_tasks_of_glue_is_that_of_the_paper() -> None:
+    figures, _ = published_figures([*GLUE, "GLUE average"], GLUE)
+    averages = {row: round(found["GLUE average"], 1) for row, found in figures.items() if "GLUE average" in found}
+    assert averages == {"BiLSTM+ELMo+Attn": 70.9, "OpenAI GPT": 75.1, "BERT BASE": 79.6, "BERT LARGE": 82.1}
+
+
+def test_a_model_of_the_user_is_tuned_on_all_examples_as_in_the_paper(make: Make, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"limit": None, "word_task_limit": None, "seeds": None, "store": None, "steps": None}
+    for name, seeds in (("demo", 2), ("night", 5), ("paper", 5)):
+        level = chosen_level(make(tmp_path, "table1", level=name, model="folder", **sizes))
+        assert (level.limit, level.word_task_limit, level.seeds) == (None, None, seeds)
+        assert level.task_recipes["squad_v2"] == TaskRecipe(2.0, 48, (5e-5,))
+        assert len(level.recipe.learning_rates) == (4 if name == "paper" else 1)
+    assert chosen_level(make(tmp_path, "table1", model="folder", **sizes | {"limit": 70})).limit == 70
 
 
 def test_the_weights_of_a_model_folder_decide_the_keys(
@@ -244,12 +373,13 @@ def test_a_second_experiment_shares_the_pre_trainings(
         raise AssertionError("a pre-training that exists is done again")
 
     monkeypatch.setattr(jobs, "pretrain", fail)
-    run_experiment(make(settings.work, "figure5", seeds=1, tasks=("sst2",)))
-    record = read_json(settings.work / "figure5-demo" / "report.json")
+    figure = make(settings.work, "figure5", seeds=1, tasks=("sst2",))
+    run_experiment(figure)
+    record = read_json(output(figure) / "report.json")
     assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 2 steps", "MLM, 4 steps"]
     assert record["finished"] == record["total"] == 20
     last = {cell["row"]: cell["scores"][0] for cell in record["cells"]}["LTR, 20 steps"]
-    table5 = read_json(settings.work / "table5-demo" / "report.json")["cells"]
+    table5 = read_json(output(settings) / "report.json")["cells"]
     assert last == next(c["scores"][0] for c in table5 if (c["row"], c["column"]) == ("LTR", "sst2"))
 
 
@@ -257,11 +387,11 @@ def test_a_finished_experiment_runs_nothing(
     finished_run: tuple[ExperimentSettings, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, _ = finished_run
-    before = (settings.work / "table5-demo" / "report.json").read_bytes()
+    before = (output(settings) / "report.json").read_bytes()
     for name in ("pretrain", "finetune"):
         monkeypatch.setattr(jobs, name, None)
     run_experiment(settings)
-    assert (settings.work / "table5-demo" / "report.json").read_bytes() == before
+    assert (output(settings) / "report.json").read_bytes() == before
 
 
 def test_killed_experiments_end_with_the_same_bits(
@@ -312,9 +442,9 @@ def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, st
 def test_a_claimed_job_cannot_be_claimed_again(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work")
     job, work = plan_of(settings).jobs[0], Work(settings.work)
-    with work.claim(job) as first, work.claim(job) as second:
+    with claim_folder(work.folder(job)) as first, claim_folder(work.folder(job)) as second:
         assert (first, second) == (True, False)
-    with work.claim(job) as third:
+    with claim_folder(work.folder(job)) as third:
         assert third
 
 
@@ -327,13 +457,26 @@ def test_the_key_of_a_job_is_its_content(make: Make, tmp_path: Path, data: Path)
 
     before = keys()
     assert len({*before}) == len(before) == 4 + 3 + 20
-    assert keys(device=DeviceSettings(device="cpu", threads=2)) == before
+    assert keys(device=DeviceSettings("cpu", "float32", threads=2)) == before
+    assert keys(device=DeviceSettings(device="cpu")) in (before, keys(device=DeviceSettings("cpu", "bfloat16")))
+    assert not {*keys(device=DeviceSettings(device="cpu", dtype="bfloat16"))} & {*before}
     assert {*keys(seeds=3)} > {*before}
     assert not {*keys(steps=30)} & {*before}
     assert keys(limit=30)[0] == before[0]
     moved = tmp_path / "moved"
     moved.symlink_to(data)
     assert keys(data=moved) == before
+
+
+def test_each_shape_of_table6_is_a_pre_training_of_its_own(make: Make, tmp_path: Path) -> None:
+    found = all_jobs(plan_of(make(tmp_path, "table6", seeds=1, tasks=("sst2",))).jobs)
+    assert [job.kind for job in found] == ["pretrain", "finetune"] * 6
+
+
+def test_results_of_another_version_are_not_reused(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {job.key for job in all_jobs(plan_of(make(tmp_path)).jobs)}
+    monkeypatch.setattr(jobs, "RESULTS_VERSION", jobs.RESULTS_VERSION + 1)
+    assert not before & {job.key for job in all_jobs(plan_of(make(tmp_path)).jobs)}
 
 
 def test_a_changed_training_file_changes_the_keys_of_its_task_alone(make: Make, tmp_path: Path, data: Path) -> None:
@@ -410,7 +553,7 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
     printed = run_experiment(settings, columns=140)
     assert "pre-train ltr: diverged: step 3" in printed
-    record = read_json(settings.work / "table5-demo" / "report.json")
+    record = read_json(output(settings) / "report.json")
     assert {cell["row"] for cell in record["cells"]} == {"MLM + NSP", "MLM"}
     failed = [job for job in plan_of(settings).jobs if "LTR on" in job.name]
     result = Work(settings.work.resolve()).result(failed[0])
@@ -487,11 +630,44 @@ def test_budget_of_a_level_without_limits(make: Make, tmp_path: Path) -> None:
     assert fit(replace(settings, budget=10.0), examples=100).limit == 55
 
 
-def test_budget_is_measured_once(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0)
-    write_json(settings.output / "budget.json", {"steps": 500, "limit": 70, "word_task_limit": 80})
-    level = chosen_level(settings)
-    assert (level.steps, level.limit, level.word_task_limit) == (500, 70, 80)
+def test_budget_is_measured_once_for_the_same_inputs(
+    make: Make, tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def measure(plan: Plan, _: Console) -> dict[str, JobCost]:
+        measured.append(len(plan.jobs))
+        return {job.key: cost_of(job) for job in all_jobs(plan.jobs)}
+
+    monkeypatch.setattr(command, "measure", measure)
+    free: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None, "budget": 10.0}
+    settings = make(tmp_path / "work", **free)
+
+    def sizes(**changes: Any) -> tuple[int, int | None]:
+        changed = replace(settings, **changes)
+        level = command.apply_budget(changed, chosen_level(changed), plan_of(changed), Console(quiet=True))
+        return level.steps, level.limit
+
+    assert sizes() == sizes() == sizes(report_only=True) == (2_200, 2_600)
+    assert measured == [20]
+    assert sizes(tasks=("sst2",)) == (2_200, 5_600)
+    assert sizes(seeds=1) == (2_200, 5_600)
+    assert sizes(budget=20.0) == (4_500, 5_600)
+    assert measured == [20, 10, 10, 20]
+    sizes(experiment="table7", model=str(tiny_bert), store=None)
+    sizes(experiment="table7")
+    assert len(measured) == 6
+
+
+def test_reports_of_other_settings_are_in_other_folders(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
+    settings = make(tmp_path)
+    changes: list[dict[str, Any]] = [
+        {}, {"tasks": ("sst2",)}, {"seeds": 1}, {"steps": 30}, {"limit": 30}, {"experiment": "table7"},
+        {"experiment": "table7", "model": str(tiny_bert), "store": None},
+    ]  # fmt: skip
+    assert len({output(replace(settings, **change)) for change in changes}) == len(changes)
+    assert output(replace(settings, device=replace(settings.device, threads=2))) == output(settings)
+    assert output(settings).name.startswith("table5-demo-")
 
 
 def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path) -> None:
@@ -531,6 +707,7 @@ def test_missing_inputs_are_named(make: Make, tmp_path: Path, changes: dict[str,
         ({"dry_run": True, "report_only": True}, "choose one"),
         ({"seeds": 0}, "seeds is 0"),
         ({"model": "bert"}, "--model: table5 compares pre-trainings"),
+        ({"experiment": "table7", "tasks": ("sst2",)}, "--tasks: table7 is about conll2003, got sst2"),
     ],
 )
 def test_wrong_settings_are_named(make: Make, tmp_path: Path, changes: dict[str, Any], message: str) -> None:

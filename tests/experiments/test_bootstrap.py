@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from bertwright.experiments.bootstrap import Sample, bootstrap_differences, difference
+from bertwright.experiments.bootstrap import Difference, Interval, Sample, difference, estimate
 from bertwright.experiments.plans import Claim
 from bertwright.experiments.report import ClaimResult
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
@@ -98,45 +99,87 @@ def shares(accuracy: float, seed: int, number: int = 2_000) -> ExampleScores:
     return ExampleScores("mean", (np.random.default_rng(seed).random((number, 1)) < accuracy).astype(float))
 
 
+def compare(better: Sample, worse: Sample, columns: Sequence[str] = ("sst2",)) -> Difference:
+    """Return the difference of two systems that have the same results in each of the columns."""
+    estimates = [estimate(column, {"better": better, "worse": worse}) for column in columns]
+    return difference([(found["better"], found["worse"]) for found in estimates])
+
+
+def interval_of(found: Difference) -> Interval:
+    assert found.interval is not None
+    return found.interval
+
+
+def sample_of(*examples: ExampleScores) -> Sample:
+    return Sample([float(one.values.mean()) for one in examples], examples)
+
+
 def test_the_interval_over_examples_is_that_of_the_normal_approximation() -> None:
     better, worse = shares(0.8, 1), shares(0.7, 2)
-    pair = [Sample([float(one.values.mean())], [one]) for one in (better, worse)]
-    found = difference([(pair[0], pair[1])])
+    found = compare(sample_of(better), sample_of(worse))
     paired = better.values - worse.values
     assert found.mean == pytest.approx(paired.mean())
     expected = 2 * 1.96 * paired.std() / np.sqrt(len(paired))
-    assert found.high - found.low == pytest.approx(expected, rel=0.1)
+    low, high, _ = interval_of(found)
+    assert high - low == pytest.approx(expected, rel=0.05)
 
 
-def test_the_interval_over_seeds_is_that_of_their_mean() -> None:
+@pytest.mark.parametrize("seeds", [3, 200])
+def test_the_interval_over_seeds_is_that_of_their_mean(seeds: int) -> None:
     rng = np.random.default_rng(0)
-    scores = [rng.normal(0.8, 0.02, 200).tolist(), rng.normal(0.7, 0.01, 200).tolist()]
-    found = difference([(Sample(scores[0], ()), Sample(scores[1], ()))])
-    expected = 2 * 1.96 * np.sqrt((np.var(scores[0]) + np.var(scores[1])) / 200)
-    assert found.high - found.low == pytest.approx(expected, rel=0.1)
+    scores = [rng.normal(0.8, 0.02, seeds).tolist(), rng.normal(0.7, 0.01, seeds).tolist()]
+    found = estimate("sst2", {"better": Sample(scores[0], ()), "worse": Sample(scores[1], ())})
+    for row, values in zip(("better", "worse"), scores, strict=True):
+        draws = found[row].draws
+        assert draws is not None
+        assert draws.var() == pytest.approx(np.var(values, ddof=1) / seeds, rel=0.05)
 
 
-def test_examples_are_resampled_together_for_both_systems() -> None:
+def test_examples_are_resampled_together_for_all_systems() -> None:
     numbers = shares(0.6, 0)
-    sample = Sample([float(numbers.values.mean())], [numbers])
-    assert not bootstrap_differences(sample, sample).any()
+    found = estimate("sst2", {row: sample_of(numbers) for row in "ab"})
+    assert np.array_equal(np.asarray(found["a"].draws), np.asarray(found["b"].draws))
+
+
+def test_columns_are_resampled_independently() -> None:
+    """The interval of a mean over seven columns narrows by √7, in whatever order their seeds are numbered."""
+    numbers = [shares(accuracy, seed) for seed, accuracy in enumerate((0.70, 0.75, 0.80))]
+    better, worse = sample_of(*numbers), sample_of(*(shares(0.7, seed) for seed in range(3, 6)))
+    turned = sample_of(*reversed(numbers))
+    columns = [f"task{n}" for n in range(7)]
+    one = interval_of(compare(better, worse))
+    seven = interval_of(compare(better, worse, columns))
+    mixed = [estimate(column, {"better": (better, turned)[n % 2], "worse": worse}) for n, column in enumerate(columns)]
+    turned_seven = interval_of(difference([(found["better"], found["worse"]) for found in mixed]))
+    assert seven.high - seven.low == pytest.approx((one.high - one.low) / np.sqrt(7), rel=0.1)
+    assert turned_seven.high - turned_seven.low == pytest.approx(seven.high - seven.low, rel=0.1)
+
+
+def test_the_p_value_is_that_of_the_normal_approximation() -> None:
+    better, worse = shares(0.72, 1), shares(0.70, 2)
+    paired = better.values - worse.values
+    z = abs(paired.mean()) / (paired.std() / np.sqrt(len(paired)))
+    p = interval_of(compare(sample_of(better), sample_of(worse))).p
+    assert p == pytest.approx(2 * norm.sf(z), rel=0.2)
+    assert interval_of(compare(sample_of(worse), sample_of(better))).p == pytest.approx(p, rel=0.2)
+
+
+def check_claim(better: Sample, worse: Sample) -> ClaimResult:
+    return ClaimResult(Claim("A beats B", "A", "B", ("sst2",)), ("sst2",), compare(better, worse), 1.5)
 
 
 @pytest.mark.parametrize(
     ("better", "worse", "verdict"), [(0.8, 0.7, "shown"), (0.7, 0.8, "reversed"), (0.7, 0.7, "not shown")]
 )
 def test_a_claim_is_shown_if_its_interval_excludes_zero(better: float, worse: float, verdict: str) -> None:
-    pair = [Sample([float(one.values.mean())], [one]) for one in (shares(better, 5), shares(worse, 6))]
-    result = ClaimResult(
-        Claim("A beats B", "A", "B", ("sst2",)), ("sst2",), difference([(pair[0], pair[1])]), 1.5, True
-    )
+    result = check_claim(sample_of(shares(better, 5)), sample_of(shares(worse, 6)))
     assert result.verdict == verdict
     assert f"A beats B: {verdict} at this budget" in str(result)
+    assert ("p < 0.001" in str(result)) == (verdict != "not shown")
     assert "paper +1.5" in str(result)
 
 
 def test_a_claim_without_an_interval_is_not_shown() -> None:
-    found = difference([(Sample([0.8], ()), Sample([0.7], ()))])
-    result = ClaimResult(Claim("A beats B", "A", "B", ("x",)), ("x",), found, None, False)
+    result = check_claim(Sample([0.8], ()), Sample([0.7], ()))
     assert result.verdict == "not shown"
     assert "no interval" in str(result)

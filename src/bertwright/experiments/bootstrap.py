@@ -1,29 +1,23 @@
-"""Bootstrap intervals of differences between two systems, over seeds and over examples (Efron 1979).
+"""Bootstrap intervals of differences between systems, over seeds and over examples (Efron 1979).
 
 N examples of a dev split, S seeds, D draws of the bootstrap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertwright.files import digest_bytes
 from bertwright.metrics.example_scores import ExampleScores, Floats, compute_scores
 from bertwright.seeding import make_rng
 
-DRAWS = 1_000
+DRAWS = 10_000
 COVERAGE = 0.95
 SEED = 0
-
-
-class Difference(NamedTuple):
-    """A difference of two mean scores with its bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
+BLOCK = 4_000_000  # examples that are drawn at a time: bounds memory
 
 
 class Sample(NamedTuple):
@@ -35,35 +29,99 @@ class Sample(NamedTuple):
     """S, or empty."""
 
 
-Draw = Callable[[Sample, Sample], tuple[Floats, Floats]]
+class Estimate(NamedTuple):
+    """The mean score of a system in a column, and its bootstrap distribution."""
+
+    mean: float
+    draws: Floats | None
+    """D means, each on resampled seeds and examples; None for a single seed without numbers per example."""
 
 
-def bootstrap_differences(better: Sample, worse: Sample, draws: int = DRAWS) -> Floats:
-    """Return `draws` differences of the two systems' mean scores, each on resampled seeds and examples.
+class Interval(NamedTuple):
+    """Interval of a difference, and the p-value of no difference."""
 
-    Both systems are scored on the same resampled examples; their seeds are resampled independently. Without numbers
-    per example, only seeds are resampled; with a single seed, only examples.
+    low: float
+    high: float
+    p: float
+
+
+class Difference(NamedTuple):
+    """Difference of two mean scores."""
+
+    mean: float
+    interval: Interval | None
+    """None if nothing could be resampled."""
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the difference as it is written to a JSON file."""
+        return {"mean": self.mean} | (self.interval._asdict() if self.interval else {})
+
+
+def estimate(column: str, samples: Mapping[str, Sample], draws: int = DRAWS) -> dict[str, Estimate]:
+    """Return the mean and its bootstrap distribution for the systems of a column, by row.
+
+    All systems are scored on the same resampled examples, so that differences between them are paired. Seeds are
+    resampled independently for each system. The random numbers of different columns are independent.
+
+    Of S seeds, S - 1 are drawn: then the variance of their mean is that of the unbiased estimate (Rao and Wu 1988),
+    which matters for two or three seeds. Without numbers per example only seeds are resampled, with a single seed only
+    examples.
     """
-    rng = make_rng(SEED, draws)
-    count = len(better.examples[0].values) if better.examples and worse.examples else 0
-    weights = rng.multinomial(count, np.full(count, 1 / count), size=draws).astype(float) if count else None
-    means = []
-    for sample in (better, worse):
-        if weights is None:
-            table = np.tile(np.asarray(sample.scores, dtype=float), (draws, 1))  # D S
-        else:
-            table = np.stack([compute_scores(one, weights) for one in sample.examples], axis=1)
-        chosen = rng.integers(table.shape[1], size=table.shape)
-        means.append(np.take_along_axis(table, chosen, axis=1).mean(1))
-    return np.asarray(means[0] - means[1])
+    numbers = {row: sample.examples for row, sample in samples.items() if sample.examples}
+    tables = _resample_examples(column, numbers, draws)
+    found = {}
+    for row, sample in samples.items():
+        count = len(sample.scores)
+        table = tables.get(row)  # D S
+        if table is None and count > 1:
+            table = np.tile(np.asarray(sample.scores, dtype=float), (draws, 1))
+        if table is not None:
+            seeds = make_rng(SEED, _key(column), _key(row)).integers(count, size=(draws, max(1, count - 1)))
+            table = np.take_along_axis(table, seeds, axis=1)
+        found[row] = Estimate(float(np.mean(sample.scores)), None if table is None else table.mean(1))
+    return found
 
 
-def difference(samples: Sequence[tuple[Sample, Sample]]) -> Difference:
+def _resample_examples(column: str, numbers: Mapping[str, Sequence[ExampleScores]], draws: int) -> dict[str, Floats]:
+    """Score each system with each seed on `draws` samples of the examples; returns D × S by row."""
+    if not numbers:
+        return {}
+    (size,) = {len(one.values) for seeds in numbers.values() for one in seeds}
+    rng, block = make_rng(SEED, _key(column), 0), max(1, BLOCK // size)
+    blocks: dict[str, list[Floats]] = {row: [] for row in numbers}
+    for first in range(0, draws, block):
+        count = min(block, draws - first)
+        chosen = rng.integers(size, size=(count, size)) + size * np.arange(count)[:, None]
+        weights = np.bincount(chosen.ravel(), minlength=count * size).reshape(count, size).astype(float)
+        for row, seeds in numbers.items():
+            blocks[row].append(np.stack([compute_scores(one, weights) for one in seeds], axis=1))
+    return {row: np.concatenate(found) for row, found in blocks.items()}
+
+
+def _key(name: str) -> int:
+    """Return a spawn key for a name.
+
+    >>> _key("sst2") != _key("rte")
+    True
+    """
+    return int(digest_bytes(name.encode())[:8], 16)
+
+
+def difference(pairs: Sequence[tuple[Estimate, Estimate]]) -> Difference:
     """Return the difference between two systems, averaged over columns, with its 95 % percentile interval.
 
-    `samples`: for each column, those of the better and of the worse system.
+    `pairs`: for each column, those of the better and of the worse system. The p-value is two-sided: twice the share of
+    the draws that are not on the difference's side of 0, (count + 1) / (D + 1). It is the level at which the percentile
+    interval reaches 0, and never below 2 / (D + 1).
     """
-    mean = float(np.mean([np.mean(better.scores) - np.mean(worse.scores) for better, worse in samples]))
-    drawn = np.mean([bootstrap_differences(better, worse) for better, worse in samples], axis=0)
+    mean = float(np.mean([better.mean - worse.mean for better, worse in pairs]))
+    if all(one.draws is None for pair in pairs for one in pair):
+        return Difference(mean, None)
+    drawn = np.mean([np.subtract(_draws(better), _draws(worse)) for better, worse in pairs], axis=0)
     low, high = np.quantile(drawn, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
-    return Difference(mean, float(low), float(high))
+    tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
+    return Difference(mean, Interval(float(low), float(high), min(1.0, 2 * (tail + 1) / (len(drawn) + 1))))
+
+
+def _draws(one: Estimate) -> Floats | float:
+    return one.mean if one.draws is None else one.draws

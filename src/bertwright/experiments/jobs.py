@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -55,10 +56,12 @@ from bertwright.training.loop import DivergedError
 from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
-POLL_S = 2.0  # between looks at the jobs of other processes
-# Settings that decide where to compute and what to print. Paths are replaced by digests of their content.
-NOT_IN_KEY = ("run", "resume", "device", "micro_batch_size", "pad_batches", "log_every", "store", "model", "features")
-TASK_FILES = ("data", *SPLITS)
+POLL_S = 2.0  # between looks at what other processes have finished
+RESULTS_VERSION = 2  # raise it if the same settings give other numbers: earlier results are then not reused
+# Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
+# path in fine-tuning and probes, and the shape in pre-training.
+NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features")
+NOT_IN_TABLES = {"task": ("data", *SPLITS), "device": ("device", "threads")}  # of the number type, results depend
 
 
 class JobResult(NamedTuple):
@@ -69,6 +72,8 @@ class JobResult(NamedTuple):
     seconds: float
     failure: str | None
     """Reason of a divergence."""
+    environment: Mapping[str, str]
+    """Processor, number type and versions with which it was computed."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +110,13 @@ class Job(ABC):
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result."""
         table = {name: value for name, value in to_table(self.settings).items() if name not in NOT_IN_KEY}
-        if "task" in table:
-            table["task"] = {name: value for name, value in table["task"].items() if name not in TASK_FILES}
-        return {"kind": self.kind, "settings": table, "inputs": dict(self.digests)} | {
-            "parents": [parent.key for parent in self.parents]
-        }
+        if isinstance(table.get("model"), str):
+            del table["model"]
+        for name, ignored in NOT_IN_TABLES.items():
+            if name in table:
+                table[name] = {key: value for key, value in table[name].items() if key not in ignored}
+        inputs = {"inputs": dict(self.digests), "parents": [parent.key for parent in self.parents]}
+        return {"version": RESULTS_VERSION, "kind": self.kind, "settings": table} | inputs
 
     @cached_property
     def key(self) -> str:
@@ -209,7 +216,11 @@ class FinetuneJob(Job):
             found = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
         if numbers := example_scores(state.task, state.dev.examples, found.predictions):
             numbers.save(self.examples_file(folder, "dev"))
-        return found.scores | {"dev": found.scores[state.task.metric]}
+        test = read_json(folder / "report.json")["scores"].get(
+            "test", {}
+        )  # of the last step, as no other was evaluated
+        scores = {f"test_{name}": value for name, value in test.items()}
+        return found.scores | scores | {"dev": found.scores[state.task.metric]}
 
     def prune(self, folder: Path) -> None:
         """Delete all weights."""
@@ -270,6 +281,17 @@ def digest_task_files(task: TaskSettings) -> tuple[tuple[str, str], ...]:
     )
 
 
+@contextmanager
+def claim_folder(folder: Path) -> Iterator[bool]:
+    """Claim a folder, such as that of a job, for this process until the block ends; yields False if another has it.
+
+    The claim of a killed process ends with it.
+    """
+    ensure_folder(folder)
+    with (folder / CLAIM).open("w") as file:
+        yield try_lock(file)
+
+
 @dataclass(frozen=True)
 class Work:
     """The folder in which experiments keep their jobs."""
@@ -286,7 +308,7 @@ class Work:
         if not path.is_file():
             return None
         record = read_json(path)
-        return JobResult(record["scores"], record["seconds"], record["failure"])
+        return JobResult(*(record[name] for name in JobResult._fields))
 
     def examples(self, job: Job, score: str) -> ExampleScores | None:
         """Read the numbers per example behind a score of a finished job; None if its metric has none."""
@@ -296,16 +318,6 @@ class Work:
         """Return the model of a finished job, or its checkpoint after a step."""
         run = self.folder(job) / "run"
         return run / "model" if step is None else checkpoint.path_of(run / "checkpoints", step)
-
-    @contextmanager
-    def claim(self, job: Job) -> Iterator[bool]:
-        """Claim a job for this process until the block ends; yields False if another process has it.
-
-        The claim of a killed process ends with it.
-        """
-        ensure_folder(self.folder(job))
-        with (self.folder(job) / CLAIM).open("w") as file:
-            yield try_lock(file)
 
     def run(self, job: Job) -> JobResult:
         """Start or resume a claimed job and write its result; a divergence is a result."""
@@ -319,7 +331,9 @@ class Work:
                     scores = job.execute(folder / "run", self, Console(file=log, width=120, force_terminal=False))
                 except DivergedError as error:
                     failure = str(error)
-        result = JobResult(scores, time.perf_counter() - started, failure)
+        environment = checkpoint.describe_environment() | {"bertwright": version("bertwright")}
+        environment |= job.identity["settings"].get("device", {})  # the number type
+        result = JobResult(scores, time.perf_counter() - started, failure, environment)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"name": job.name, "finished": when} | result._asdict() | {"identity": job.identity}
         write_json(folder / RESULT, record)
@@ -345,7 +359,7 @@ def run_jobs(jobs: Sequence[Job], work: Work, console: Console) -> None:
     total = len(pending)
     for job in pending:
         if work.result(job):  # written by a process that may have been killed before it had deleted the weights
-            with work.claim(job) as claimed:
+            with claim_folder(work.folder(job)) as claimed:
                 if claimed:
                     job.prune(work.folder(job) / "run")
     while True:
@@ -361,7 +375,7 @@ def run_jobs(jobs: Sequence[Job], work: Work, console: Console) -> None:
 
 def _try_run(job: Job, work: Work, total: int, pending: Sequence[Job], console: Console) -> bool:
     """Run a job unless another process has claimed it; return whether it is finished."""
-    with work.claim(job) as claimed:
+    with claim_folder(work.folder(job)) as claimed:
         if not claimed:
             return False
         if work.result(job):  # finished by another process in the meantime

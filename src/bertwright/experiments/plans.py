@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,8 @@ from bertwright.experiments.jobs import (
 )
 from bertwright.experiments.levels import Level, Shape
 from bertwright.experiments.paper import Figures
-from bertwright.experiments.task_files import FoundTask, find_task
+from bertwright.experiments.task_files import FoundTask, add_test_files, find_task
+from bertwright.files import digest_bytes
 from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, RepresentationName
@@ -57,6 +59,8 @@ class Trial(NamedTuple):
     job: Job
     score: str
     """Its name among the scores of the job."""
+    selection: str
+    """Name of the score whose mean selects the rate: never one on test."""
 
 
 class Claim(NamedTuple):
@@ -85,11 +89,23 @@ class Plan:
     notes: list[str]
     steps: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Of a curve: the series and the step of each row."""
+    averages: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Columns that are means of others."""
+    figure_splits: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Splits of the paper's figures, by row and column, that are not on the split of the column."""
+    is_transposed: bool = False
+    """Whether the table is printed with a line for each column, because it has many."""
 
     @property
     def jobs(self) -> list[Job]:
         """Jobs of all trials: those of the first seed first, so that all cells of a table fill at the same time."""
         return [trial.job for trial in sorted(self.trials, key=lambda trial: trial.seed)]
+
+    @property
+    def key(self) -> str:
+        """Digest of all trials, and so of every setting and file that decides a number of the report."""
+        trials = (f"{trial.row} {trial.column} {trial.job.key} {trial.score}" for trial in self.trials)
+        return digest_bytes(*(trial.encode() for trial in trials))[:8]
 
 
 @dataclass(frozen=True)
@@ -203,7 +219,7 @@ class Planner:
                 )
                 described = f"fine-tune {row} on {name}, rate {rate:g}, seed {seed}"
                 job = FinetuneJob(described, self.digests(task, start), parents_of(start), settings, step)
-                trials.append(Trial(row, column, seed, rate, job, "dev"))
+                trials.append(Trial(row, column, seed, rate, job, "dev", "dev"))
         return trials
 
     def limit(self, task: str) -> int | None:
@@ -240,7 +256,7 @@ class Planner:
         described = f"train heads on frozen {name}, {task.settings.task}"
         job = ProbeJob(described, self.digests(task, parent), parents_of(parent), settings)
         return [
-            Trial(row, column, seed, rate, job, ProbeTrial(representation, rate, seed).name)
+            Trial(row, column, seed, rate, job, score := ProbeTrial(representation, rate, seed).name, score)
             for representation, (row, column) in cells.items()
             for rate in settings.learning_rates
             for seed in settings.seeds
@@ -360,7 +376,7 @@ def table6(planner: Planner) -> Plan:
         parent = planner.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
         row = row if row == published else f"{row} (paper: {published})"
         figures[row] = scores
-        trials.append(Trial(row, PERPLEXITY, 0, 0.0, parent, PERPLEXITY))
+        trials.append(Trial(row, PERPLEXITY, 0, 0.0, parent, PERPLEXITY, PERPLEXITY))
         trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
     rows = tuple(figures)
     claims = [Claim("The largest model is better than the smallest one", rows[-1], rows[0], tuple(tasks))]
@@ -406,7 +422,7 @@ def table7(planner: Planner) -> Plan:
     return Plan("table7", "Table 7: features and fine-tuning", titles, rows, trials, claims, figures, planner.notes)
 
 
-OURS = "ours"
+OURS, AVERAGE, TEST = "ours", "GLUE average", "test"
 TABLE1_TASKS = (
     "mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte", "squad", "squad_v2", "swag",
     "conll2003", "codah", "conll2000", "ud_pos", "nsmc", "korquad",
@@ -415,13 +431,51 @@ TABLE1_TASKS = (
 
 def table1(planner: Planner) -> Plan:
     """Return the plan of tables 1 to 4: one model on all tasks whose files are found, beside the paper's systems."""
-    tasks = planner.find_tasks(TABLE1_TASKS)
-    parent = planner.start()
-    trials = [trial for name, task in tasks.items() for trial in planner.finetune(OURS, name, task, parent)]
-    figures = {row: {n: v for n, v in scores.items() if n in tasks} for row, scores in paper.TABLE1.items()}
-    planner.notes.append("Ours are dev scores; the paper's are test scores, of SQuAD 1.1 those of dev.")
-    rows = (OURS, *(row for row, scores in figures.items() if scores))
-    return Plan("table1", "Tables 1 to 4: all tasks", _titles(tasks), rows, trials, [], figures, planner.notes)
+    tasks, parent = planner.find_tasks(TABLE1_TASKS), planner.start()
+    trials, titles = list[Trial](), dict[str, str]()
+    for name, found in tasks.items():
+        task, note = add_test_files(found)
+        planner.notes += [note] if note else []
+        scores = {name: "dev"}
+        titles |= _titles({name: task})
+        if PRESETS[name].task.kind == "question-answering":
+            scores[f"{name} EM"] = "exact_match"
+            titles[f"{name} EM"] = f"{name} EM"
+        if task.settings.test:
+            scores[f"{name} {TEST}"] = f"test_{task.settings.build_task().metric}"
+            titles[f"{name} {TEST}"] = f"{titles[name]}, test"
+        tuned = planner.finetune(OURS, name, task, parent)
+        trials += [one._replace(column=column, score=score) for column, score in scores.items() for one in tuned]
+    averages = {}
+    if len(glue := tuple(name for name in tasks if name in paper.GLUE)) > 1:
+        averages[AVERAGE], titles[AVERAGE] = glue, f"GLUE average of {len(glue)}"
+    figures, splits = published_figures(list(titles), glue)
+    rows = (OURS, *(row for row in paper.SYSTEMS if figures[row]))
+    return Plan(
+        "table1", "Tables 1 to 4: all tasks", titles, rows, trials, [], figures, planner.notes,
+        averages=averages, figure_splits=splits, is_transposed=True,
+    )  # fmt: skip
+
+
+def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figures, dict[tuple[str, str], str]]:
+    """Return the figures of tables 1 to 4 in the columns of ours, and the splits of those that are on another split.
+
+    Column TASK is on dev, TASK test on test. If ours has no test column, the paper's test score is in that of dev.
+    `glue`: the tasks of the average.
+    """
+    figures: Figures = {row: {} for row in paper.SYSTEMS}
+    splits: dict[tuple[str, str], str] = {}
+    for row, found in figures.items():
+        dev, test = paper.DEV.get(row, {}), paper.TEST.get(row, {})
+        test_columns = {f"{task} {TEST}": figure for task, figure in test.items()}
+        found |= {column: figure for column, figure in (dev | test_columns).items() if column in columns}
+        others = {task: figure for task, figure in test.items() if task in columns and task not in dev}
+        others = {task: figure for task, figure in others.items() if f"{task} {TEST}" not in columns}
+        if AVERAGE in columns and all(task in test for task in glue):
+            others[AVERAGE] = statistics.fmean(test[task] for task in glue)
+        found |= others
+        splits |= {(row, column): TEST for column in others}
+    return figures, splits
 
 
 def features_of(shape: Shape) -> RepresentationName:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from bertwright.experiments.bootstrap import Difference, Sample, difference
-from bertwright.experiments.jobs import Work
-from bertwright.experiments.plans import PERPLEXITY, Claim, Plan, iter_cells
+from bertwright.experiments.bootstrap import Difference, Estimate, Sample, difference, estimate
+from bertwright.experiments.jobs import Work, all_jobs
+from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, iter_cells
 from bertwright.files import atomic_file
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
 Verdict = Literal["shown", "not shown", "reversed"]
+
+MEAN = "mean"  # of the differences over tasks
+PANELS = 6  # of a plot, side by side
 
 
 class Cell(NamedTuple):
@@ -28,6 +34,16 @@ class Cell(NamedTuple):
     """Trials that diverged, at any rate."""
 
 
+class Contrast(NamedTuple):
+    """Difference of a row from the first row of the table."""
+
+    row: str
+    first: str
+    column: str
+    """MEAN: the mean over the tasks that both rows have."""
+    found: Difference
+
+
 @dataclass(frozen=True)
 class ClaimResult:
     """A claim of the paper, checked on the cells that are finished."""
@@ -39,27 +55,26 @@ class ClaimResult:
     """In the direction of the claim, of shares; of perplexities, of their logarithms."""
     paper: float | None
     """The paper's own mean difference over those of the columns that it has, in percentage points."""
-    has_interval: bool
 
     @property
     def verdict(self) -> Verdict:
         """Shown or reversed if the whole interval is on one side of 0; of two perplexities, the sign decides."""
-        if self.columns == (PERPLEXITY,):
-            return "shown" if self.found.mean > 0 else "reversed"
-        if not self.has_interval or self.found.low <= 0 <= self.found.high:
+        interval = self.found.interval
+        if self.columns != (PERPLEXITY,) and (interval is None or interval.low <= 0 <= interval.high):
             return "not shown"
         return "shown" if self.found.mean > 0 else "reversed"
 
     def __str__(self) -> str:
-        if self.columns == (PERPLEXITY,):
-            paper = "" if self.paper is None else f"; paper {self.paper:+.2f}"
-            found = f"{self.found.mean:+.2f} nats per token, one run each{paper}"
-            return f"{self.claim.text}: {self.verdict} at this budget ({found})."
-        low, high, mean = (100 * value for value in (self.found.low, self.found.high, self.found.mean))
-        interval = f", 95 % interval {low:+.1f} to {high:+.1f}" if self.has_interval else ", one run each: no interval"
-        paper = "" if self.paper is None else f"; paper {self.paper:+.1f}"
-        where = f" on {', '.join(self.columns)}"
-        return f"{self.claim.text}: {self.verdict} at this budget ({mean:+.1f} points{where}{interval}{paper})."
+        is_perplexity = self.columns == (PERPLEXITY,)
+        scale, digits = (1, 2) if is_perplexity else (100, 1)
+        unit = "nats per token" if is_perplexity else f"points on {', '.join(self.columns)}"
+        interval = "one run each: no interval"
+        if self.found.interval is not None:
+            low, high, p = self.found.interval
+            interval = f"95 % interval {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
+        paper = "" if self.paper is None else f"; paper {self.paper:+.{digits}f}"
+        found = f"{scale * self.found.mean:+.{digits}f} {unit}, {interval}{paper}"
+        return f"{self.claim.text}: {self.verdict} at this budget ({found})."
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,9 @@ class Report:
     plan: Plan
     cells: dict[tuple[str, str], Cell]
     claims: list[ClaimResult]
+    contrasts: list[Contrast]
+    environments: Counter[str]
+    """Processor, number type and versions of the finished jobs, with the number of jobs."""
     finished: int
     total: int
     """Trials."""
@@ -77,14 +95,63 @@ class Report:
 def make_report(plan: Plan, work: Work) -> Report:
     """Read the results of all finished jobs of a plan and compare them."""
     cells = {key: cell for key in iter_cells(plan) if (cell := _read_cell(plan, *key, work))}
-    claims = [result for claim in plan.claims if (result := _check(plan, claim, cells))]
+    cells |= {
+        (row, column): _average([cells[row, one] for one in columns])
+        for column, columns in plan.averages.items()
+        for row in plan.rows
+        if all((row, one) in cells for one in columns)
+    }
+    estimates = {
+        (row, column): found
+        for column in plan.columns
+        for row, found in estimate(column, _samples(cells, column)).items()
+    }
+    claims = [result for claim in plan.claims if (result := _check(plan, claim, estimates))]
     finished = sum(work.result(trial.job) is not None for trial in plan.trials)
-    return Report(plan, cells, claims, finished, len(plan.trials))
+    environments = Counter(
+        describe_environment(done.environment) for job in all_jobs(plan.jobs) if (done := work.result(job))
+    )
+    contrasts = _contrast_rows(plan, estimates)
+    return Report(plan, cells, claims, contrasts, environments, finished, len(plan.trials))
+
+
+def describe_environment(environment: Mapping[str, str]) -> str:
+    """Format where a job was computed.
+
+    >>> describe_environment({"processor": "Xeon", "dtype": "float32", "torch": "2.13", "bertwright": "1.0"})
+    'Xeon, float32, PyTorch 2.13, bertwright 1.0'
+    """
+    dtype = [environment["dtype"]] if "dtype" in environment else []  # composing a model has none
+    versions = [f"PyTorch {environment['torch']}", f"bertwright {environment['bertwright']}"]
+    return ", ".join([environment["processor"], *dtype, *versions])
+
+
+def _samples(cells: Mapping[tuple[str, str], Cell], column: str) -> dict[str, Sample]:
+    """Return the samples of a column by row; of perplexities, negative losses, of which higher is better, too."""
+    found = {row: cell.sample for (row, name), cell in cells.items() if name == column}
+    if column == PERPLEXITY:
+        return {row: Sample([-math.log(score) for score in sample.scores], ()) for row, sample in found.items()}
+    return found
+
+
+def _contrast_rows(plan: Plan, estimates: Mapping[tuple[str, str], Estimate]) -> list[Contrast]:
+    """Return the differences of each row from the first one: by column, then of the mean over tasks."""
+    first, *others = plan.rows
+    found = []
+    for row in others:
+        both = [column for column in plan.columns if (first, column) in estimates and (row, column) in estimates]
+        groups = {column: [column] for column in both}
+        if len(tasks := [column for column in both if column not in (PERPLEXITY, FEATURES)]) > 1:
+            groups[MEAN] = tasks
+        for name, columns in groups.items():
+            pairs = [(estimates[row, column], estimates[first, column]) for column in columns]
+            found.append(Contrast(row, first, name, difference(pairs)))
+    return found
 
 
 def _read_cell(plan: Plan, row: str, column: str, work: Work) -> Cell | None:
     """Read a cell from its finished trials; None if there are none."""
-    rates: dict[float, list[tuple[float, Any]]] = {}
+    rates: dict[float, list[tuple[float, float, ExampleScores | None]]] = {}
     failures = 0
     for trial in plan.trials:
         if (trial.row, trial.column) != (row, column) or not (result := work.result(trial.job)):
@@ -93,22 +160,30 @@ def _read_cell(plan: Plan, row: str, column: str, work: Work) -> Cell | None:
             failures += 1
             continue
         examples = work.examples(trial.job, trial.score)
-        rates.setdefault(trial.learning_rate, []).append((result.scores[trial.score], examples))
+        found = result.scores[trial.selection], result.scores[trial.score], examples
+        rates.setdefault(trial.learning_rate, []).append(found)
     if not rates:
         return None
-    best = max(rates, key=lambda rate: (len(rates[rate]), math.fsum(score for score, _ in rates[rate])))
-    scores = [score for score, _ in rates[best]]
-    known = [numbers for _, numbers in rates[best] if numbers is not None]
+    best = max(rates, key=lambda rate: (len(rates[rate]), math.fsum(selection for selection, *_ in rates[rate])))
+    scores = [score for _, score, _ in rates[best]]
+    known = [numbers for *_, numbers in rates[best] if numbers is not None]
     sample = Sample(scores, known if len(known) == len(scores) else ())
     return Cell(summarize_seeds(scores), best, sample, failures)
 
 
-def _check(plan: Plan, claim: Claim, cells: Mapping[tuple[str, str], Cell]) -> ClaimResult | None:
-    """Check a claim on the columns in which both of its rows are finished; None if there are none."""
-    columns = tuple(c for c in claim.columns if (claim.better, c) in cells and (claim.worse, c) in cells)
+def _average(cells: Sequence[Cell]) -> Cell:
+    """Return the mean of some cells of a row, seed by seed."""
+    scores = [statistics.fmean(seed) for seed in zip(*(cell.sample.scores for cell in cells), strict=False)]
+    failures = sum(cell.failures for cell in cells)
+    return Cell(summarize_seeds(scores), 0.0, Sample(scores, ()), failures)
+
+
+def _check(plan: Plan, claim: Claim, estimates: Mapping[tuple[str, str], Estimate]) -> ClaimResult | None:
+    """Check a claim on the columns in which both of its rows have results; None if there are none."""
+    columns = tuple(c for c in claim.columns if (claim.better, c) in estimates and (claim.worse, c) in estimates)
     if not columns:
         return None
-    samples = [(_sample(cells, claim.better, column), _sample(cells, claim.worse, column)) for column in columns]
+    pairs = [(estimates[claim.better, column], estimates[claim.worse, column]) for column in columns]
     published = [
         (plan.figures[claim.better][column], plan.figures[claim.worse][column])
         for column in columns
@@ -118,15 +193,17 @@ def _check(plan: Plan, claim: Claim, cells: Mapping[tuple[str, str], Cell]) -> C
         paper = [math.log(worse / better) for better, worse in published]
     else:
         paper = [better - worse for better, worse in published]
-    has_interval = any(len(sample.scores) > 1 or sample.examples for pair in samples for sample in pair)
     mean = math.fsum(paper) / len(paper) if paper else None
-    return ClaimResult(claim, columns, difference(samples), mean, has_interval)
+    return ClaimResult(claim, columns, difference(pairs), mean)
 
 
-def _sample(cells: Mapping[tuple[str, str], Cell], row: str, column: str) -> Sample:
-    """Return the sample of a cell; of perplexities, negative losses, of which higher is better, too."""
-    sample = cells[row, column].sample
-    return Sample([-math.log(score) for score in sample.scores], ()) if column == PERPLEXITY else sample
+def format_p(p: float) -> str:
+    """Format a p-value.
+
+    >>> format_p(0.0123), format_p(0.0002)
+    ('p = 0.012', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def format_cell(cell: Cell | None, column: str) -> str:
@@ -139,21 +216,28 @@ def format_cell(cell: Cell | None, column: str) -> str:
     return f"{cell.summary.format()} ({cell.summary.seeds}{diverged})"
 
 
-def table_rows(report: Report) -> list[list[str]]:
-    """Return the cells of the table as text: the row's name, then ours and, where it has one, the paper's figure."""
-    rows = []
+def table_cells(report: Report) -> list[list[str]]:
+    """Return the table as text, headings first: of each cell ours and, if there is one, the paper's figure."""
+    rows = [["", *report.plan.columns.values()]]
     for row in report.plan.rows:
         texts = [row]
         for column in report.plan.columns:
             published = report.plan.figures.get(row, {}).get(column)
             ours = format_cell(report.cells.get((row, column)), column)
-            texts.append(f"{ours} [{published:.4g}]".strip() if published is not None else ours)
+            split = report.plan.figure_splits.get((row, column))
+            figure = "" if published is None else f"[{published:.3g}{f', {split}' if split else ''}]"
+            texts.append(f"{ours} {figure}".strip())
         rows.append(texts)
-    return rows
+    return [list(column) for column in zip(*rows, strict=True)] if report.plan.is_transposed else rows
 
 
+CONTRAST_LEGEND = (
+    "In points, with 95 % bootstrap intervals over seeds and examples; \\* p < 0.05, \\*\\* p < 0.01. Of perplexities, "
+    "the fall of their logarithm, in nats per token."
+)
 LEGEND = (
-    "Mean ± standard deviation over the seeds (number of seeds), in percent, on dev; in brackets the paper's figure."
+    "Mean ± standard deviation over the seeds (number of seeds), in percent, on dev unless the column says test; in "
+    "brackets the paper's figure, with its split if that is another."
 )
 
 
@@ -165,12 +249,40 @@ def to_markdown(report: Report, setup: Mapping[str, str]) -> str:
     lines += [f"- {note}" for note in plan.notes]
     if report.finished < report.total:
         lines.append(f"- **Incomplete: {report.finished} of {report.total} results.**")
-    header = ["", *plan.columns.values()]
-    lines += ["", f"| {' | '.join(header)} |", f"|---|{'---:|' * len(plan.columns)}"]
-    lines += [f"| {' | '.join(texts)} |" for texts in table_rows(report)]
-    lines += ["", LEGEND, "", "The paper's claims, on these results:", ""]
-    lines += [f"- {result}" for result in report.claims]
+    lines += ["", *format_table(table_cells(report))]
+    lines += ["", LEGEND]
+    if report.claims:
+        lines += ["", "The paper's claims, on these results:", "", *(f"- {result}" for result in report.claims)]
+    if report.contrasts:
+        names = {one.column: plan.columns.get(one.column, one.column) for one in report.contrasts}
+        lines += ["", f"Differences from {plan.rows[0]}:", ""]
+        lines += format_table([["", *names.values()], *contrast_rows(report, list(names))])
+        lines += ["", CONTRAST_LEGEND]
     return "\n".join(lines) + "\n"
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table, headings first; the first column holds names and the others numbers."""
+    alignment = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (rows[0], alignment, *rows[1:])]
+
+
+def contrast_rows(report: Report, columns: Sequence[str]) -> list[list[str]]:
+    """Return the cells of the table of differences as text: the row's name, then one cell per column."""
+    found = {(one.row, one.column): format_contrast(one) for one in report.contrasts}
+    rows = dict.fromkeys(one.row for one in report.contrasts)
+    return [[row, *(found.get((row, column), "") for column in columns)] for row in rows]
+
+
+def format_contrast(contrast: Contrast) -> str:
+    """Format a difference with its interval and stars for its p-value."""
+    scale, digits = (1, 2) if contrast.column == PERPLEXITY else (100, 1)
+    text = f"{scale * contrast.found.mean:+.{digits}f}"
+    if contrast.found.interval is None:
+        return text
+    low, high, p = contrast.found.interval
+    stars = "\\*" * ((p < 0.05) + (p < 0.01))
+    return f"{text} ({scale * low:+.{digits}f} to {scale * high:+.{digits}f}){stars}"
 
 
 def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
@@ -180,6 +292,7 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
         "experiment": plan.name,
         "title": plan.title,
         "setup": dict(setup),
+        "environments": dict(report.environments),
         "notes": plan.notes,
         "finished": report.finished,
         "total": report.total,
@@ -201,11 +314,21 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
                 "better": one.claim.better,
                 "worse": one.claim.worse,
                 "columns": list(one.columns),
-                "difference": one.found._asdict() if one.has_interval else {"mean": one.found.mean},
+                "difference": one.found.to_record(),
                 "paper": one.paper,
                 "verdict": one.verdict,
             }
             for one in report.claims
+        ],
+        "paper": [
+            {"row": row, "column": column, "figure": figure, "split": plan.figure_splits.get((row, column))}
+            for row, figures in plan.figures.items()
+            for column, figure in figures.items()
+            if column in plan.columns
+        ],
+        "differences": [
+            {"row": one.row, "from": one.first, "column": one.column} | one.found.to_record()
+            for one in report.contrasts
         ],
     }
 
@@ -215,9 +338,13 @@ def plot(report: Report, path: Path) -> None:
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     plan = report.plan
-    figure = Figure(figsize=(3.4 * len(plan.columns) + 1.2, 3.6), layout="constrained")
-    panels = figure.subplots(1, len(plan.columns), squeeze=False)[0]
-    for panel, (column, title) in zip(panels, plan.columns.items(), strict=True):
+    across = min(len(plan.columns), PANELS)
+    down = math.ceil(len(plan.columns) / across)
+    figure = Figure(figsize=(3.4 * across + 1.2, 3.6 * down), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    for panel in panels[len(plan.columns) :]:
+        panel.set_axis_off()
+    for panel, (column, title) in zip(panels, plan.columns.items(), strict=False):
         (_plot_curves if plan.steps else _plot_rows)(panel, report, column)
         panel.set_title(title, fontsize=10)
         panel.grid(alpha=0.3)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from bertwright.commands.finetune.setup import read_examples
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 
 # Other names of the folders in which a task's files are found.
 FOLDERS = {"squad_v2": ("squad",), "mnli_mismatched": ("mnli",), "ud_pos": ("udewt",)}
+TEST_FILE = "test.tsv"  # of GLUE
 SPLIT_SHARE = 0.2  # of the examples of a task with a single file, to score
 DEPTH = 2  # of folders below the user's
 
@@ -33,7 +36,7 @@ class FoundTask(NamedTuple):
 
 
 def find_task(data: Path, name: str, **overrides: object) -> FoundTask | None:
-    """Find a task's files in the folder or below; None if they are not there.
+    """Find a task's training and dev files in the folder or below; None if they are not there.
 
     `overrides`: options of the task by name. Of a task with a training or a dev file alone, a fixed share of its
     examples becomes the dev split.
@@ -50,6 +53,21 @@ def find_task(data: Path, name: str, **overrides: object) -> FoundTask | None:
             settings = TaskSettings(name, train=train or dev, dev=() if split else dev, overrides=options)
             return FoundTask(settings, SPLIT_SHARE if split else 0.0)
     return None
+
+
+def add_test_files(task: FoundTask) -> tuple[FoundTask, str | None]:
+    """Return the task with the test files that are beside its others, if they have labels, else with a note.
+
+    GLUE publishes its test files without labels.
+    """
+    settings = task.settings
+    paths = sorted(Path(settings.train[0]).parent.glob(PRESETS[settings.task].test or TEST_FILE))
+    settings = replace(settings, test=tuple(map(str, paths)))
+    try:
+        read_examples(settings.build_task(), settings, "test")
+    except ValueError as error:
+        return task, f"{settings.task}: not scored on test ({error})"
+    return task._replace(settings=settings), None
 
 
 def _folders(data: Path, name: str) -> list[Path]:

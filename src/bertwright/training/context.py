@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -48,6 +49,25 @@ def supports_bfloat16(device: torch.device) -> bool:
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
 
 
+def select_device(settings: DeviceSettings) -> torch.device:
+    """Return the device of this process: under torchrun on GPUs, that of its local rank.
+
+    Raises ValueError if a GPU is requested and none is available.
+    """
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda: this PyTorch sees no GPU; leave --device at auto, or see nvidia-smi")
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def select_dtype(settings: DeviceSettings) -> Literal["float32", "bfloat16"]:
+    """Return the name of the number type that the settings mean on this machine."""
+    if settings.dtype != "auto":
+        return settings.dtype
+    return "bfloat16" if supports_bfloat16(select_device(settings)) else "float32"
+
+
 @contextmanager
 def execution_context(settings: DeviceSettings, distributed: bool = False) -> Iterator[ExecutionContext]:
     """Configure this process as the settings say.
@@ -55,26 +75,23 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
     `distributed`: under torchrun, compute together with the other ranks until the block ends; otherwise this process
     computes alone, even under torchrun. Raises ValueError if a GPU is requested and none is available.
     """
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda: this PyTorch sees no GPU; leave --device at auto, or see nvidia-smi")
-    on_gpu = settings.device != "cpu" and torch.cuda.is_available()
+    device = select_device(settings)
+    on_gpu = device.type == "cuda"
     ranks, rank = (1, 0)
     if distributed:
         ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    threads = settings.threads or available_cpus(local_ranks)
+    threads = settings.threads or available_cpus(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     torch.set_num_threads(threads)
-    fast = settings.dtype == "bfloat16" or (settings.dtype == "auto" and supports_bfloat16(device))
     with ExitStack() as stack:
         stack.callback(restore_malloc)  # a notebook or server continues afterwards
         configure_malloc()
         if on_gpu:
             stack.enter_context(_deterministic_algorithms())
         stack.enter_context(process_group(ranks, device))
-        yield ExecutionContext(device, torch.bfloat16 if fast else torch.float32, threads, rank, ranks)
+        dtype = torch.bfloat16 if select_dtype(settings) == "bfloat16" else torch.float32
+        yield ExecutionContext(device, dtype, threads, rank, ranks)
 
 
 @contextmanager

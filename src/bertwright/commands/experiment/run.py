@@ -1,27 +1,28 @@
 """Experiments of the paper: plan, run the jobs, report.
 
-WORK/jobs/                   runs, shared by all experiments (see `experiments.jobs`)
-WORK/NAME-LEVEL/report.md    the table beside the paper's, and the claims; report.json, plot.png
+WORK/jobs/                       runs, shared by all experiments (see `experiments.jobs`)
+WORK/NAME-LEVEL-KEY/report.md    the table beside the paper's, and the claims; report.json, plot.png
+WORK/budgets/                    the sizes that budgets gave, so that the same command resumes with the same ones
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from bertwright.commands.experiment.settings import ExperimentSettings
 from bertwright.commands.experiment.setup import (
+    budget_folder,
     chosen_level,
     fit_budget,
-    has_recorded_sizes,
     plan_experiment,
+    read_sizes,
     record_sizes,
+    report_folder,
 )
 from bertwright.console import (
     filled_table,
@@ -35,12 +36,11 @@ from bertwright.console import (
     say,
 )
 from bertwright.experiments.cost import JobCost, estimate_costs, total_seconds
-from bertwright.experiments.jobs import Work, all_jobs, run_jobs
+from bertwright.experiments.jobs import POLL_S, Work, all_jobs, claim_folder, run_jobs
 from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import Plan
-from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_rows, to_markdown, to_record
-from bertwright.files import lock_folder, write_json, write_text
-from bertwright.kernels.cpu import model_name
+from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_cells, to_markdown, to_record
+from bertwright.files import write_json, write_text
 
 KINDS = {
     "pretrain": "pre-training",
@@ -59,11 +59,8 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
     console = console or make_console()
     level = chosen_level(settings)
     work, plan = Work(settings.work.resolve()), plan_experiment(settings, level)
-    if settings.budget is not None and not settings.report_only and not has_recorded_sizes(settings):
-        with nullcontext() if settings.dry_run else lock_folder(settings.output):
-            level = fit_budget(settings, level, plan, measure(plan, console))
-            if not settings.dry_run:
-                record_sizes(settings, level)
+    if settings.budget is not None:
+        level = apply_budget(settings, level, plan, console)
         plan = plan_experiment(settings, level)
     if settings.dry_run:
         print_plan(plan, describe_level(level, settings.model), work, measure(plan, console), console)
@@ -71,8 +68,29 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
     if not settings.report_only:
         say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
         run_jobs(plan.jobs, work, console)
-    write_report(make_report(plan, work), describe_setup(settings, level), settings.output, console)
-    return settings.output
+    folder = report_folder(settings, plan)
+    report = make_report(plan, work)
+    write_report(report, describe_setup(settings, level, report), folder, console)
+    return folder
+
+
+def apply_budget(settings: ExperimentSettings, level: Level, plan: Plan, console: Console) -> Level:
+    """Return the level with the sizes that the budget gives: those that were recorded, else measured now.
+
+    Only one of several processes measures; the others wait for its result.
+    """
+    folder = budget_folder(settings, plan)
+    while (found := read_sizes(folder, level)) is None:
+        if settings.report_only:
+            return level
+        if settings.dry_run:
+            return fit_budget(settings, level, plan, measure(plan, console))
+        with claim_folder(folder) as claimed:
+            if claimed and read_sizes(folder, level) is None:
+                record_sizes(folder, fit_budget(settings, level, plan, measure(plan, console)))
+        if not claimed:
+            time.sleep(POLL_S)
+    return found
 
 
 def measure(plan: Plan, console: Console) -> dict[str, JobCost]:
@@ -134,13 +152,13 @@ def format_command(settings: ExperimentSettings) -> str:
     return " ".join(words + (["--tasks", *settings.tasks] if settings.tasks else []))
 
 
-def describe_setup(settings: ExperimentSettings, level: Level) -> dict[str, str]:
+def describe_setup(settings: ExperimentSettings, level: Level, report: Report) -> dict[str, str]:
     """Return what was trained, where and when, for the report."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
+    machines = [f"{text} ({count} jobs)" for text, count in report.environments.most_common()]
     return {
         "command": format_command(settings),
         **describe_level(level, settings.model),
-        "machine": f"{device}; PyTorch {torch.__version__}, bertwright {version('bertwright')}",
+        "computed on": "; ".join(machines),
         "date": datetime.now(UTC).date().isoformat(),
     }
 
@@ -154,7 +172,8 @@ def write_report(report: Report, setup: dict[str, str], folder: Path, console: C
     write_json(folder / "report.json", to_record(report, setup))
     plot(report, folder / "plot.png")
     heading(console, report.plan.title)
-    console.print(filled_table(["", *report.plan.columns.values()], table_rows(report)))
+    header, *rows = table_cells(report)
+    console.print(filled_table(header, rows))
     say(console, LEGEND, style="dim")
     if report.finished < report.total:
         notice(console, f"incomplete: {report.finished} of {report.total} results")

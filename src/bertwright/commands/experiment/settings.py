@@ -29,7 +29,8 @@ class ExperimentSettings:
     store: Path | None = None
     """Token store that `bertwright prepare` wrote, with held-out documents. All models are pre-trained on it."""
     model: str | None = None
-    """Model folder, run folder or hub name for table1 and table7. Unset: a model is pre-trained on the store."""
+    """Model folder, run folder or hub name for table1 and table7, which is fine-tuned on all examples, as in the paper;
+    --limit and --word-task-limit choose fewer. Unset: a model is pre-trained on the store."""
     data: Path | None = None
     """Folder whose sub-folders have the files of published tasks under their own names, such as MRPC/train.tsv."""
     level: Literal["demo", "night", "paper"] = "demo"
@@ -44,9 +45,9 @@ class ExperimentSettings:
     steps: int | None = None
     """Steps of each pre-training. Unset: the level's."""
     limit: int | None = None
-    """Examples of each split of a sentence task. Unset: the level's."""
+    """Examples of each split of a sentence task. Unset: the level's; with --model all."""
     word_task_limit: int | None = None
-    """Examples of each split of tagging and question answering. Unset: the level's."""
+    """Examples of each split of tagging and question answering. Unset: the level's; with --model all."""
     dry_run: bool = False
     """Only print the plan and the estimated time, measured with a few steps; nothing is run."""
     report_only: bool = False
@@ -68,14 +69,10 @@ class ExperimentSettings:
             raise ValueError(f"--budget decides {flags}; omit one or the other")
         if self.model is not None and self.experiment not in ("table1", "table7"):
             raise ValueError(f"--model: {self.experiment} compares pre-trainings, so it needs a --store; omit --model")
+        if self.experiment == "table7" and self.tasks not in ((), ("conll2003",)):
+            raise ValueError(f"--tasks: table7 is about conll2003, got {', '.join(self.tasks)}; omit --tasks")
         if self.dry_run and self.report_only:
             raise ValueError("--dry-run and --report-only: choose one")
-
-    @property
-    def output(self) -> Path:
-        """Folder of the report."""
-        suffix = "" if self.budget is None else f"-{self.budget:g}min"
-        return self.work / f"{self.experiment}-{self.level}{suffix}"
 
 
 def check_inputs(settings: ExperimentSettings) -> None:

@@ -14,36 +14,51 @@ from bertwright.experiments.levels import LEVELS, Level
 from bertwright.experiments.plans import Inputs, Plan, make_plan
 from bertwright.files import digest_bytes, read_json, write_json
 from bertwright.tokenstore.store import TokenStore
+from bertwright.training.context import select_dtype
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 BUDGET_FILE = "budget.json"
 SIZES = ("steps", "limit", "word_task_limit")  # settings that a budget decides
 MIN_STEPS, MIN_EXAMPLES = 100, 50
 SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # of the examples, that a budget chooses from
-MODEL_RATES = (5e-5,)  # of fine-tuning a model folder, below the level of the paper, which has four
+MODEL_RATES = (5e-5,)  # of fine-tuning a model of the user, below the level of the paper, which has four
 PRETRAINING_SHARE = 0.5  # of a budget
 UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI, the largest task, has 392,702
 
 
 def chosen_level(settings: ExperimentSettings) -> Level:
-    """Return the level with the settings that override it, or with the sizes that its budget gave before."""
+    """Return the level with the settings that override it; a budget decides its sizes later.
+
+    A model of the user is fine-tuned as in the paper, on all examples; below the level of the paper with a single rate.
+    """
+    level, full = LEVELS[settings.level], LEVELS["paper"]
+    if settings.model is not None:
+        rates = full.recipe.learning_rates if settings.level == "paper" else MODEL_RATES
+        recipe = replace(full.recipe, learning_rates=rates)
+        level = replace(level, recipe=recipe, task_recipes=full.task_recipes, limit=None, word_task_limit=None)
     changes = {name: value for name in ("seeds", *SIZES) if (value := getattr(settings, name)) is not None}
-    if has_recorded_sizes(settings):
-        changes |= read_json(settings.output / BUDGET_FILE)
-    level = LEVELS[settings.level]
-    if settings.model is not None and settings.level != "paper":  # a trained model needs a lower rate than a young one
-        level = replace(level, recipe=replace(level.recipe, learning_rates=MODEL_RATES), task_recipes={})
     return replace(level, **changes)
 
 
-def has_recorded_sizes(settings: ExperimentSettings) -> bool:
-    """Return whether an earlier process has recorded the sizes that the budget gave."""
-    return settings.budget is not None and (settings.output / BUDGET_FILE).is_file()
+def report_folder(settings: ExperimentSettings, plan: Plan) -> Path:
+    """Return the folder of a report; its name has a digest of all that decides the numbers, such as seeds and files."""
+    return settings.work / f"{settings.experiment}-{settings.level}-{plan.key}"
 
 
-def record_sizes(settings: ExperimentSettings, level: Level) -> None:
-    """Record the sizes that the budget gave, so that the same command resumes with the same ones."""
-    write_json(settings.output / BUDGET_FILE, {name: getattr(level, name) for name in SIZES})
+def budget_folder(settings: ExperimentSettings, plan: Plan) -> Path:
+    """Return the folder with the sizes that a budget gave; `plan`: that of the level without the budget."""
+    return settings.work / "budgets" / f"{settings.experiment}-{settings.level}-{settings.budget:g}min-{plan.key}"
+
+
+def read_sizes(folder: Path, level: Level) -> Level | None:
+    """Return the level with the sizes that a budget gave before, so that the same command resumes; else None."""
+    path = folder / BUDGET_FILE
+    return replace(level, **read_json(path)) if path.is_file() else None
+
+
+def record_sizes(folder: Path, level: Level) -> None:
+    """Record the sizes that a budget gave."""
+    write_json(folder / BUDGET_FILE, {name: getattr(level, name) for name in SIZES})
 
 
 def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
@@ -52,13 +67,14 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
         raise ValueError("torchrun: expected a single process; start the same command several times to share the work")
     if settings.data is None:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
+    device = replace(settings.device, dtype=select_dtype(settings.device))
     if settings.model is not None:
-        inputs = Inputs(level, None, "", settings.data, settings.tasks, settings.device, settings.model)
+        inputs = Inputs(level, None, "", settings.data, settings.tasks, device, settings.model)
         return make_plan(settings.experiment, inputs)
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
     store = settings.store.resolve()
-    inputs = Inputs(level, store, digest_store(store), settings.data, settings.tasks, settings.device)
+    inputs = Inputs(level, store, digest_store(store), settings.data, settings.tasks, device)
     return make_plan(settings.experiment, inputs)
 
 
