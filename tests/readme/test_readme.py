@@ -1,9 +1,9 @@
-"""Run every command and code block of the README in order, in an empty folder, as a reader would type them.
+"""Run every command and code block of the READMEs in order, in an empty folder, as a reader would type them.
 
 A ```console block has `$ command` lines, each followed by its output. The ```python blocks run one after another in one
 interpreter. The real output must contain the words that the README shows; numbers depend on the machine and on Python's
-version. A line of Python must print exactly what the README shows after "# →", unless it says "such as".
-`update.py` in this folder replaces the outputs in the README by real ones.
+version. A line of Python must print exactly what the README shows after "# →", unless it says "such as" (예:).
+`update.py` in this folder replaces the outputs in a README by real ones.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-TOUR = README.partition("## A tour")[2].partition("\n## ")[0]
+READMES = {"README.md": "## A tour", "README.ko.md": "## 둘러보기"}  # each with the heading of its tour
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.M | re.S)
+
+
+def read_readme(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def read_tour(name: str) -> str:
+    return read_readme(name).partition(READMES[name])[2].partition("\n## ")[0]
 
 
 def words(text: str) -> set[str]:
@@ -56,10 +63,11 @@ def shorten(command: str) -> str:
 
 
 @pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_tour_works_as_printed(tmp_path: Path, short: bool) -> None:
+@pytest.mark.parametrize("name", READMES)
+def test_the_tour_works_as_printed(tmp_path: Path, name: str, short: bool) -> None:
     (tmp_path / "demo").symlink_to(ROOT / "demo")
     program = ""
-    blocks = BLOCK.findall(TOUR)
+    blocks = BLOCK.findall(read_tour(name))
     assert {kind for kind, _ in blocks} == {"console", "python"}
     for kind, block in blocks:
         if kind == "python":
@@ -72,20 +80,30 @@ def test_the_tour_works_as_printed(tmp_path: Path, short: bool) -> None:
             allowed = max(3, 0.2 * len(words(output)))
             assert len(missing) <= allowed, f"{command}: not printed: {sorted(missing)}\n{printed}"
     printed = execute([sys.executable, "-c", program], tmp_path)
-    promised = re.findall(r"# → (?:(such as) )?(.*)", program)
+    promised = re.findall(r"# → (?:(such as|예:) )?(.*)", program)
     assert len(promised) > 3
     assert len(printed.splitlines()) == len(promised)
     for line, (example, promise) in zip(printed.splitlines(), promised, strict=True):
         assert line == promise or example, f"{promise} promised, {line} printed"
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!https?:)([^)#]+)", README))))
-def test_links_lead_somewhere(link: str) -> None:
+LINKS = [(name, link) for name in READMES for link in re.findall(r"\]\((?!https?:)([^)#]+)", read_readme(name))]
+
+
+@pytest.mark.parametrize(("name", "link"), sorted(set(LINKS)))
+def test_links_lead_somewhere(name: str, link: str) -> None:
     assert (ROOT / link).exists()
 
 
-def test_the_two_commands_are_the_makefile_s() -> None:
+@pytest.mark.parametrize("name", READMES)
+def test_each_readme_links_to_the_others_at_its_top(name: str) -> None:
+    top = read_readme(name).partition("\n## ")[0]
+    assert {link for _, link in LINKS if link in READMES and f"]({link})" in top} == READMES.keys() - {name}
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_two_commands_are_the_makefile_s(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in ("demo", "test"):
-        assert f"make {target}" in README
+        assert f"make {target}" in read_readme(name)
         assert re.search(rf"^{target}:", makefile, re.M)

@@ -1,6 +1,6 @@
-"""Run the README's tour and replace the printed results in it by the real ones.
+"""Run the tour of a README and replace the printed results in it by the real ones.
 
-    python tests/readme/update.py
+    python tests/readme/update.py [README.md | README.ko.md]
 
 Takes some minutes. The machine that the README names must be the machine that this runs on; correct that by hand.
 """
@@ -8,17 +8,19 @@ Takes some minutes. The machine that the README names must be the machine that t
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 from pathlib import Path
 
-from test_readme import BLOCK, README, ROOT, TOUR, execute, shown_commands
+from test_readme import BLOCK, READMES, ROOT, execute, read_readme, read_tour, shown_commands
 
 
-def main() -> None:
-    tour = TOUR
+def main(name: str) -> None:
+    tour = read_tour(name)
+    updated = tour
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "demo").symlink_to(ROOT / "demo")
-        for language, block in BLOCK.findall(TOUR):
+        for language, block in BLOCK.findall(tour):
             if language == "console":
                 commands = re.findall(r"^\$ (?:.*\\\n)*.*\n", block, re.M)
                 outputs = [execute(command, Path(folder)) for command, _ in shown_commands(block)]
@@ -26,9 +28,10 @@ def main() -> None:
                     command + "\n".join(line.rstrip() for line in output.strip("\n").split("\n")) + "\n"
                     for command, output in zip(commands, outputs, strict=True)
                 )
-                tour = tour.replace(block, printed)
-    (ROOT / "README.md").write_text(README.replace(TOUR, tour), encoding="utf-8")
+                updated = updated.replace(block, printed)
+    (ROOT / name).write_text(read_readme(name).replace(tour, updated), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    for readme in sys.argv[1:] or READMES:
+        main(readme)

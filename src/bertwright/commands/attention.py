@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from tyro.conf import Positional
 
 from bertwright.commands.output_paths import check_absent, new_file
-from bertwright.console import make_console, say
+from bertwright.console import make_console, notice, say
 from bertwright.interop.model_files import model_folder
 from bertwright.settings import check_minimum
 from bertwright.training.settings import DeviceSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from bertwright.inference.attention_weights import Attention
 
@@ -25,6 +27,7 @@ PICTURES = (".png", ".svg", ".pdf")
 ARRAYS = ".npz"
 INCHES = {"one": 7.0, "several": 1.6}  # side of a panel, if it is the only one, and otherwise
 TICKS = 60  # tokens, beyond which they are not written beside a panel
+BOXES = "Last Resort"  # fonts of matplotlib that draw a box for every character
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,15 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
         if settings.output.suffix == ARRAYS:
             np.savez_compressed(file, tokens=np.array(found.tokens), weights=found.weights)
         else:
-            _figure(settings, found).savefig(file, dpi=130, format=settings.output.suffix[1:])  # type: ignore[attr-defined]
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Glyph .* missing")  # one for each character; `_label_tokens` has one
+                _figure(settings, found, console).savefig(file, dpi=130, format=settings.output.suffix[1:])
     layers, heads, tokens, _ = found.weights.shape
     say(console, f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}")
     return found
 
 
-def _figure(settings: AttentionSettings, found: Attention) -> object:
+def _figure(settings: AttentionSettings, found: Attention, console: Console) -> Figure:
     """Draw a panel for each layer and head; darker is more."""
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
@@ -100,11 +105,45 @@ def _figure(settings: AttentionSettings, found: Attention) -> object:
         if row == 0:
             panel.set_title(f"head {settings.head or column + 1}", fontsize="medium")
         if single and tokens <= TICKS:
-            _label_tokens(panel, found.tokens)
+            _label_tokens(panel, found.tokens, console)
     return figure
 
 
-def _label_tokens(panel: Axes, tokens: tuple[str, ...]) -> None:
+def _label_tokens(panel: Axes, tokens: tuple[str, ...], console: Console) -> None:
     """Write the attending tokens at the left and the attended ones below; a dollar sign begins no formula."""
-    panel.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False)
-    panel.set_yticks(range(len(tokens)), tokens, parse_math=False)
+    fonts = choose_fonts("".join(tokens))
+    if fonts.missing:
+        notice(
+            console,
+            f"no installed font has {len(fonts.missing):,} characters of the tokens, such as {fonts.missing[0]}; they "
+            "are drawn as boxes unless you install one, such as Noto Sans CJK for Korean, Chinese and Japanese",
+        )
+    options = {"fontfamily": fonts.families, "parse_math": False}
+    panel.set_xticks(range(len(tokens)), tokens, rotation=90, **options)
+    panel.set_yticks(range(len(tokens)), tokens, **options)
+
+
+class Fonts(NamedTuple):
+    """Fonts for a text, in the order in which a character is looked for."""
+
+    families: list[str]
+    missing: str
+    """Characters that none of them has."""
+
+
+def choose_fonts(text: str) -> Fonts:
+    """Choose matplotlib's own font and, if it lacks characters of the text, the installed font with most of those."""
+    from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+
+    def lacking(path: str, characters: set[str]) -> set[str]:
+        """Return the characters that a font file lacks."""
+        return {character for character in characters if not get_font(path).get_char_index(ord(character))}
+
+    families = FontProperties().get_family()
+    missing = lacking(findfont(FontProperties()), set(text))
+    others = [font for font in fontManager.ttflist if missing and not font.name.startswith(BOXES)]
+    if others:
+        rest, family = min((len(lacking(font.fname, missing)), font.name) for font in others)
+        if rest < len(missing):
+            return Fonts([*families, family], "".join(sorted(lacking(findfont(family), missing))))
+    return Fonts(families, "".join(sorted(missing)))

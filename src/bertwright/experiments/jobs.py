@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from bertwright.commands.finetune.run import finetune
@@ -45,6 +46,7 @@ from bertwright.files import (
     try_lock,
     write_json,
 )
+from bertwright.kernels.cpu import model_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.settings import to_table
 from bertwright.tasks.example_scores import example_scores
@@ -331,7 +333,8 @@ class Work:
                     scores = job.execute(folder / "run", self, Console(file=log, width=120, force_terminal=False))
                 except DivergedError as error:
                     failure = str(error)
-        environment = checkpoint.describe_environment() | {"bertwright": version("bertwright")}
+        processor = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
+        environment = {"processor": processor, "torch": torch.__version__, "bertwright": version("bertwright")}
         environment |= job.identity["settings"].get("device", {})  # the number type
         result = JobResult(scores, time.perf_counter() - started, failure, environment)
         when = datetime.now(UTC).isoformat(timespec="seconds")
