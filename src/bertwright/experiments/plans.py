@@ -331,9 +331,9 @@ def table5(planner: Planner) -> Plan:
     planner.notes += [
         "Sentence tasks read [CLS] of bidirectional models, the token that is read last of LTR and RTL, and of the "
         "BiLSTM the last output of each direction. LTR + RTL has twice the parameters and states of twice the size.",
-        f"LTR + BiLSTM: a {level.lstm_layers}-layer BiLSTM of {level.shape[1]} outputs, half of them for each direction "
-        f"(the paper gives no size), with a peak rate of its own, {level.lstm_learning_rate:g}, since its weights are "
-        "new.",
+        f"LTR + BiLSTM: a {level.lstm_layers}-layer BiLSTM of {level.shape[1]} outputs, half of them for each "
+        f"direction (the paper gives no size), with a peak rate of its own, {level.lstm_learning_rate:g}, since its "
+        "weights are new.",
     ]
     title = "Table 5: pre-training objectives"
     return Plan("table5", title, _titles(tasks), tuple(parents), trials, claims, paper.TABLE5, planner.notes)

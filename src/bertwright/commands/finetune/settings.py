@@ -43,8 +43,8 @@ class TuningSettings:
     """Factor between a layer's learning rate and that of the layer above it; below 1, lower layers change less
     (ULMFiT)."""
     lstm_lr_scale: float = 1.0
-    """Factor of the learning rate of a BiLSTM on the encoder (LTR + BiLSTM of `bertwright experiment table5`): it starts
-    from random weights, which need a higher rate than pre-trained ones."""
+    """Factor of the learning rate of a BiLSTM on the encoder (LTR + BiLSTM of `bertwright experiment table5`), whose
+    weights are new and need a higher rate than pre-trained ones."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "limit")
