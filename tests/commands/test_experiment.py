@@ -259,6 +259,7 @@ def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_p
         (output(settings) / "report.md").read_text().split()
     )
     assert "The last layer is better than the embeddings: " in printed
+    assert any("1-layer BiLSTM of 128 outputs" in note for note in record["notes"])
 
 
 def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, data: Path, tiny_bert: Path) -> None:
@@ -506,6 +507,17 @@ def test_all_objectives_start_from_the_same_weights(make: Make, tmp_path: Path) 
     assert len(models) == 4
     for other in models[1:]:
         assert all(bool((models[0][name] == other[name]).all()) for name in models[0])
+
+
+def test_the_new_lstm_has_a_rate_of_its_own(make: Make, tmp_path: Path) -> None:
+    plan = plan_of(make(tmp_path, level="night", seeds=1))
+    for trial in plan.trials:
+        assert isinstance(trial.job, FinetuneJob)
+        rate = trial.job.settings.optimizer.learning_rate * trial.job.settings.tuning.lstm_lr_scale
+        assert rate == pytest.approx(1e-3 if trial.row == "LTR + BiLSTM" else trial.learning_rate)
+    assert any(
+        "2-layer BiLSTM of 256 outputs" in note and "a peak rate of its own, 0.001" in note for note in plan.notes
+    )
 
 
 def test_objectives_without_next_sentences_read_the_same_sequences(make: Make, tmp_path: Path, store: Path) -> None:

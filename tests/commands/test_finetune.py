@@ -847,6 +847,7 @@ def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> 
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"dropout": 1.0}, "dropout is a share"),
         ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay is a factor"),
+        ({"lstm_lr_scale": 0.0}, "lstm_lr_scale is a factor"),
         ({"freeze_layers": -1}, "freeze_layers is -1; it must be at least 0"),
         ({"from_scratch": True, "keep_head": True}, "from_scratch and keep_head"),
     ):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bertwright.batching.batch import Batch, pack
-from bertwright.commands.finetune.setup import layerwise_lr_scales
+from bertwright.commands.finetune.setup import layerwise_lr_scales, lstm_lr_scales
 from bertwright.experiments.composition import compose
 from bertwright.inference.feature_cache import LayerStates
 from bertwright.interop.head_config import HeadRecord
@@ -173,6 +173,17 @@ def test_layers_can_be_frozen() -> None:
     assert scales["encoder.encoders.0.layers.0.qkv.weight"] == 0
     assert scales["encoder.encoders.0.layers.1.qkv.weight"] > 0
     assert scales["classifier.weight"] == 1
+
+
+def test_the_lstm_has_a_learning_rate_of_its_own() -> None:
+    model = EncoderForTask(CompositeEncoder(COMPOSED["LTR + BiLSTM"]), HeadSpec("sequence", 2))
+    scales = lstm_lr_scales(model, 10.0)
+    assert scales.keys() == {f"encoder.lstm.{name}" for name, _ in model.encoder.lstm.named_parameters()}  # type: ignore[union-attr]
+    assert {*scales.values()} == {10.0}
+    without = EncoderForTask(CompositeEncoder(COMPOSED["LTR + RTL"]), HeadSpec("sequence", 2))
+    assert lstm_lr_scales(without, 1.0) == {}
+    with pytest.raises(ValueError, match=r"lstm_lr_scale = 10\.0: this model has no BiLSTM"):
+        lstm_lr_scales(without, 10.0)
 
 
 # Folders

@@ -56,6 +56,8 @@ class Level:
     lstm_layers: int
     """Of the heads on frozen features, and of LTR + BiLSTM (the paper gives no size), which has as many outputs as the
     encoder."""
+    lstm_learning_rate: float = 1e-3
+    """Peak rate of the BiLSTM of LTR + BiLSTM, whatever that of the encoder: its weights are new. That of the heads."""
 
     @property
     def long(self) -> LongPhase:

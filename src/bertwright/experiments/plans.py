@@ -203,7 +203,9 @@ class Planner:
         trials = []
         for seed in range(level.seeds):
             start = parent[seed] if isinstance(parent, Mapping) else parent
+            has_lstm = isinstance(start, ComposeJob) and start.settings.lstm_layers > 0
             for rate in recipe.learning_rates:
+                lstm_lr_scale = level.lstm_learning_rate / rate if has_lstm else 1.0
                 settings = FinetuneSettings(
                     run=RUN,
                     task=task.settings,
@@ -213,7 +215,9 @@ class Planner:
                     seed=seed,
                     eval_every=LAST_STEP_ONLY,
                     save_every=SAVE_EVERY,
-                    tuning=TuningSettings(task.validation_fraction, self.limit(name), dropout=0.1),
+                    tuning=TuningSettings(
+                        task.validation_fraction, self.limit(name), dropout=0.1, lstm_lr_scale=lstm_lr_scale
+                    ),
                     optimizer=replace(paper_optimizer(), learning_rate=rate),
                     device=self.inputs.device,
                 )
@@ -323,10 +327,14 @@ def table5(planner: Planner) -> Plan:
         Claim("A BiLSTM hurts the left-to-right model on sentence tasks", "LTR", "LTR + BiLSTM", sentences),
         Claim("The bidirectional model is better than LTR and RTL concatenated", "MLM", "LTR + RTL", every),
     ]
-    planner.notes.append(
+    level = planner.level
+    planner.notes += [
         "Sentence tasks read [CLS] of bidirectional models, the token that is read last of LTR and RTL, and of the "
-        "BiLSTM the last output of each direction. LTR + RTL has twice the parameters and states of twice the size."
-    )
+        "BiLSTM the last output of each direction. LTR + RTL has twice the parameters and states of twice the size.",
+        f"LTR + BiLSTM: a {level.lstm_layers}-layer BiLSTM of {level.shape[1]} outputs, half of them for each "
+        f"direction (the paper gives no size), with a peak rate of its own, {level.lstm_learning_rate:g}, since its "
+        "weights are new.",
+    ]
     title = "Table 5: pre-training objectives"
     return Plan("table5", title, _titles(tasks), tuple(parents), trials, claims, paper.TABLE5, planner.notes)
 
@@ -362,7 +370,7 @@ def table8(planner: Planner) -> Plan:
     ]
     if "conll2003" in tasks:
         titles[FEATURES] = "conll2003 features F1"
-        planner.notes.append(f"Features are {representation}; each head counts with its best epoch on dev.")
+        planner.notes.append(f"Features are {representation}. {describe_heads(planner.level)}")
     title = "Table 8: masking strategies (MASK/SAME/RND, percent)"
     return Plan("table8", title, titles, tuple(MIXES), trials, claims, paper.TABLE8, planner.notes)
 
@@ -399,7 +407,7 @@ def table7(planner: Planner) -> Plan:
     names = [name for name, one in REPRESENTATIONS.items() if layers >= -(one.layers.start or 0)]
     if skipped := [name for name in REPRESENTATIONS if name not in names]:
         planner.notes.append(f"The model has {layers} layers, too few for {', '.join(skipped)}.")
-    planner.notes.append("Each head on frozen features counts with its best epoch on dev.")
+    planner.notes.append(describe_heads(planner.level))
     cells = {name: (f"features: {name}", "conll2003") for name in names}
     trials = planner.finetune(FINE_TUNED, "conll2003", task, parent)
     trials += planner.probe(cells, task, parent, model or "model")
@@ -476,6 +484,15 @@ def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figu
         found |= others
         splits |= {(row, column): TEST for column in others}
     return figures, splits
+
+
+def describe_heads(level: Level) -> str:
+    """Return a sentence on the heads on frozen features."""
+    return (
+        f"Heads on frozen features: a {level.lstm_layers}-layer BiLSTM of {level.lstm_size} outputs, half of them for "
+        'each direction (the paper: two layers, "768-dimensional", which may also mean 768 for each direction), and a '
+        f"linear layer; {level.probe_epochs} epochs, of which the best on dev counts."
+    )
 
 
 def features_of(shape: Shape) -> RepresentationName:

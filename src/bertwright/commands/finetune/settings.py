@@ -53,6 +53,9 @@ class TuningSettings:
     layerwise_lr_decay: float = 1.0
     """Factor between a layer's learning rate and that of the layer above it; below 1, lower layers change less
     (ULMFiT)."""
+    lstm_lr_scale: float = 1.0
+    """Factor of the learning rate of a BiLSTM on the encoder (LTR + BiLSTM of `bertwright experiment table5`), whose
+    weights are new and need a higher rate than pre-trained ones."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "limit")
@@ -65,6 +68,8 @@ class TuningSettings:
             raise ValueError("from_scratch and keep_head: random weights include the head; set one of them only")
         if not 0 < self.layerwise_lr_decay <= 1:
             raise ValueError(f"layerwise_lr_decay is a factor, above 0 and at most 1, not {self.layerwise_lr_decay}")
+        if not (self.lstm_lr_scale > 0 and math.isfinite(self.lstm_lr_scale)):
+            raise ValueError(f"lstm_lr_scale is a factor, above 0 and finite, not {self.lstm_lr_scale}")
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,9 @@ def open_run(
     if not len(splits["train"].encoded.labels):
         raise ValueError(f"{examples['train'][0].location}: no target, and no other training example has one either")
     prepare_model(model, context)
-    lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
+    tuning = settings.tuning
+    lr_scales = layerwise_lr_scales(model, tuning.freeze_layers, tuning.layerwise_lr_decay)
+    lr_scales |= lstm_lr_scales(model, tuning.lstm_lr_scale)
     trained = {name: parameter for name, parameter in model.named_parameters() if lr_scales[name] > 0}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
@@ -249,6 +251,17 @@ def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay:
         depth = layers + 1 if layer is None else 0 if layer[1] is None else int(layer[1]) + 1
         scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (layers + 1 - depth)
     return scales
+
+
+def lstm_lr_scales(model: EncoderForTask, scale: float) -> dict[str, float]:
+    """Return the factor of the learning rate of each parameter of the BiLSTM on the encoder.
+
+    Raises ValueError for a factor other than 1 if there is none.
+    """
+    names = [name for name, _ in model.named_parameters() if name.startswith("encoder.lstm.")]
+    if not names and scale != 1:
+        raise ValueError(f"lstm_lr_scale = {scale}: this model has no BiLSTM on its encoder; omit it")
+    return dict.fromkeys(names, scale)
 
 
 def make_training(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> Training[TaskBatch]:
