@@ -37,6 +37,7 @@ def machine(root: Path, groups: str, **files: str) -> Path:
         ("1", 1, 1),
         ("3,2", 1, 3),
         ("16", 1, 16),
+        ("100000", 1, 1_024),  # OpenMP would end the process
         ("3", 2, 3),
         ("1", 2, 4),  # torchrun's default, not the user's wish
         ("", 1, 8),

@@ -274,6 +274,12 @@ def test_second_build_in_a_folder_raises_an_error(tmp_path: Path, corpus: Corpus
         build(tmp_path / "s", corpus, tokenizer)
 
 
+@pytest.mark.parametrize("workers", [0, -1, 1_025, 10**40])
+def test_number_of_workers_out_of_range_is_rejected(workers: int) -> None:
+    with pytest.raises(ValueError, match=f"workers: expected 1 to 1,024, got {workers}"):
+        BuildSettings(workers=workers)
+
+
 def test_error_of_a_worker_is_raised_by_the_build(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "c.txt").write_bytes(b"the cat\n\nthe \xff dog\n")
     with pytest.raises(ValueError, match=r"c.txt, byte 13: ff is not UTF-8"):

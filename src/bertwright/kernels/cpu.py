@@ -9,6 +9,8 @@ import platform
 from pathlib import Path
 from typing import NamedTuple
 
+MAX_THREADS = 1_024  # beyond some thousands OpenMP ends the process
+
 
 class Level(NamedTuple):
     """An instruction set to compile libraries for; a library gives the same bits on all machines that have it."""
@@ -76,13 +78,14 @@ def model_name() -> str:
 def available_cpus(processes: int = 1, root: Path = Path("/")) -> int:
     """Return the number of CPUs for each of `processes` equal processes on this machine, at least 1.
 
-    `OMP_NUM_THREADS` decides if it is set, unless it is 1 and there are several processes: torchrun sets that default.
-    Otherwise the processes share the CPUs of the affinity mask, or of the container's quota if that is smaller.
+    `OMP_NUM_THREADS` decides if it is set, up to MAX_THREADS, unless it is 1 and there are several processes: torchrun
+    sets that default. Otherwise the processes share the CPUs of the affinity mask, or of the container's quota if that
+    is smaller.
     `root` is the folder that holds `proc` and `sys`.
     """
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isdecimal() and int(wanted) >= 1 and not (wanted == "1" and processes > 1):
-        return int(wanted)
+        return min(int(wanted), MAX_THREADS)
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, round(min(cpus, _cgroup_quota(root))) // processes)
 

@@ -25,7 +25,6 @@ import numpy as np
 from bertwright import files
 from bertwright.corpus.documents import CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
-from bertwright.settings import check_minimum
 from bertwright.tokenstore.executor import Executor, make_executor
 from bertwright.tokenstore.shard import (
     ShardSpec,
@@ -41,6 +40,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 # input bytes per shard: about half a second of work, the most that each worker loses if it is killed
 SHARD_BYTES = 4 << 20
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+MAX_WORKERS = 1_024
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class BuildSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1:
             raise ValueError(f"held_out is {self.held_out}; expected a share of the documents, from 0 to below 1")
-        if self.workers is not None:
-            check_minimum(self, 1, "workers")
+        if self.workers is not None and not 1 <= self.workers <= MAX_WORKERS:
+            raise ValueError(f"workers: expected 1 to {MAX_WORKERS:,}, got {self.workers}")
 
 
 class Progress(NamedTuple):

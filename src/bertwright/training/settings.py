@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
+from bertwright.kernels.cpu import MAX_THREADS
 from bertwright.training.schedules import SCHEDULES, LRSchedule, ScheduleName, make_schedule
-
-MAX_THREADS = 1_024  # beyond some thousands OpenMP ends the process
 
 
 @dataclass(frozen=True)
