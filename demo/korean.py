@@ -106,13 +106,13 @@ def attach(name: str, particle: str) -> str:
 def make_document(article: Mapping[str, Any], material: Mapping[str, Any], rng: Random) -> list[Sentence]:
     """Write an opening and most of the article's facts about newly drawn names, in order or shuffled."""
     names = draw_names(material["names"], rng) | {"review": make_review(material["reviews"], rng)[0]}
-    facts = article["facts"]
+    fields = article["facts"]
     if not article.get("in_order"):
-        facts = rng.sample(facts, rng.randint(len(facts) - 3, len(facts)))
+        fields = rng.sample(fields, rng.randint(len(fields) - 3, len(fields)))
     sentences = [Sentence(*render(rng.choice(article["openings"]), names), {})]
-    for fact in facts:
-        questions = {field: render(rng.choice(asked), names)[0] for field, asked in fact.get("questions", {}).items()}
-        sentences.append(Sentence(*render(rng.choice(fact["statements"]), names), questions))
+    for one in fields:
+        questions = {field: render(rng.choice(asked), names)[0] for field, asked in one.get("questions", {}).items()}
+        sentences.append(Sentence(*render(rng.choice(one["statements"]), names), questions))
     return sentences
 
 

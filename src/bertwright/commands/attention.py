@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -118,7 +118,7 @@ def _label_tokens(panel: Axes, tokens: tuple[str, ...], console: Console) -> Non
             f"no installed font has {len(fonts.missing):,} characters of the tokens, such as {fonts.missing[0]}; they "
             "are drawn as boxes unless you install one, such as Noto Sans CJK for Korean, Chinese and Japanese",
         )
-    options = {"fontfamily": fonts.families, "parse_math": False}
+    options: dict[str, Any] = {"fontfamily": fonts.families, "parse_math": False}
     panel.set_xticks(range(len(tokens)), tokens, rotation=90, **options)
     panel.set_yticks(range(len(tokens)), tokens, **options)
 
