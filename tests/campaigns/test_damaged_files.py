@@ -305,12 +305,10 @@ def test_damaged_files_are_read_or_rejected(project: Path, commands: Commands) -
     count = scale(NUM_FILES)
     for number in range(count):
         case = CASES[number % len(CASES)]
-        damage = chance.choice(OF_TEXT if case.is_text else OF_BYTES)
-        content = (original / case.path).read_bytes()
-        damaged = damage(content, chance)
-        if damaged == content:
-            results["undamaged"] += 1
-            continue
+        content = damaged = (original / case.path).read_bytes()
+        while damaged == content:  # swapping two equal stretches, for example, changes nothing
+            damage = chance.choice(OF_TEXT if case.is_text else OF_BYTES)
+            damaged = damage(content, chance)
         (work / case.path).write_bytes(damaged)
         expected = before | {case.path: damaged}
         outcome = commands(case.command, work)
@@ -322,7 +320,7 @@ def test_damaged_files_are_read_or_rejected(project: Path, commands: Commands) -
         restore(work, original)
     summarize(
         f"damaged files: {count:,} of {len(CASES)} kinds: {results['rejected']:,} rejected with one message, "
-        f"{results['read']:,} read, {results['undamaged']:,} as before; {len(failures)} failures"
+        f"{results['read']:,} read; {len(failures)} failures"
     )
     assert not failures, "\n\n".join(failures)
 

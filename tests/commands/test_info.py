@@ -57,6 +57,22 @@ def test_verify_finds_an_altered_byte(unfinished_run: Path) -> None:
         describe(unfinished_run, verify=True)
 
 
+def test_a_model_is_verified_by_its_checksums(one_layer_folder: Path, vocabulary_folder: Path) -> None:
+    assert "checked every byte, by checksums.json\n" in describe(one_layer_folder, verify=True)
+    for name in ("config.json", "vocab.txt", "model.safetensors"):
+        path = one_layer_folder / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(ValueError, match=rf"{re.escape(name)}: expected crc32c"):
+            describe(one_layer_folder, verify=True)
+        path.write_bytes(content)
+    (one_layer_folder / "checksums.json").unlink()
+    assert "no checksums.json" in describe(one_layer_folder)
+    for folder in (one_layer_folder, vocabulary_folder):
+        with pytest.raises(ValueError, match="--verify"):
+            describe(folder, verify=True)
+
+
 def test_the_task_of_a_model_is_described(tmp_path: Path, make_task_model: Callable[[AnyTask], Bert]) -> None:
     bert = make_task_model(CLASSIFICATION)
     bert.save(tmp_path / "labels")

@@ -75,7 +75,7 @@ def render(survey: Survey) -> RenderableType:
     """Return the figures as tables that fit 80 columns."""
     figures = TextTable(box=None, show_header=False, padding=(0, 2))
     for _ in range(2):
-        figures.add_column(style="dim")
+        figures.add_column(style="dim", no_wrap=True)
         figures.add_column(justify="right")
     cells = list(_figures(survey))
     half = (len(cells) + 1) // 2

@@ -15,8 +15,9 @@ from bertwright.commands.info.settings import InfoSettings
 from bertwright.console import heading, key_value_table, make_console
 from bertwright.files import read_json
 from bertwright.inference.feature_cache import BLOCKS, cache_info
+from bertwright.interop.checksums import read_checksums
 from bertwright.interop.huggingface import load_config, load_model
-from bertwright.interop.model_files import is_run
+from bertwright.interop.model_files import CHECKSUMS, is_run
 from bertwright.models.config import BertConfig
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.settings import read_toml
@@ -42,7 +43,8 @@ class Description(NamedTuple):
 
     kind: str
     fields: dict[str, str]
-    has_digests: bool = False  # so that --verify has something to compare
+    has_digests: bool = False
+    """Whether --verify has something to compare."""
 
 
 def info(settings: InfoSettings, console: Console | None = None) -> None:
@@ -51,7 +53,10 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
     folder = settings.folder
     kind, fields, has_digests = _describe(folder, settings.verify)
     if settings.verify and not has_digests:
-        raise ValueError(f"{folder}: --verify is for token stores and for runs that have checkpoints; leave it out")
+        raise ValueError(
+            f"{folder}: --verify: expected a token store, a run with checkpoints or a model with {CHECKSUMS}, got "
+            f"another folder ({kind}); omit it"
+        )
     heading(console, f"{folder}: {kind}")
     console.print(key_value_table(fields))
 
@@ -101,6 +106,7 @@ def _describe_store(folder: Path, verify: bool) -> Description:
 
 
 def _describe_model(folder: Path) -> Description:
+    """Describe a model, which is loaded, so that all its files are compared with their checksums."""
     kind, config = "model", load_config(folder)
     fields = {"shape": _format_shape(config), "positions": f"{config.max_positions:,}"}
     if (found := load_task(folder)) is not None:
@@ -111,7 +117,10 @@ def _describe_model(folder: Path) -> Description:
         loaded = load_model(folder, heads="optional")
         fields["parameters"] = f"{count_parameters(loaded.model):,}"
         fields["missing heads"] = ", ".join(loaded.missing_heads) or "none"
-    return Description(kind, fields | _vocabulary_fields(folder))
+    has_checksums = bool(read_checksums(folder))
+    fields |= _vocabulary_fields(folder)
+    fields["checked"] = f"every byte, by {CHECKSUMS}" if has_checksums else f"shapes and formats only (no {CHECKSUMS})"
+    return Description(kind, fields, has_checksums)
 
 
 def _describe_run(folder: Path, verify: bool) -> Description:

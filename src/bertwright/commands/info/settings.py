@@ -15,7 +15,8 @@ class InfoSettings:
     folder: Positional[Path]
     """The folder to describe."""
     verify: bool = False
-    """Compare every byte of a store, or of a run's newest checkpoint, with its digest."""
+    """Compare every byte of a store, of a run's newest checkpoint or of a model with its digest or checksum. Models are
+    always compared."""
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():
