@@ -4,11 +4,11 @@
 #   bench/gpu.sh [OUT]     tests, then one pre-training step of base and large beside transformers; writes OUT/gpu.json
 #   bench/gpu.sh --wheels  downloads what such a machine may lack (for Python 3.12, x86-64) into .wheels
 #
-# It runs from the source tree and needs torch ≥ 2.11, transformers and pytest. The machine may have no network: packages
-# that it lacks are installed from .wheels.
+# It runs from the source tree and needs torch ≥ 2.11, transformers, tensorboard, pytest and hypothesis. The machine may have
+# no network: the other packages that the tests and the benchmark import are installed from .wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-packages=(docstring-parser google-crc32c nanotoken seqeval shtab tomli-w typeguard tyro zstandard)
+packages=(google-crc32c nanotoken tomli-w zstandard)
 
 if [[ ${1:-} == --wheels ]]; then
     pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --dest .wheels \
@@ -20,7 +20,7 @@ fi
 out=${1:-bench/results}
 mkdir -p "$out"
 export PYTHONPATH=src:bench
-if ! python3 -c 'import google_crc32c, nanotoken, tyro, seqeval, tomli_w, zstandard' 2> /dev/null; then
+if ! python3 -c 'import google_crc32c, nanotoken, tomli_w, zstandard' 2> /dev/null; then
     site=$(mktemp -d)
     python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" .wheels/*.whl
     export PYTHONPATH=$PYTHONPATH:$site

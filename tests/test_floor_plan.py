@@ -1,4 +1,4 @@
-"""The floor plan is a promise: a module imports only from rooms above its own."""
+"""The floor plan is a promise: a module imports only from rooms above its own. And no assertion checks an input."""
 
 from __future__ import annotations
 
@@ -92,3 +92,23 @@ def test_every_module_is_in_the_plan() -> None:
 def test_a_module_imports_only_from_rooms_above(name: str) -> None:
     above = set(PLAN[: PLAN.index(name)])
     assert imports(modules()[name]) <= above
+
+
+def narrows_a_type(test: ast.expr) -> bool:
+    """Return whether a condition is `… is not None` or `isinstance(…)`, which a type checker may need."""
+    match test:
+        case ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return True
+        case ast.Call(func=ast.Name(id="isinstance")):
+            return True
+    return False
+
+
+def test_assertions_only_narrow_types() -> None:
+    """`python -O` removes assertions: what guards against an input, and all of `kernels`, raises an error instead."""
+    found = []
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assert) and (name.startswith("kernels.") or not narrows_a_type(node.test)):
+                found.append(f"{path}:{node.lineno}")
+    assert found == []

@@ -1,7 +1,9 @@
 """Parity of training steps in all number types and devices; bench/gpu.sh runs it on a GPU."""
 
+import re
 from collections.abc import Iterator
 from itertools import repeat
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.settings import DeviceSettings
 
 VOCABULARY, STEPS = 500, 5
+ROOT = Path(__file__).parents[2]
 
 
 def make_batch() -> PretrainingBatch:
@@ -58,3 +61,10 @@ def test_training_steps_have_the_losses_of_float32_on_the_cpu(
     expected = list(losses("cpu", torch.float32))
     assert expected[0] - expected[-1] > 0.1
     assert list(losses(device, dtype)) == pytest.approx(expected, abs=tolerance)
+
+
+def test_packages_that_travel_to_a_gpu_machine_have_pinned_versions() -> None:
+    """Without a pin, pip took an old seqeval, the last one that has a wheel."""
+    (listed,) = re.findall(r"^packages=\((.*)\)$", (ROOT / "bench/gpu.sh").read_text(), flags=re.MULTILINE)
+    pinned = re.findall(r"^(.+)==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
+    assert set(listed.split()) <= {name.replace("_", "-") for name in pinned}

@@ -35,8 +35,9 @@ class NpyWriter:
                 self._write_header()
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Append entries, which have the shape N × `row_shape`."""
-        assert values.shape[1:] == self.row_shape
+        """Append entries, N × `row_shape`. Raises ValueError for entries of another shape."""
+        if values.shape[1:] != self.row_shape:
+            raise ValueError(f"expected entries of shape {self.row_shape}, got {values.shape[1:]}")
         self._file.write(values.astype(self.dtype, copy=False).tobytes())
         self.length += len(values)
 

@@ -84,8 +84,7 @@ def log_probabilities(outputs: Floats, encoded: Encoded, kind: str) -> Floats:
     if kind == "choice":
         counts = np.full(encoded.num_items, encoded.sequences_per_item)
     else:
-        examples, first = np.unique(encoded.example_ids, return_index=True)
-        assert len(examples)
+        first = np.unique(encoded.example_ids, return_index=True)[1]
         ends = np.append(encoded.position_starts[first[1:]], len(outputs))
         counts = ends - encoded.position_starts[first]
     starts = offsets_from_lengths(counts)[:-1]

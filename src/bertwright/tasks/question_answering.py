@@ -265,7 +265,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
         null_scores = outputs[encoded.starts[:-1]].sum(1, dtype=np.float64)
         answers = []
         for example, begin, end in zip(examples, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            assert begin < end, f"{example.location} has no window: it was encoded with labels"
+            if begin == end:
+                raise ValueError(f"{example.location}: no window; encode with labeled=False")
             found = self._best_spans(encoded, outputs, begin, end)
             null_score = float(null_scores[begin:end].min())
             answers.append(self._choose_answer(example.context, found, encoded.offsets, null_score))
