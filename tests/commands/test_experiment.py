@@ -30,13 +30,14 @@ from bertwright.commands.probe.run import open_probe
 from bertwright.experiments import jobs, report
 from bertwright.experiments.cost import JobCost, SplitCost
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
-from bertwright.experiments.levels import Level, TaskRecipe
+from bertwright.experiments.levels import LEVELS, Level, TaskRecipe
 from bertwright.experiments.paper import GLUE
 from bertwright.experiments.plans import MIXES, Plan, Trial, published_figures
 from bertwright.experiments.report import format_p
 from bertwright.files import read_json
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
+from bertwright.settings import to_table
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import execution_context
 from bertwright.training.loop import DivergedError
@@ -143,6 +144,8 @@ def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[Experime
     markdown = (output(settings) / "report.md").read_text()
     assert "| MLM + NSP |" in markdown
     assert "mimetic" in markdown  # the initialization is named in every table
+    for name, value in to_table(LEVELS["demo"].optimizer).items():
+        assert f"{name} {value}" in record["setup"]["optimizer"]
     assert (output(settings) / "plot.png").stat().st_size > 1_000
 
 
@@ -688,9 +691,24 @@ def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path) -> N
         experiment(settings)
 
 
-def test_demo_is_the_smallest_level() -> None:
-    assert setup.LEVELS["demo"].shape == SIZES["tiny"]
-    assert setup.LEVELS["paper"].shape == SIZES["base"]
+def test_levels_grow() -> None:
+    evening, night = LEVELS["evening"], LEVELS["night"]
+    assert [level.shape for level in LEVELS.values()] == [SIZES[name] for name in ("tiny", "mini", "mini", "base")]
+    assert evening.steps * evening.batch_size * evening.max_length == pytest.approx(10e6, rel=0.05)
+    assert night.steps * night.batch_size * night.max_length == pytest.approx(30e6, rel=0.05)
+    assert replace(evening, **{name: getattr(night, name) for name in CHANGED}) == night
+
+
+CHANGED = ("steps", "recipe", "task_recipes", "limit", "word_task_limit", "curve_seeds")
+
+
+@pytest.mark.parametrize(("level", "jobs"), [("demo", 40), ("evening", 40), ("night", 80), ("paper", 800)])
+def test_figure5_has_fewer_restarts(make: Make, tmp_path: Path, level: str, jobs: int) -> None:
+    """Two tasks, two objectives, ten checkpoints; at night two restarts, at the paper's level five and four rates."""
+    settings = make(tmp_path, "figure5", level=level, seeds=None, steps=None, limit=None, word_task_limit=None)
+    assert sum(job.kind == "finetune" for job in all_jobs(plan_of(settings).jobs)) == jobs
+    more = replace(settings, seeds=7)
+    assert chosen_level(more).seeds == 7
 
 
 # Misuse

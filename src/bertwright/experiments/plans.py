@@ -502,7 +502,7 @@ def features_of(shape: Shape) -> RepresentationName:
 
 def figure5(planner: Planner) -> Plan:
     """Return the plan of figure 5: scores against the steps of pre-training."""
-    tasks = planner.find_tasks(("mnli", "sst2", "conll2003", "squad"))
+    tasks = planner.find_tasks(("mnli", "sst2", "conll2003"))
     if "mnli" in tasks and not planner.inputs.tasks:
         tasks = {"mnli": tasks["mnli"]}  # the paper's only task
     steps, trials = dict[str, tuple[str, int]](), []

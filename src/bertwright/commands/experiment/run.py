@@ -41,6 +41,7 @@ from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import Plan
 from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_cells, to_markdown, to_record
 from bertwright.files import write_json, write_text
+from bertwright.settings import to_table
 
 KINDS = {
     "pretrain": "pre-training",
@@ -127,18 +128,17 @@ def describe_level(level: Level, model: str | None) -> dict[str, str]:
     lengths = f"length {level.max_length}" + (
         f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
     )
-    rates = ", ".join(f"{rate:g}" for rate in level.recipe.learning_rates)
+    own_recipes = "".join(f"; {task}: {recipe}" for task, recipe in level.task_recipes.items())
     limit = "all" if level.limit is None else f"at most {level.limit:,}"
     words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
     trained = {
         "model": f"L{layers} H{hidden} A{heads} unless stated; the same first weights ({level.init_scheme} "
         "initialization) for all objectives",
-        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}; rate "
-        f"{level.optimizer.learning_rate:g}, dropout {level.dropout:g}",
+        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}",
+        "optimizer": ", ".join(f"{name} {value}" for name, value in to_table(level.optimizer).items()),
     }
     return (trained if model is None else {"model": model}) | {
-        "fine-tuning": f"{level.recipe.epochs:g} epochs in batches of {level.recipe.batch_size}, rate {rates}, dropout "
-        "0.1; the last step is scored",
+        "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
         "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
     }
 

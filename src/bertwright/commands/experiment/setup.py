@@ -32,6 +32,8 @@ def chosen_level(settings: ExperimentSettings) -> Level:
     A model of the user is fine-tuned as in the paper, on all examples; below the level of the paper with a single rate.
     """
     level, full = LEVELS[settings.level], LEVELS["paper"]
+    if settings.experiment == "figure5":
+        level = level.for_curve()
     if settings.model is not None:
         rates = full.recipe.learning_rates if settings.level == "paper" else MODEL_RATES
         recipe = replace(full.recipe, learning_rates=rates)
