@@ -244,10 +244,18 @@ def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Pat
     assert all(cell["mean"] > 1 and cell["seeds"] == 1 for cell in cells.values())
     claim = next(claim for claim in record["claims"] if claim["columns"] == ["perplexity"])
     assert len({cell["mean"] for cell in cells.values()}) == 6
-    smaller, larger, *_ = (cell["mean"] for cell in cells.values())
-    assert claim["verdict"] == ("shown" if larger < smaller else "reversed")
-    assert claim["difference"] == {"mean": pytest.approx(np.log(smaller / larger))}
-    assert "nats per token, one run each: no interval; paper +0.11" in printed
+    smaller, larger, *_ = cells.values()
+    for cell in cells.values():
+        low, high = cell["interval"]
+        assert low < cell["mean"] < high
+        assert f"{cell['mean']:.2f} ({low:.2f} to {high:.2f}) [" in printed
+    low, mean, high, p = (claim["difference"][name] for name in ("low", "mean", "high", "p"))
+    assert mean == pytest.approx(np.log(smaller["mean"] / larger["mean"]))
+    assert low < mean < high
+    assert claim["verdict"] == ("shown" if low > 0 else "reversed" if high < 0 else "not shown")
+    paired = np.log(smaller["interval"][1] / larger["interval"][0])
+    assert high < paired  # both are scored on the same sequences
+    assert f"{mean:+.2f} nats per token, 95 % interval {low:+.2f} to {high:+.2f}, {format_p(p)}; paper +0.11" in printed
 
 
 def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_path: Path, tiny_bert: Path) -> None:

@@ -86,6 +86,8 @@ def digest_store(store: Path) -> str:
     if not (store / "held_out").is_dir():
         raise ValueError(f"{store}: no held-out documents; prepare the text again with --held-out 0.01")
     opened = [TokenStore.open(store / name, tokenizer.digest, verify=False) for name in ("train", "held_out")]
+    if opened[1].num_sentences < 2:
+        raise ValueError(f"{store}: one held-out sentence; prepare the text again with a larger --held-out")
     return digest_bytes(*(file.digest.encode() for one in opened for file in one.header.files))
 
 
