@@ -8,6 +8,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -451,6 +453,29 @@ def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, st
         assert log.count("Scores after step") == 1
 
 
+def test_the_processes_of_torchrun_share_the_jobs(
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
+) -> None:
+    unbroken, _ = finished_run
+    settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "--", "bertwright", "experiment", "table5", "--store", str(settings.store), "--data"]
+    options = (
+        f"{settings.data} --work {settings.work} --seeds 1 --tasks sst2 --steps 20 --limit 60 --word-task-limit 40"
+    )
+    device = ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
+    done = subprocess.run(
+        [*launcher, *command, *options.split(), *device], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert results(settings).items() <= results(unbroken).items()
+    assert done.stdout.count("Table 5: pre-training objectives: 11 jobs") == 1
+    assert done.stdout.count("report.json") == 1
+    for job in plan_of(settings).jobs:  # each run was started once
+        log = (Work(settings.work.resolve()).folder(job) / "log.txt").read_text()
+        assert log.count("Scores after step") == 1
+
+
 def test_a_claimed_job_cannot_be_claimed_again(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work")
     job, work = plan_of(settings).jobs[0], Work(settings.work)
@@ -751,12 +776,6 @@ def test_missing_inputs_are_named(make: Make, tmp_path: Path, changes: dict[str,
 def test_wrong_settings_are_named(make: Make, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(tmp_path / "work", **changes)
-
-
-def test_torchrun_is_rejected(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="start the same command several times"):
-        experiment(make(tmp_path / "work"))
 
 
 def test_a_task_with_a_single_file_is_split(make: Make, tmp_path: Path, data: Path) -> None:

@@ -42,6 +42,7 @@ from bertwright.experiments.plans import Plan
 from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_cells, to_markdown, to_record
 from bertwright.files import write_json, write_text
 from bertwright.settings import to_table
+from bertwright.training.distributed import independent_ranks
 
 KINDS = {
     "pretrain": "pre-training",
@@ -52,12 +53,21 @@ KINDS = {
 
 
 def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
-    """Run or resume an experiment; return the folder of its report, or None for a dry run.
+    """Run or resume an experiment; return the folder of its report, or None for a dry run and for ranks other than 0.
+
+    The processes of torchrun share the jobs as processes that were started one by one do; rank 0 reports.
 
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the runs do
     for inputs that are not usable; a run that diverges is reported, and the others continue.
     """
-    console = console or make_console()
+    with independent_ranks() as rank:
+        return run_experiment(settings, console or make_console(), rank)
+
+
+def run_experiment(settings: ExperimentSettings, console: Console, rank: int) -> Path | None:
+    """Run, plan or report an experiment as one of the processes that share it."""
+    if rank > 0 and (settings.dry_run or settings.report_only):
+        return None
     level = chosen_level(settings)
     work, plan = Work(settings.work.resolve()), plan_experiment(settings, level)
     if settings.budget is not None:
@@ -67,8 +77,11 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
         print_plan(plan, describe_level(level, settings.model), work, measure(plan, console), console)
         return None
     if not settings.report_only:
-        say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
+        if rank == 0:
+            say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
         run_jobs(plan.jobs, work, console)
+    if rank > 0:
+        return None
     folder = report_folder(settings, plan)
     report = make_report(plan, work)
     write_report(report, describe_setup(settings, level, report), folder, console)

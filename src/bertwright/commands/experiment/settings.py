@@ -16,7 +16,8 @@ from bertwright.training.settings import DeviceSettings
 class ExperimentSettings:
     """Repeat an experiment of the paper's section 5 at your budget; the same command resumes it.
 
-    Start the same command several times, on one machine or on several with a shared disk, to share the work.
+    Start the same command several times, on one machine or on several with a shared disk, to share the work; on several
+    GPUs: torchrun --nproc-per-node 8 -m -- bertwright experiment ...
     """
 
     experiment: Positional[Literal["table1", "table5", "table6", "table7", "table8", "figure5"]]

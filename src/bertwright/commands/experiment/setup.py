@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect
 from dataclasses import replace
 from pathlib import Path
@@ -65,8 +64,6 @@ def record_sizes(folder: Path, level: Level) -> None:
 
 def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
     """Return the plan of an experiment. Raises ValueError for inputs that are missing or not usable."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("torchrun: expected a single process; start the same command several times to share the work")
     if settings.data is None:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
     device = replace(settings.device, dtype=select_dtype(settings.device))
