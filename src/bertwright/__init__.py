@@ -26,6 +26,8 @@ the same; with `rich.console.Console(quiet=True)` as second argument they only e
     task = TaskSettings("classification", train=("train.tsv",), dev=("dev.tsv",))
     bertwright.finetune(FinetuneSettings(run=Path("tuned"), task=task, model="run"))
 
+`experiment(ExperimentSettings("table5", ...))` repeats an experiment of the paper.
+
 `bertwright COMMAND --help` and the docstrings of the fields explain every setting.
 """
 
@@ -38,6 +40,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertwright.commands.evaluate import EvaluateSettings, evaluate
+    from bertwright.commands.experiment.run import experiment
+    from bertwright.commands.experiment.settings import ExperimentSettings
     from bertwright.commands.finetune.run import finetune
     from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
     from bertwright.commands.grid.run import grid
@@ -71,6 +75,7 @@ __all__ = [
     "DataSettings",
     "DeviceSettings",
     "EvaluateSettings",
+    "ExperimentSettings",
     "FinetuneSettings",
     "GridSettings",
     "LearnSettings",
@@ -87,6 +92,7 @@ __all__ = [
     "TuningSettings",
     "VocabularySettings",
     "evaluate",
+    "experiment",
     "finetune",
     "grid",
     "learn_vocabulary",
@@ -115,6 +121,8 @@ HOMES = {
     "commands.vocabulary": ("LearnSettings", "learn_vocabulary"),
     "commands.prepare": ("PrepareSettings", "prepare"),
     "commands.evaluate": ("EvaluateSettings", "evaluate"),
+    "commands.experiment.run": ("experiment",),
+    "commands.experiment.settings": ("ExperimentSettings",),
     "commands.finetune.run": ("finetune",),
     "commands.grid.run": ("grid",),
     "commands.predict.run": ("predict",),
