@@ -26,6 +26,8 @@ the same; with `rich.console.Console(quiet=True)` as second argument they only e
     task = TaskSettings("classification", train=("train.tsv",), dev=("dev.tsv",))
     bertwright.finetune(FinetuneSettings(run=Path("tuned"), task=task, model="run"))
 
+`experiment(ExperimentSettings("table5", ...))` repeats an experiment of the paper.
+
 `bertwright COMMAND --help` and the docstrings of the fields explain every setting.
 """
 

@@ -8,6 +8,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,13 +32,14 @@ from bertwright.commands.probe.run import open_probe
 from bertwright.experiments import jobs, report
 from bertwright.experiments.cost import JobCost, SplitCost
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
-from bertwright.experiments.levels import Level, TaskRecipe
+from bertwright.experiments.levels import LEVELS, Level, TaskRecipe
 from bertwright.experiments.paper import GLUE
 from bertwright.experiments.plans import MIXES, Plan, Trial, published_figures
 from bertwright.experiments.report import format_p
 from bertwright.files import read_json
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
+from bertwright.settings import to_table
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import execution_context
 from bertwright.training.loop import DivergedError
@@ -143,6 +146,8 @@ def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[Experime
     markdown = (output(settings) / "report.md").read_text()
     assert "| MLM + NSP |" in markdown
     assert "mimetic" in markdown  # the initialization is named in every table
+    for name, value in to_table(LEVELS["demo"].optimizer).items():
+        assert f"{name} {value}" in record["setup"]["optimizer"]
     assert (output(settings) / "plot.png").stat().st_size > 1_000
 
 
@@ -241,10 +246,18 @@ def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Pat
     assert all(cell["mean"] > 1 and cell["seeds"] == 1 for cell in cells.values())
     claim = next(claim for claim in record["claims"] if claim["columns"] == ["perplexity"])
     assert len({cell["mean"] for cell in cells.values()}) == 6
-    smaller, larger, *_ = (cell["mean"] for cell in cells.values())
-    assert claim["verdict"] == ("shown" if larger < smaller else "reversed")
-    assert claim["difference"] == {"mean": pytest.approx(np.log(smaller / larger))}
-    assert "nats per token, one run each: no interval; paper +0.11" in printed
+    smaller, larger, *_ = cells.values()
+    for cell in cells.values():
+        low, high = cell["interval"]
+        assert low < cell["mean"] < high
+        assert f"{cell['mean']:.2f} ({low:.2f} to {high:.2f}) [" in printed
+    low, mean, high, p = (claim["difference"][name] for name in ("low", "mean", "high", "p"))
+    assert mean == pytest.approx(np.log(smaller["mean"] / larger["mean"]))
+    assert low < mean < high
+    assert claim["verdict"] == ("shown" if low > 0 else "reversed" if high < 0 else "not shown")
+    paired = np.log(smaller["interval"][1] / larger["interval"][0])
+    assert high < paired  # both are scored on the same sequences
+    assert f"{mean:+.2f} nats per token, 95 % interval {low:+.2f} to {high:+.2f}, {format_p(p)}; paper +0.11" in printed
 
 
 def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
@@ -435,6 +448,29 @@ def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, st
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     assert results(settings).items() <= results(unbroken).items()
+    for job in plan_of(settings).jobs:  # each run was started once
+        log = (Work(settings.work.resolve()).folder(job) / "log.txt").read_text()
+        assert log.count("Scores after step") == 1
+
+
+def test_the_processes_of_torchrun_share_the_jobs(
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
+) -> None:
+    unbroken, _ = finished_run
+    settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "--", "bertwright", "experiment", "table5", "--store", str(settings.store), "--data"]
+    options = (
+        f"{settings.data} --work {settings.work} --seeds 1 --tasks sst2 --steps 20 --limit 60 --word-task-limit 40"
+    )
+    device = ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
+    done = subprocess.run(
+        [*launcher, *command, *options.split(), *device], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert results(settings).items() <= results(unbroken).items()
+    assert done.stdout.count("Table 5: pre-training objectives: 11 jobs") == 1
+    assert done.stdout.count("report.json") == 1
     for job in plan_of(settings).jobs:  # each run was started once
         log = (Work(settings.work.resolve()).folder(job) / "log.txt").read_text()
         assert log.count("Scores after step") == 1
@@ -688,9 +724,24 @@ def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path) -> N
         experiment(settings)
 
 
-def test_demo_is_the_smallest_level() -> None:
-    assert setup.LEVELS["demo"].shape == SIZES["tiny"]
-    assert setup.LEVELS["paper"].shape == SIZES["base"]
+def test_levels_grow() -> None:
+    evening, night = LEVELS["evening"], LEVELS["night"]
+    assert [level.shape for level in LEVELS.values()] == [SIZES[name] for name in ("tiny", "mini", "mini", "base")]
+    assert evening.steps * evening.batch_size * evening.max_length == pytest.approx(10e6, rel=0.05)
+    assert night.steps * night.batch_size * night.max_length == pytest.approx(30e6, rel=0.05)
+    assert replace(evening, **{name: getattr(night, name) for name in CHANGED}) == night
+
+
+CHANGED = ("steps", "recipe", "task_recipes", "limit", "word_task_limit", "curve_seeds")
+
+
+@pytest.mark.parametrize(("level", "jobs"), [("demo", 40), ("evening", 40), ("night", 80), ("paper", 800)])
+def test_figure5_has_fewer_restarts(make: Make, tmp_path: Path, level: str, jobs: int) -> None:
+    """Two tasks, two objectives, ten checkpoints; at night two restarts, at the paper's level five and four rates."""
+    settings = make(tmp_path, "figure5", level=level, seeds=None, steps=None, limit=None, word_task_limit=None)
+    assert sum(job.kind == "finetune" for job in all_jobs(plan_of(settings).jobs)) == jobs
+    more = replace(settings, seeds=7)
+    assert chosen_level(more).seeds == 7
 
 
 # Misuse
@@ -725,12 +776,6 @@ def test_missing_inputs_are_named(make: Make, tmp_path: Path, changes: dict[str,
 def test_wrong_settings_are_named(make: Make, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(tmp_path / "work", **changes)
-
-
-def test_torchrun_is_rejected(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="start the same command several times"):
-        experiment(make(tmp_path / "work"))
 
 
 def test_a_task_with_a_single_file_is_split(make: Make, tmp_path: Path, data: Path) -> None:

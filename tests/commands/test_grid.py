@@ -100,11 +100,13 @@ def test_table_and_report_agree_with_the_runs(finished_grid: tuple[GridSettings,
         shown = f"{100 * statistics.mean(scores):.1f} ± {100 * statistics.stdev(scores):.1f} (2 seeds)"
         line = next(line for line in printed.splitlines() if shown in line)
         assert ("*" in line.split()[0]) == (of_it == names[2:])
+        assert line.split()[-1] == "4"  # evaluations of which the best counts
+        assert one["dev_evaluations"] == 4
     best = max(names[2:], key=lambda name: reported[name]["dev"]["accuracy"])
     assert report["chosen"]["run"] == best
     tests = [reported[name]["test"]["accuracy"] for name in names[2:]]
     assert report["test"]["accuracy"]["mean"] == pytest.approx(statistics.mean(tests))
-    assert f"Chosen: {best}" in printed
+    assert f"Chosen: {best}, the best of 4 evaluations on dev" in printed
     assert f"test accuracy over the setting's seeds: {100 * statistics.mean(tests):.1f} ± " in printed
 
 

@@ -36,6 +36,11 @@ class Estimate(NamedTuple):
     draws: Floats | None
     """D means, each on resampled seeds and examples; None for a single seed without numbers per example."""
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % percentile interval of the mean."""
+        return None if self.draws is None else _percentiles(self.draws)
+
 
 class Interval(NamedTuple):
     """Interval of a difference, and the p-value of no difference."""
@@ -118,9 +123,14 @@ def difference(pairs: Sequence[tuple[Estimate, Estimate]]) -> Difference:
     if all(one.draws is None for pair in pairs for one in pair):
         return Difference(mean, None)
     drawn = np.mean([np.subtract(_draws(better), _draws(worse)) for better, worse in pairs], axis=0)
-    low, high = np.quantile(drawn, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
+    low, high = _percentiles(drawn)
     tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-    return Difference(mean, Interval(float(low), float(high), min(1.0, 2 * (tail + 1) / (len(drawn) + 1))))
+    return Difference(mean, Interval(low, high, min(1.0, 2 * (tail + 1) / (len(drawn) + 1))))
+
+
+def _percentiles(draws: Floats) -> tuple[float, float]:
+    low, high = np.quantile(draws, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
+    return float(low), float(high)
 
 
 def _draws(one: Estimate) -> Floats | float:

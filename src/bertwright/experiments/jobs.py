@@ -32,6 +32,7 @@ from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import open_run
 from bertwright.commands.pretrain.run import pretrain
 from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.commands.pretrain.setup import open_run as open_pretraining
 from bertwright.commands.probe.run import EXAMPLES as PROBE_EXAMPLES
 from bertwright.commands.probe.run import parse_result, probe
 from bertwright.commands.probe.settings import ProbeSettings
@@ -48,6 +49,7 @@ from bertwright.files import (
 )
 from bertwright.kernels.cpu import model_name
 from bertwright.metrics.example_scores import ExampleScores
+from bertwright.pretraining.evaluation import evaluate
 from bertwright.settings import to_table
 from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
@@ -140,8 +142,21 @@ class PretrainJob(Job):
         return self.pretrain
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
-        """Pre-train; the scores are those of the last evaluation on held-out documents."""
+        """Pre-train; the scores are those of the last evaluation on held-out documents.
+
+        The loss on each held-out sequence is written as the numbers behind the perplexity.
+        """
         pretrain(_at(self.settings, folder), console)
+        with execution_context(self.settings.device) as context:
+            state = open_pretraining(_at(self.settings, folder), context, console)
+            losses = [
+                (
+                    evaluate(state.model, [batch.to(context.device)]).mlm_loss * batch.num_predictions,
+                    batch.num_predictions,
+                )
+                for batch in state.held_out[0].validation_batches(self.settings.eval_sequences, micro_batch_size=1)
+            ]
+        ExampleScores("loss", np.array(losses)).save(self.examples_file(folder, "perplexity"))
         scores: dict[str, float] | None = read_json(folder / "report.json")["held_out_after"]
         return {name: value for name, value in (scores or {}).items() if isinstance(value, float)}
 

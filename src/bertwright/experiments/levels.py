@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bertwright.commands.pretrain.settings import LongPhase, ModelSettings
@@ -10,7 +10,7 @@ from bertwright.models.config import SIZES
 from bertwright.pretraining.settings import DataSettings
 from bertwright.training.settings import OptimizerSettings
 
-LevelName = Literal["demo", "night", "paper"]
+LevelName = Literal["demo", "evening", "night", "paper"]
 InitScheme = Literal["mimetic", "normal"]
 Shape = tuple[int, int, int]
 """Layers, hidden size, attention heads."""
@@ -23,6 +23,11 @@ class TaskRecipe:
     epochs: float
     batch_size: int
     learning_rates: tuple[float, ...]
+
+    def __str__(self) -> str:
+        """Format as "3 epochs in batches of 32, rate 5e-05"."""
+        rates = " or ".join(f"{rate:g}" for rate in self.learning_rates)
+        return f"{self.epochs:g} epochs in batches of {self.batch_size}, rate {rates}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,9 @@ class Level:
     """Likewise of tagging and question answering, in which a small model learns little from few examples."""
     seeds: int
     """Restarts of fine-tuning."""
+    curve_seeds: int
+    curve_learning_rates: tuple[float, ...]
+    """Restarts and rates of figure 5, in which each of 20 checkpoints is fine-tuned."""
     probe_epochs: int
     lstm_size: int
     lstm_layers: int
@@ -58,6 +66,11 @@ class Level:
     encoder."""
     lstm_learning_rate: float = 1e-3
     """Peak rate of the BiLSTM of LTR + BiLSTM, whatever that of the encoder: its weights are new. That of the heads."""
+
+    def for_curve(self) -> Level:
+        """Return the level with the restarts and the rates of figure 5."""
+        recipe = replace(self.recipe, learning_rates=self.curve_learning_rates)
+        return replace(self, seeds=self.curve_seeds, recipe=recipe)
 
     @property
     def long(self) -> LongPhase:
@@ -85,6 +98,29 @@ class Level:
         return DataSettings(self.max_length, self.batch_size, objective, mask_mix=mask_mix)
 
 
+# `mini` on some 30 million tokens.
+NIGHT = Level(
+    shape=SIZES["mini"],
+    shapes=((1, 256, 4), (2, 256, 1), (2, 256, 4), (4, 256, 4), (4, 384, 6), (8, 384, 6)),
+    steps=28_000,
+    batch_size=16,
+    max_length=64,
+    max_positions=128,
+    dropout=0.0,
+    init_scheme="mimetic",
+    optimizer=OptimizerSettings(8e-4, warmup_ratio=0.05, bias_correction=True),
+    recipe=TaskRecipe(3.0, 32, (1e-4, 3e-4)),
+    task_recipes={"squad": TaskRecipe(3.0, 32, (3e-4,))},
+    limit=10_000,
+    word_task_limit=20_000,
+    seeds=5,
+    curve_seeds=2,
+    curve_learning_rates=(3e-4,),
+    probe_epochs=5,
+    lstm_size=256,
+    lstm_layers=2,
+)
+
 LEVELS: dict[LevelName, Level] = {
     "demo": Level(
         shape=SIZES["tiny"],
@@ -101,29 +137,23 @@ LEVELS: dict[LevelName, Level] = {
         limit=2_000,
         word_task_limit=2_500,
         seeds=2,
+        curve_seeds=1,
+        curve_learning_rates=(3e-4,),
         probe_epochs=2,
         lstm_size=128,
         lstm_layers=1,
     ),
-    "night": Level(
-        shape=SIZES["mini"],
-        shapes=((1, 256, 4), (2, 256, 1), (2, 256, 4), (4, 256, 4), (4, 384, 6), (8, 384, 6)),
-        steps=28_000,
-        batch_size=16,
-        max_length=64,
-        max_positions=128,
-        dropout=0.0,
-        init_scheme="mimetic",
-        optimizer=OptimizerSettings(8e-4, warmup_ratio=0.05, bias_correction=True),
-        recipe=TaskRecipe(3.0, 32, (1e-4, 3e-4)),
-        task_recipes={"squad": TaskRecipe(3.0, 32, (3e-4,))},
-        limit=10_000,
-        word_task_limit=20_000,
-        seeds=5,
-        probe_epochs=5,
-        lstm_size=256,
-        lstm_layers=2,
+    # `mini` on some 10 million tokens, with a single rate.
+    "evening": replace(
+        NIGHT,
+        steps=10_000,
+        recipe=TaskRecipe(3.0, 32, (3e-4,)),
+        task_recipes={},
+        limit=4_000,
+        word_task_limit=6_000,
+        curve_seeds=1,
     ),
+    "night": NIGHT,
     # Sections 4, A.2 and A.3; table 6.
     "paper": Level(
         shape=SIZES["base"],
@@ -144,6 +174,8 @@ LEVELS: dict[LevelName, Level] = {
         limit=None,
         word_task_limit=None,
         seeds=5,
+        curve_seeds=5,
+        curve_learning_rates=(5e-5, 4e-5, 3e-5, 2e-5),
         probe_epochs=10,
         lstm_size=768,
         lstm_layers=2,

@@ -58,9 +58,9 @@ class ClaimResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Shown or reversed if the whole interval is on one side of 0; of two perplexities, the sign decides."""
+        """Shown or reversed if the whole interval is on one side of 0."""
         interval = self.found.interval
-        if self.columns != (PERPLEXITY,) and (interval is None or interval.low <= 0 <= interval.high):
+        if interval is None or interval.low <= 0 <= interval.high:
             return "not shown"
         return "shown" if self.found.mean > 0 else "reversed"
 
@@ -83,6 +83,8 @@ class Report:
 
     plan: Plan
     cells: dict[tuple[str, str], Cell]
+    estimates: dict[tuple[str, str], Estimate]
+    """Of perplexities, that of the negative loss, of which higher is better, too."""
     claims: list[ClaimResult]
     contrasts: list[Contrast]
     environments: Counter[str]
@@ -112,7 +114,7 @@ def make_report(plan: Plan, work: Work) -> Report:
         describe_environment(done.environment) for job in all_jobs(plan.jobs) if (done := work.result(job))
     )
     contrasts = _contrast_rows(plan, estimates)
-    return Report(plan, cells, claims, contrasts, environments, finished, len(plan.trials))
+    return Report(plan, cells, estimates, claims, contrasts, environments, finished, len(plan.trials))
 
 
 def describe_environment(environment: Mapping[str, str]) -> str:
@@ -127,10 +129,10 @@ def describe_environment(environment: Mapping[str, str]) -> str:
 
 
 def _samples(cells: Mapping[tuple[str, str], Cell], column: str) -> dict[str, Sample]:
-    """Return the samples of a column by row; of perplexities, negative losses, of which higher is better, too."""
+    """Return the samples of a column by row; of perplexities, those of the negative loss."""
     found = {row: cell.sample for (row, name), cell in cells.items() if name == column}
     if column == PERPLEXITY:
-        return {row: Sample([-math.log(score) for score in sample.scores], ()) for row, sample in found.items()}
+        return {row: one._replace(scores=[-math.log(score) for score in one.scores]) for row, one in found.items()}
     return found
 
 
@@ -206,12 +208,22 @@ def format_p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def format_cell(cell: Cell | None, column: str) -> str:
-    """Format mean ± deviation (seeds), in percent; a perplexity as it is."""
+def interval_of(report: Report, row: str, column: str) -> tuple[float, float] | None:
+    """Return the 95 % bootstrap interval of a cell's mean; None if nothing could be resampled."""
+    found = report.estimates[row, column].interval
+    if found is None or column != PERPLEXITY:
+        return found
+    return math.exp(-found[1]), math.exp(-found[0])
+
+
+def format_cell(report: Report, row: str, column: str) -> str:
+    """Format mean ± deviation (seeds), in percent; a perplexity as it is, with its interval; "" without results."""
+    cell = report.cells.get((row, column))
     if cell is None:
         return ""
     if column == PERPLEXITY:
-        return f"{cell.summary.mean:.2f}"
+        interval = interval_of(report, row, column)
+        return f"{cell.summary.mean:.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
     diverged = f", {cell.failures} diverged" if cell.failures else ""
     return f"{cell.summary.format()} ({cell.summary.seeds}{diverged})"
 
@@ -223,7 +235,7 @@ def table_cells(report: Report) -> list[list[str]]:
         texts = [row]
         for column in report.plan.columns:
             published = report.plan.figures.get(row, {}).get(column)
-            ours = format_cell(report.cells.get((row, column)), column)
+            ours = format_cell(report, row, column)
             split = report.plan.figure_splits.get((row, column))
             figure = "" if published is None else f"[{published:.3g}{f', {split}' if split else ''}]"
             texts.append(f"{ours} {figure}".strip())
@@ -306,6 +318,7 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
                 "paper": plan.figures.get(row, {}).get(column),
             }
             | cell.summary._asdict()
+            | {"interval": interval_of(report, row, column)}
             for (row, column), cell in report.cells.items()
         ],
         "claims": [

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bertwright.files import atomic_file
 
 Floats = npt.NDArray[np.float64]
-Formula = Literal["mean", "f1", "matthews", "spearman"]
+Formula = Literal["mean", "f1", "matthews", "spearman", "loss"]
 
 
 class ExampleScores(NamedTuple):
@@ -22,7 +22,8 @@ class ExampleScores(NamedTuple):
 
     formula: Formula
     """mean: of the one number; f1: true positives, predicted, actual; matthews: the confusion matrix of two classes,
-    row by row; spearman: true and predicted value."""
+    row by row; spearman: true and predicted value; loss: its sum over the example's targets and their number, of which
+    the score is the negative mean."""
     values: Floats
     """N × K."""
 
@@ -50,6 +51,8 @@ def compute_scores(scores: ExampleScores, weights: Floats) -> Floats:
     sums = weights @ scores.values  # D K
     if scores.formula == "mean":
         return _divide(sums[:, 0], weights.sum(1))
+    if scores.formula == "loss":
+        return -_divide(sums[:, 0], sums[:, 1])
     if scores.formula == "f1":
         return _divide(2 * sums[:, 0], sums[:, 1] + sums[:, 2])
     tn, fp, fn, tp = sums.T

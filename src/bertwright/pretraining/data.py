@@ -187,10 +187,12 @@ class PretrainingData:
         layout = self._layout(self.settings.seed, step, size)
         return self._batches(layout, (self.settings.seed, step), range(first, last), micro_batch_size or last - first)
 
-    def validation_batches(self, sequences: int) -> Iterator[PretrainingBatch]:
-        """Yield up to `sequences` examples, at most an epoch, with fixed masks, in batches of 64, for evaluation.
+    def validation_batches(
+        self, sequences: int, micro_batch_size: int = VALIDATION_BATCH
+    ) -> Iterator[PretrainingBatch]:
+        """Yield up to `sequences` examples, at most an epoch, with fixed masks, for evaluation.
 
-        `mlm_count` and `nsp_count` are those of each batch.
+        `mlm_count` and `nsp_count` are those of each batch of 64, which is split into micro-batches.
         """
         sequences = min(sequences, self.examples_per_epoch)
         for step, first in enumerate(range(0, sequences, VALIDATION_BATCH)):
@@ -198,7 +200,7 @@ class PretrainingData:
             whole = self._layout(VALIDATION_SEED, step, VALIDATION_BATCH)
             segments = Segments(*(column[:size] for column in whole.segments))
             layout = _Layout(segments, whole.lengths[:size], whole.counts[:size])
-            yield from self._batches(layout, (VALIDATION_SEED, step), range(size), size)
+            yield from self._batches(layout, (VALIDATION_SEED, step), range(size), micro_batch_size)
 
     def describe(self, steps: int) -> DataSummary:
         """Summarize the data of a run of `steps` steps."""

@@ -7,6 +7,7 @@ Gradients are exchanged by DistributedDataParallel. Sharded weights (FSDP2) belo
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -35,6 +36,19 @@ def process_group(world_size: int, device: torch.device) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def independent_ranks() -> Iterator[int]:
+    """Let each process that torchrun started compute alone until the block ends; yields its rank, 0 without torchrun.
+
+    It keeps the GPU and the share of the CPUs of its local rank.
+    """
+    hidden = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    try:
+        yield int(hidden.get("RANK", "0"))
+    finally:
+        os.environ.update(hidden)
 
 
 def world_size() -> int:

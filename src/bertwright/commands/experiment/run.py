@@ -41,6 +41,8 @@ from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import Plan
 from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_cells, to_markdown, to_record
 from bertwright.files import write_json, write_text
+from bertwright.settings import to_table
+from bertwright.training.distributed import independent_ranks
 
 KINDS = {
     "pretrain": "pre-training",
@@ -51,12 +53,21 @@ KINDS = {
 
 
 def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
-    """Run or resume an experiment; return the folder of its report, or None for a dry run.
+    """Run or resume an experiment; return the folder of its report, or None for a dry run and for ranks other than 0.
+
+    The processes of torchrun share the jobs as processes that were started one by one do; rank 0 reports.
 
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the runs do
     for inputs that are not usable; a run that diverges is reported, and the others continue.
     """
-    console = console or make_console()
+    with independent_ranks() as rank:
+        return run_experiment(settings, console or make_console(), rank)
+
+
+def run_experiment(settings: ExperimentSettings, console: Console, rank: int) -> Path | None:
+    """Run, plan or report an experiment as one of the processes that share it."""
+    if rank > 0 and (settings.dry_run or settings.report_only):
+        return None
     level = chosen_level(settings)
     work, plan = Work(settings.work.resolve()), plan_experiment(settings, level)
     if settings.budget is not None:
@@ -66,8 +77,11 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
         print_plan(plan, describe_level(level, settings.model), work, measure(plan, console), console)
         return None
     if not settings.report_only:
-        say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
+        if rank == 0:
+            say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
         run_jobs(plan.jobs, work, console)
+    if rank > 0:
+        return None
     folder = report_folder(settings, plan)
     report = make_report(plan, work)
     write_report(report, describe_setup(settings, level, report), folder, console)
@@ -127,18 +141,17 @@ def describe_level(level: Level, model: str | None) -> dict[str, str]:
     lengths = f"length {level.max_length}" + (
         f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
     )
-    rates = ", ".join(f"{rate:g}" for rate in level.recipe.learning_rates)
+    own_recipes = "".join(f"; {task}: {recipe}" for task, recipe in level.task_recipes.items())
     limit = "all" if level.limit is None else f"at most {level.limit:,}"
     words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
     trained = {
         "model": f"L{layers} H{hidden} A{heads} unless stated; the same first weights ({level.init_scheme} "
         "initialization) for all objectives",
-        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}; rate "
-        f"{level.optimizer.learning_rate:g}, dropout {level.dropout:g}",
+        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}",
+        "optimizer": ", ".join(f"{name} {value}" for name, value in to_table(level.optimizer).items()),
     }
     return (trained if model is None else {"model": model}) | {
-        "fine-tuning": f"{level.recipe.epochs:g} epochs in batches of {level.recipe.batch_size}, rate {rates}, dropout "
-        "0.1; the last step is scored",
+        "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
         "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
     }
 

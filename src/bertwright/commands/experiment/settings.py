@@ -18,7 +18,8 @@ from bertwright.training.settings import DeviceSettings
 class ExperimentSettings:
     """Repeat an experiment of the paper's section 5 at your budget; the same command resumes it.
 
-    Start the same command several times, on one machine or on several with a shared disk, to share the work.
+    Start the same command several times, on one machine or on several with a shared disk, to share the work; on several
+    GPUs: torchrun --nproc-per-node 8 -m -- bertwright experiment ...
     """
 
     experiment: Positional[Literal["table1", "table5", "table6", "table7", "table8", "figure5"]]
@@ -33,8 +34,9 @@ class ExperimentSettings:
     --limit and --word-task-limit choose fewer. Unset: a model is pre-trained on the store."""
     data: Path | None = None
     """Folder whose sub-folders have the files of published tasks under their own names, such as MRPC/train.tsv."""
-    level: Literal["demo", "night", "paper"] = "demo"
-    """demo: tiny, at most 20 minutes on two cores; night: mini, some ten hours; paper: the paper's settings."""
+    level: Literal["demo", "evening", "night", "paper"] = "demo"
+    """demo: tiny, at most 20 minutes on two cores; evening and night: mini on some 10 and 30 million tokens, some three
+    and ten hours; paper: the paper's settings."""
     budget: float | None = None
     """Minutes of one process. The steps of pre-training and the examples per task of the level are changed so that the
     estimated time of all jobs is at most this."""

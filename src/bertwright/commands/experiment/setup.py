@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,8 @@ def chosen_level(settings: ExperimentSettings) -> Level:
     A model of the user is fine-tuned as in the paper, on all examples; below the level of the paper with a single rate.
     """
     level, full = LEVELS[settings.level], LEVELS["paper"]
+    if settings.experiment == "figure5":
+        level = level.for_curve()
     if settings.model is not None:
         rates = full.recipe.learning_rates if settings.level == "paper" else MODEL_RATES
         recipe = replace(full.recipe, learning_rates=rates)
@@ -63,8 +64,6 @@ def record_sizes(folder: Path, level: Level) -> None:
 
 def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
     """Return the plan of an experiment. Raises ValueError for inputs that are missing or not usable."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("torchrun: expected a single process; start the same command several times to share the work")
     if settings.data is None:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
     device = replace(settings.device, dtype=select_dtype(settings.device))
@@ -84,6 +83,8 @@ def digest_store(store: Path) -> str:
     if not (store / "held_out").is_dir():
         raise ValueError(f"{store}: no held-out documents; prepare the text again with --held-out 0.01")
     opened = [TokenStore.open(store / name, tokenizer.digest, verify=False) for name in ("train", "held_out")]
+    if opened[1].num_sentences < 2:
+        raise ValueError(f"{store}: one held-out sentence; prepare the text again with a larger --held-out")
     return digest_bytes(*(file.digest.encode() for one in opened for file in one.header.files))
 
 

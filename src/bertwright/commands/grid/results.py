@@ -19,6 +19,8 @@ class TrialResult(NamedTuple):
     """Scores of the run's best checkpoint by split ("dev", "test") and name. Empty for a run that failed."""
     failure: str | None = None
     """Reason of its divergence."""
+    dev_evaluations: int | None = None
+    """Number of evaluations on dev of which the best counts; None for a run that failed."""
 
 
 class SettingSummary(NamedTuple):
@@ -63,7 +65,8 @@ def live_candidates(results: Sequence[TrialResult], metric: str, seeds: int) -> 
 def to_record(result: TrialResult) -> dict[str, Any]:
     """Return a result as it is written to a file."""
     trial = result.trial
-    outcome = {"scores": result.scores} if result.failure is None else {"failure": result.failure}
+    finished = {"dev_evaluations": result.dev_evaluations, "scores": result.scores}
+    outcome = finished if result.failure is None else {"failure": result.failure}
     return {"run": trial.name} | trial.setting._asdict() | {"seed": trial.seed} | outcome
 
 
@@ -80,7 +83,8 @@ def read_results(path: Path, trials: Iterable[Trial]) -> list[TrialResult]:
     by_name = {trial.name: trial for trial in trials}
 
     def parse(record: Any) -> TrialResult:
-        result = TrialResult(by_name[record["run"]], record.get("scores", {}), record.get("failure"))
+        outcome = record.get("scores", {}), record.get("failure"), record.get("dev_evaluations")
+        result = TrialResult(by_name[record["run"]], *outcome)
         if result.failure is None and not isinstance(result.scores["dev"], dict):
             raise TypeError("the scores on dev are no object")
         return result

@@ -157,7 +157,8 @@ class GridRun:
                 finetune(settings, Console(file=log, width=120, force_terminal=False))
             except DivergedError as error:
                 return TrialResult(trial, {}, str(error))
-        return TrialResult(trial, read_json(settings.run / "report.json")["scores"])
+        report = read_json(settings.run / "report.json")
+        return TrialResult(trial, report["scores"], dev_evaluations=report["dev_evaluations"])
 
     def check_data_unchanged(self) -> None:
         """Raise ValueError if files or weights changed since the first run: scores would not be comparable."""
@@ -199,9 +200,11 @@ class GridRun:
                 shutil.copytree(model, temporary, dirs_exist_ok=True)
         self.prune()
         metric = self.metric.replace("_", " ")
-        heading(console, f"dev {metric}, each run's best evaluation; best setting first")
+        heading(console, f"dev {metric}, of each run the best evaluation; best setting first")
         console.print(setting_table(ranked))
-        heading(console, f"Chosen: {chosen.trial.name}")
+        count = chosen.dev_evaluations or 1
+        best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
+        heading(console, f"Chosen: {chosen.trial.name}{best_of}")
         console.print(score_table(chosen.scores, self.metric))
         test = self.summarize_test(chosen.trial.setting).get(self.metric)
         if test and settings.seeds > 1:
@@ -229,6 +232,7 @@ class GridRun:
                 | {
                     "diverged": one.failures,
                     "dev": one.scores._asdict() if one.scores else None,
+                    "dev_evaluations": one.best.dev_evaluations,
                     "best": one.best.trial.name,
                 }
                 for one in ranked
@@ -238,9 +242,10 @@ class GridRun:
 
 def setting_table(ranked: Iterable[SettingSummary]) -> Table:
     """Return a table with one row per setting; the first, which is chosen, is marked."""
-    table = make_table("", "rate", "batch", "epochs", "mean ± sd", "min", "max")
-    for rank, (setting, dev, _, _) in enumerate(ranked):
-        scores = (str(dev), format_score(dev.min), format_score(dev.max)) if dev else ("diverged", "", "")
+    table = make_table("", "rate", "batch", "epochs", "mean ± sd", "min", "max", "best of")
+    for rank, (setting, dev, _, best) in enumerate(ranked):
+        count = "" if best.dev_evaluations is None else str(best.dev_evaluations)
+        scores = (str(dev), format_score(dev.min), format_score(dev.max), count) if dev else ("diverged", "", "", "")
         varied = (f"{setting.learning_rate:g}", str(setting.batch_size), f"{setting.epochs:g}")
         table.add_row("" if rank else "*", *varied, *scores)
     return table
