@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 DOCUMENTS = 3_000
 REVIEWS = {"train": 3_000, "test": 600}
-TAGGED = {"train": 1_500, "dev": 300}
+TAGGED = {"train": 2_500, "dev": 300}
 QUESTIONED = {"train": 400, "dev": 80}  # documents with questions
 SENTENCES_PER_PARAGRAPH = 5
 

@@ -25,7 +25,7 @@ def main(name: str) -> None:
                 commands = re.findall(r"^\$ (?:.*\\\n)*.*\n", block, re.M)
                 outputs = [execute(command, Path(folder)) for command, _ in shown_commands(block)]
                 printed = "".join(
-                    command + "\n".join(line.rstrip() for line in output.strip("\n").split("\n")) + "\n"
+                    command + re.sub(r" +$", "", output, flags=re.M).rstrip("\n") + "\n"
                     for command, output in zip(commands, outputs, strict=True)
                 )
                 updated = updated.replace(block, printed)
