@@ -19,7 +19,8 @@ from bertwright.commands.pretrain.cost import estimate_cost
 from bertwright.commands.pretrain.run import PretrainRun
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.pretrain.setup import open_run as open_pretraining
-from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, train
+from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, score
+from bertwright.commands.probe.head_training import make_training as make_head_training
 from bertwright.commands.probe.run import open_probe
 from bertwright.console import ProgressCallback
 from bertwright.experiments.composition import compose
@@ -138,19 +139,27 @@ class _Clock:
             train_split = run.splits[0]
             examples = train_split.examples[:TIMED_EXAMPLES]
             split = SplitData("train", examples, run.task.encode(examples, _tokenizer(settings.model)))
-            per_example, total = 0.0, sum(len(one.examples) for one in run.splits)
             layers = sorted({layer for name in settings.representations for layer in run.layers(name)})
             started = time.perf_counter()
             features = cached_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
-            per_example += (time.perf_counter() - started) / len(examples)
+            computing = (time.perf_counter() - started) / len(examples)
+            seconds = sum(computing * len(one.examples) for one in run.splits)
+            heads = len(settings.seeds) * len(settings.learning_rates)
             for name in settings.representations:
+                head = FeatureHead(run.head_config(name)).to(context.device)
                 data = HeadData(split, features, run.layers(name), context.device)
-                hyper = HeadHyperParams(1, settings.batch_size, settings.dropout, settings.learning_rates[0], 0)
+                hyper = HeadHyperParams(
+                    settings.epochs, settings.batch_size, settings.dropout, settings.learning_rates[0], 0
+                )
+                step = time_steps(make_head_training(head, run.task, {"train": data}, hyper), context)
                 started = time.perf_counter()
-                train(FeatureHead(run.head_config(name)), run.task, {"train": data, "dev": data}, hyper, lambda _: None)
-                heads = settings.epochs * len(settings.seeds)
-                per_example += heads * (time.perf_counter() - started) / (2 * len(examples))
-        return JobCost(per_example * total, 0.0)
+                score(head, run.task, data)
+                scoring = (time.perf_counter() - started) / len(examples)
+                for one in run.splits:
+                    per_example = step / settings.batch_size if one.name == "train" else scoring
+                    passes = 1 if one.name == "test" else settings.epochs
+                    seconds += heads * passes * per_example * len(one.examples)
+        return JobCost(seconds, 0.0)
 
 
 def _tokenizer(model: str | None) -> Tokenizer:
