@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -180,7 +182,8 @@ def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest
         seen.append(found["f1"])
         return dict(found)
 
-    monkeypatch.setattr(head_training, "score", record)
+    for module in (head_training, probe_module):
+        monkeypatch.setattr(module, "score", record)
     settings = make(seeds=(0,), epochs=6)
     run_probe(settings)
     (result,) = read_results(settings.run)
@@ -193,24 +196,34 @@ def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest
     assert compute_scores(numbers, np.ones((1, 60))) == pytest.approx([result["dev"]["f1"]])
 
 
-def test_resumed_run_has_the_same_results(make: Make, tmp_path: Path, monkeypatch: Any) -> None:
+def test_run_interrupted_inside_a_head_has_the_same_results_on_resume(
+    make: Make, tmp_path: Path, monkeypatch: Any
+) -> None:
     whole = make(run=tmp_path / "whole")
     run_probe(whole)
-    settings, train, trained = make(), probe_module.train, []
+    settings, make_training = make(), probe_module.make_training
+    trained = []
 
-    def interrupt(*given: Any) -> Any:
-        if trained:
-            raise KeyboardInterrupt
-        trained.append(given)
-        return train(*given)
+    def send_ctrl_c(*given: Any) -> Any:
+        """Return a training that gets Ctrl-C in the middle of the second head."""
+        training = make_training(*given)
+        trained.append(training)
 
-    monkeypatch.setattr(probe_module, "train", interrupt)
+        def loss(batch: Any) -> Any:
+            if len(trained) == 2 and training.optimizer.steps == 20:
+                os.kill(os.getpid(), signal.SIGINT)
+            return training.loss(batch)
+
+        return replace(training, loss=loss)
+
+    monkeypatch.setattr(probe_module, "make_training", send_ctrl_c)
     with pytest.raises(KeyboardInterrupt, match=r"bertwright probe --run \S+/run --resume"):
         run_probe(settings)
+    assert trained[1].optimizer.steps == 21
     assert read_untimed_results(settings.run) == read_untimed_results(whole.run)[:1]
-    monkeypatch.setattr(probe_module, "train", lambda *given: trained.append(given) or train(*given))
+    monkeypatch.setattr(probe_module, "make_training", lambda *given: trained.append(None) or make_training(*given))
     rows, printed = run_probe(replace(settings, resume=True))
-    assert len(trained) == 2
+    assert len(trained) == 3
     assert "1 of 2 heads are already finished" in printed
     assert read_untimed_results(settings.run) == read_untimed_results(whole.run)
     assert rows[0].dev.seeds == 2
@@ -239,7 +252,7 @@ def test_heads_added_on_resume_join_the_unfinished_ones(
     make: Make, monkeypatch: Any, interrupted_in: Callable[..., AbstractContextManager[list[Any]]]
 ) -> None:
     settings = make(epochs=1)
-    with interrupted_in(probe_module, "train", 2):
+    with interrupted_in(probe_module, "make_training", 2):
         run_probe(settings)
     rows, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
     assert "1 of 6 heads are already finished" in printed
@@ -249,7 +262,7 @@ def test_heads_added_on_resume_join_the_unfinished_ones(
     written = from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there")
     assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
 
-    monkeypatch.setattr(probe_module, "train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(probe_module, "make_training", lambda *_: pytest.fail("trained again"))
     assert run_probe(saved_settings(ProbeSettings, settings.run))[0] == rows
 
 

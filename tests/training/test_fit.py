@@ -9,18 +9,23 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from bertwright.console import silent_console
 from bertwright.seeding import make_rng
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.fit import FitSettings, Training, fit
+from bertwright.training.definition import FitSettings, Training
+from bertwright.training.fit import FitResult, fit
 from bertwright.training.loop import DivergedError, LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
@@ -28,13 +33,12 @@ from bertwright.training.optimizer import Optimizer, OptimizerSettings
 CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 
 
-def train_toy(run: Path, kill_at: int = 0) -> str:
-    """Train a network to add numbers, from the newest checkpoint; returns what is printed."""
+def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> Training[Tensor]:
+    """Return the training of a network that adds numbers; after `kill_at` steps it sends a signal to itself."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     settings = OptimizerSettings(learning_rate=0.01, schedule="cosine")
     optimizer = Optimizer(dict(model.named_parameters()), settings)
-    checkpoint.restore(run / "checkpoints", model, optimizer)
 
     def batches(first_step: int) -> Iterator[list[Tensor]]:
         for step in range(first_step, 60):
@@ -42,22 +46,33 @@ def train_toy(run: Path, kill_at: int = 0) -> str:
 
     def loss(batch: Tensor) -> LossOutput:
         if kill_at and optimizer.steps == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), kill_signal)
         error = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
         return LossOutput(error, {"loss": error})
 
     def evaluate() -> dict[str, float]:
         return {"score": -loss(next(batches(0))[0]).loss.item()}
 
+    return Training(model, optimizer, settings.make_schedule(60), batches, loss, evaluate)
+
+
+def fit_toy(run: Path | None, training: Training[Tensor], console: Console) -> FitResult:
+    settings = FitSettings(run, 60, eval_steps=range(10, 60, 10), save_steps=range(0, 60, 7), metric="score")
+    return fit(settings, training, CPU, console)
+
+
+def train_toy(run: Path, kill_at: int = 0) -> str:
+    """Train from the newest checkpoint of a run; returns what is printed."""
+    training, console = make_toy(kill_at), Console(file=StringIO())
+    checkpoint.restore(run / "checkpoints", training.model, training.optimizer)
     run.mkdir(exist_ok=True)
-    console = Console(file=StringIO())
-    fit(
-        FitSettings(run, 60, eval_steps=range(10, 60, 10), save_steps=range(0, 60, 7), metric="score"),
-        Training(model, optimizer, settings.make_schedule(60), batches, loss, evaluate),
-        CPU,
-        console,
-    )
+    fit_toy(run, training, console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def score_by_step(training: Training[Tensor]) -> dict[str, float]:
+    """Return the highest score after 30 steps."""
+    return {"score": -abs(training.optimizer.steps - 30.0)}
 
 
 def train_toy_until_killed(run: Path, kill_at: int) -> None:
@@ -85,6 +100,28 @@ def test_toy_model_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) ->
     assert list(scores) == [10, 20, 30, 40, 50, 60]
     (best,) = checkpoint.list_checkpoints(tmp_path / "killed" / "best")
     assert scores[checkpoint.step_of(best)] == max(scores.values()) > -0.5
+
+
+def test_run_without_a_folder_ends_with_the_same_best_weights(tmp_path: Path) -> None:
+    results, weights = [], []
+    for run in (None, tmp_path):
+        training = make_toy()
+        results.append(fit_toy(run, replace(training, evaluate=partial(score_by_step, training)), silent_console()))
+        weights.append(training.model.state_dict())
+    assert results[0] == results[1]
+    assert results[0].step == 30
+    assert results[0].scores == {"score": 0}
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    last = load_file(tmp_path / "checkpoints" / "step-00000060" / checkpoint.WEIGHTS)
+    assert not torch.equal(last["0.weight"], weights[0]["0.weight"])
+
+
+def test_ctrl_c_without_a_folder_stops_after_the_step() -> None:
+    training, handler = make_toy(15, signal.SIGINT), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="step 16 is not saved"):
+        fit_toy(None, training, silent_console())
+    assert training.optimizer.steps == 16
+    assert signal.getsignal(signal.SIGINT) == handler
 
 
 def test_best_checkpoint_with_weights_that_are_not_finite_is_not_written(tmp_path: Path) -> None:

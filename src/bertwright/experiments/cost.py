@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -19,7 +20,8 @@ from bertwright.commands.pretrain.cost import estimate_cost
 from bertwright.commands.pretrain.run import PretrainRun
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.pretrain.setup import open_run as open_pretraining
-from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, train
+from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, score
+from bertwright.commands.probe.head_training import make_training as make_head_training
 from bertwright.commands.probe.run import open_probe
 from bertwright.console import ProgressCallback
 from bertwright.experiments.composition import compose
@@ -157,20 +159,28 @@ class _Clock:
             train_split = run.splits[0]
             examples = train_split.examples[:TIMED_EXAMPLES]
             split = SplitData("train", examples, run.task.encode(examples, _tokenizer(settings.model)))
-            per_example = 0.0
             layers = sorted({layer for name in run.representations for layer in run.layers(name)})
             started = time.perf_counter()
             features = cached_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
-            per_example += (time.perf_counter() - started) / len(examples)
+            computing = (time.perf_counter() - started) / len(examples)
+            seconds = [computing * len(one.examples) for one in run.splits]
+            heads = len(settings.seeds) * len(settings.learning_rates)
             for name in run.representations:
+                head = FeatureHead(run.head_config(name)).to(context.device)
                 data = HeadData(split, features, run.layers(name), context.device)
-                hyper = HeadHyperParams(1, settings.batch_size, settings.dropout, settings.learning_rates[0], 0)
+                hyper = HeadHyperParams(
+                    settings.epochs, settings.batch_size, settings.dropout, settings.learning_rates[0], 0
+                )
+                step = time_steps(make_head_training(head, run.task, {"train": data}, hyper), context)
                 started = time.perf_counter()
-                train(FeatureHead(run.head_config(name)), run.task, {"train": data, "dev": data}, hyper, lambda _: None)
-                heads = settings.epochs * len(settings.seeds)
-                per_example += heads * (time.perf_counter() - started) / (2 * len(examples))
+                score(head, run.task, data)
+                scoring = (time.perf_counter() - started) / len(examples)
+                for number, one in enumerate(run.splits):
+                    per_example = step / settings.batch_size if one.name == "train" else scoring
+                    passes = 1 if one.name == "test" else settings.epochs
+                    seconds[number] += heads * passes * per_example * len(one.examples)
         counts = [len(one.examples) for one in run.splits]
-        return JobCost(0.0, tuple(SplitCost(per_example * count, count) for count in counts))
+        return JobCost(0.0, tuple(starmap(SplitCost, zip(seconds, counts, strict=True))))
 
 
 def _tokenizer(model: str | None) -> Tokenizer:

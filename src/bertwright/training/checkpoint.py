@@ -148,11 +148,16 @@ def write_weights(folder: Path, model: nn.Module) -> None:
     save_file({name: tensor.contiguous() for name, tensor in full_state_dict(model).items()}, folder / WEIGHTS)
 
 
+def read_weights(checkpoint: Path, model: nn.Module) -> None:
+    """Load the weights of a verified checkpoint, as `write_weights` wrote them, into a model."""
+    model.load_state_dict(load_file(checkpoint / WEIGHTS))
+
+
 def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> int:
     """Load the newest checkpoint of a folder, as `write_weights` wrote it, if there is one; return its step or 0."""
     path = latest(folder)
     if path is None:
         return 0
-    model.load_state_dict(load_file(path / WEIGHTS))
+    read_weights(path, model)
     optimizer.load_state(load_optimizer(path))
     return optimizer.steps

@@ -13,7 +13,8 @@ import torch
 
 from bertwright.console import format_duration
 from bertwright.training.context import ExecutionContext
-from bertwright.training.fit import Training, train_until_stopped
+from bertwright.training.definition import Training
+from bertwright.training.fit import train_until_stopped
 from bertwright.training.optimizer import Optimizer
 
 M = TypeVar("M")

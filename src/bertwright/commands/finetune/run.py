@@ -45,10 +45,10 @@ from bertwright.tasks.presentation import format_percent, report_fields
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
-from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import describe_cost
-from bertwright.training.fit import FitSettings, Training, Window, fit
+from bertwright.training.definition import FitSettings, Training, Window
+from bertwright.training.fit import FitResult, fit
 from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
 from bertwright.training.run_directory import check_run_directory, finished_model, locked_run, resume_command
 
@@ -79,10 +79,10 @@ def finetune(
             record_start(settings)
             run.print_summary()
         started = time.perf_counter()
-        evaluations = fit(run.fit_settings(), run.training(), context, console)
+        result = fit(run.fit_settings(), run.training(), context, console)
         if not context.is_main_process:
             return settings.run
-        return run.finish(evaluations, time.perf_counter() - started)
+        return run.finish(result, time.perf_counter() - started)
 
 
 def print_plan(settings: FinetuneSettings, console: Console, examples: Mapping[str, Sequence[Any]] | None) -> Path:
@@ -132,6 +132,7 @@ class FinetuneRun:
             make_training(self.state, self.settings, self.context),
             evaluate=self.evaluate if self.state.dev else None,
             write_model=self.write_model,
+            read_model=self.read_model,
             summarize=summarize,
             format_metrics=lambda metrics: f"loss {metrics['loss']:.3f} {metrics['tokens_per_second']:,.0f} tok/s",
             format_scores=format_scores,
@@ -161,6 +162,13 @@ class FinetuneRun:
     def write_model(self, folder: Path) -> None:
         """Write the model with its task."""
         write_task_folder(folder, TaskModel(self.state.model, self.state.task), self.state.tokenizer)
+
+    def read_model(self, folder: Path) -> None:
+        """Load the weights of a checkpoint, and the task with what it chose on dev at that step."""
+        saved = load_task(folder)
+        assert saved is not None
+        self.state.model.load_state_dict(saved.model.state_dict())
+        self.state.task = saved.task
 
     def print_summary(self) -> None:
         """Print what is trained, on what, and what the user should know of the data."""
@@ -207,18 +215,12 @@ class FinetuneRun:
         own = self.state.source_config
         return f"{rates} (the model's own: {format_dropout(own)})" if own else rates
 
-    def finish(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> Path:
-        """Load the best weights, score them on test, write plot, report and model; return the model's folder."""
+    def finish(self, result: FitResult, seconds: float) -> Path:
+        """Score the best weights on test, write plot, report and model; return the model's folder."""
         settings, state, run = self.settings, self.state, self.settings.run
-        best_step = state.optimizer.steps
-        best = checkpoint.latest(run / "best")
-        if best is not None and (found := load_task(best)):
-            state.model.load_state_dict(found.model.state_dict())
-            state.task, best_step = found.task, checkpoint.step_of(best)
         results: dict[str, dict[str, float]] = {}
         if state.dev is not None:
-            record = evaluations[best_step]
-            results["dev"] = {name: value for name, value in record.items() if name not in ("kind", "step")}
+            results["dev"] = result.scores
         if state.test is not None:
             results["test"] = self.score(state.test).scores
         if not self.temporary:
@@ -227,8 +229,8 @@ class FinetuneRun:
             "task": settings.task.task,
             "metric": state.task.metric,
             "steps": state.optimizer.steps,
-            "best_step": best_step,
-            "dev_evaluations": len(evaluations),
+            "best_step": result.step,
+            "dev_evaluations": len(result.evaluations),
             "seconds_of_this_process": seconds,
             "scores": results,
         } | report_fields(state.task, state.train.examples)
@@ -237,8 +239,9 @@ class FinetuneRun:
         with atomic_folder(run / "model") as temporary:
             self.write_model(temporary)
         if results:
-            best_of = f", the best of {len(evaluations)} evaluations on dev" if len(evaluations) > 1 else ""
-            heading(self.console, f"Scores after step {best_step:,}{best_of}")
+            count = len(result.evaluations)
+            best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
+            heading(self.console, f"Scores after step {result.step:,}{best_of}")
             self.console.print(score_table(results, state.task.metric))
         if not self.temporary:
             outputs = {"model": run / "model", "plot": run / "scores.png", "all metrics": run / METRICS_FILE}

@@ -36,7 +36,7 @@ from bertwright.tasks.task import AnyTask, Encoded, TaskBatch
 from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.fit import Training
+from bertwright.training.definition import Training
 from bertwright.training.loop import LossOutput, check_finite_weights
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.run_directory import changed_files, prepare_model, read_digests, record_run

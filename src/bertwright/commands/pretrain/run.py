@@ -33,7 +33,8 @@ from bertwright.pretraining.objective import pretraining_losses
 from bertwright.pretraining.padding import pad_batch
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import describe_cost
-from bertwright.training.fit import FitSettings, Training, Window, fit
+from bertwright.training.definition import FitSettings, Training, Window
+from bertwright.training.fit import FitResult, fit
 from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
 from bertwright.training.run_directory import check_run_directory, finished_model, locked_run, resume_command
@@ -62,10 +63,10 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
         run = PretrainRun(state, settings, context, console, measure_peak(state, context))
         if context.is_main_process:
             run.print_summary()
-        evaluations = fit(run.fit_settings(), run.training(), context, console)
+        result = fit(run.fit_settings(), run.training(), context, console)
         if not context.is_main_process:
             return settings.run
-        return run.finish(evaluations, time.perf_counter() - started)
+        return run.finish(result, time.perf_counter() - started)
 
 
 def print_plan(settings: PretrainSettings, console: Console) -> Path:
@@ -204,13 +205,13 @@ class PretrainRun:
             for line in str(data.describe(phase.end - phase.first)).split("\n"):
                 say(self.console, line, style="dim")
 
-    def finish(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> Path:
+    def finish(self, result: FitResult, seconds: float) -> Path:
         """Write plot, report and model of a finished run; return the model's folder."""
         run, folder, model_name = self.settings.run, self.settings.run / "model", self.settings.model_name
         has_nsp = self.settings.data.objective == "mlm+nsp"
         second = ("nsp_accuracy", "next-sentence accuracy") if has_nsp else ("mlm_accuracy", f"{model_name} accuracy")
         plot_metrics(run, run / "loss.png", [("mlm_loss", f"{model_name} loss (nats)"), second])
-        scores = [evaluations[step] for step in sorted(evaluations)]
+        scores = [result.evaluations[step] for step in sorted(result.evaluations)]
         report = {
             "steps": self.state.optimizer.steps,
             "seconds_of_this_process": seconds,

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +19,14 @@ from torch import Tensor
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.batching.permutation import permute
 from bertwright.commands.finetune.setup import SplitData
-from bertwright.console import ProgressCallback
 from bertwright.inference.feature_cache import Features, example_rows
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
 from bertwright.seeding import ProbeStream, derive_key
 from bertwright.tasks.collation import collate, flat_ranges
 from bertwright.tasks.task import AnyTask, Ints, Outputs, TaskBatch
-from bertwright.training.loop import LossOutput, train_steps
+from bertwright.training.definition import Training
+from bertwright.training.loop import LossOutput
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
 POOL = 32  # batches whose examples are sorted by length together
@@ -76,6 +77,10 @@ class HeadData:
         """Indices of the examples that have states: a sentence without words has none."""
         return np.flatnonzero(self.lengths)
 
+    def count_steps(self, batch_size: int) -> int:
+        """Return the number of optimizer steps of an epoch."""
+        return math.ceil(len(self.readable) / batch_size)
+
     def batch(self, chosen: Ints) -> HeadBatch:
         """Return the batch of some examples, in the given order."""
         rows = flat_ranges(self.row_starts[chosen], self.lengths[chosen])
@@ -96,58 +101,33 @@ class HeadHyperParams(NamedTuple):
     seed: int
 
 
-class TrainedHead(NamedTuple):
-    """Scores of a trained head."""
-
-    epoch: int
-    """Epoch with the best dev score, from 1."""
-    dev: dict[str, float]
-    test: dict[str, float] | None
-
-
-def train(
-    head: FeatureHead, task: AnyTask, data: Mapping[str, HeadData], hyper: HeadHyperParams, advance: ProgressCallback
-) -> TrainedHead:
-    """Train a head on data["train"], score it on "dev" after each epoch, and the best epoch on "test".
-
-    The head then has the weights of that epoch. `advance` receives the number of finished steps, of `total_steps`.
-    """
-    total = total_steps(data["train"], hyper)
+def make_training(
+    head: FeatureHead, task: AnyTask, data: Mapping[str, HeadData], hyper: HeadHyperParams
+) -> Training[HeadBatch]:
+    """Return the batches, loss and schedule of a head's training on data["train"], and its evaluation on "dev"."""
+    train = data["train"]
     settings = OptimizerSettings(hyper.learning_rate, warmup_ratio=WARMUP_RATIO, bias_correction=True)
-    optimizer, schedule = Optimizer(dict(head.named_parameters()), settings), settings.make_schedule(total)
+    optimizer = Optimizer(dict(head.named_parameters()), settings)
 
-    def compute_loss(batch: HeadBatch) -> LossOutput:
-        """Compute the loss of a batch, with dropout keyed by the step."""
-        drop = (
-            Dropout(hyper.dropout, derive_key(hyper.seed, ProbeStream.DROPOUT, optimizer.steps))
-            if hyper.dropout
-            else None
+    def batches(first_step: int) -> Iterator[list[HeadBatch]]:
+        """Yield one batch per step."""
+        chosen = (
+            examples
+            for epoch in range(hyper.epochs)
+            for examples in epoch_batches(train.lengths, hyper.batch_size, hyper.seed, epoch)
         )
-        loss = task.loss(head(batch.states, batch.lengths, drop), batch.task) / max(batch.task.num_labels, 1)
-        return LossOutput(loss, {"loss": loss.detach()})
+        for examples in islice(chosen, first_step, None):
+            yield [train.batch(examples)]
 
-    best: TrainedHead | None = None
-    for epoch in range(hyper.epochs):
-        for _ in train_steps(compute_loss, batches(data["train"], hyper, epoch), optimizer, schedule):
-            advance(1)
-        dev = score(head, task, data["dev"])
-        if best is None or dev[task.metric] > best.dev[task.metric]:
-            best = TrainedHead(epoch + 1, dev, None)
-            weights = {name: tensor.clone() for name, tensor in head.state_dict().items()}
-    assert best is not None
-    head.load_state_dict(weights)
-    return best._replace(test=score(head, task, data["test"])) if "test" in data else best
+    def loss(batch: HeadBatch) -> LossOutput:
+        """Compute the loss of a batch, with dropout keyed by the step."""
+        key = derive_key(hyper.seed, ProbeStream.DROPOUT, optimizer.steps)
+        logits = head(batch.states, batch.lengths, Dropout(hyper.dropout, key) if hyper.dropout else None)
+        value = task.loss(logits, batch.task) / max(batch.task.num_labels, 1)
+        return LossOutput(value, {"loss": value.detach()})
 
-
-def total_steps(data: HeadData, hyper: HeadHyperParams) -> int:
-    """Return the number of optimizer steps of a head's training."""
-    return hyper.epochs * math.ceil(len(data.readable) / hyper.batch_size)
-
-
-def batches(data: HeadData, hyper: HeadHyperParams, epoch: int) -> Iterator[list[HeadBatch]]:
-    """Yield an epoch's steps, each of one batch."""
-    for chosen in epoch_batches(data.lengths, hyper.batch_size, hyper.seed, epoch):
-        yield [data.batch(chosen)]
+    schedule = settings.make_schedule(hyper.epochs * train.count_steps(hyper.batch_size))
+    return Training(head, optimizer, schedule, batches, loss, evaluate=lambda: score(head, task, data["dev"]))
 
 
 def epoch_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:

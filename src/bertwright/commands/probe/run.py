@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from bertwright.commands.finetune.setup import SplitData, data_warnings, read_splits, within_positions
-from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, predict, total_steps, train
+from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, make_training, predict, score
 from bertwright.commands.probe.settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.console import (
     heading,
@@ -53,6 +53,8 @@ from bertwright.settings import write_settings
 from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
+from bertwright.training.definition import FitSettings
+from bertwright.training.fit import fit
 from bertwright.training.run_directory import locked_run, saved_settings
 from bertwright.training.trial_log import RESULTS_FILE, read_results, write_results
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -261,28 +263,36 @@ class ProbeRun:
         )
 
     def train(self, trial: ProbeTrial, features: Mapping[str, Features], source: str) -> ProbeResult:
-        """Train one head from its seed; return its scores."""
+        """Train one head from its seed; return the scores of its best epoch. Raises KeyboardInterrupt as `fit` does."""
         started = time.perf_counter()
         settings, layers, metric = self.settings, self.layers(trial.representation), self.task.metric
         data = {split.name: HeadData(split, features[split.name], layers, self.context.device) for split in self.splits}
         head = FeatureHead(self.head_config(trial.representation), trial.seed).to(self.context.device)
         hyper = HeadHyperParams(settings.epochs, settings.batch_size, settings.dropout, trial.learning_rate, trial.seed)
-        with item_progress(self.console, str(trial), total_steps(data["train"], hyper)) as advance:
-            trained = train(head, self.task, data, hyper, advance)
+        training = replace(
+            make_training(head, self.task, data, hyper),
+            format_metrics=lambda metrics: f"{trial}: loss {metrics['loss']:.3f}",
+            format_scores=None,
+        )
+        per_epoch = data["train"].count_steps(hyper.batch_size)
+        steps = hyper.epochs * per_epoch
+        fit_settings = FitSettings(None, steps, eval_steps=range(per_epoch, steps, per_epoch), metric=metric)
+        best = fit(fit_settings, training, self.context, self.console)
         if numbers := example_scores(self.task, data["dev"].split.examples, predict(head, self.task, data["dev"])):
             ensure_folder(settings.run / EXAMPLES)
             numbers.save(settings.run / EXAMPLES / f"{trial.name}.npz")
-        scores = f"{metric} {100 * trained.dev[metric]:.2f} on dev after epoch {trained.epoch}"
-        scores += f", {100 * trained.test[metric]:.2f} on test" if trained.test else ""
-        seconds = time.perf_counter() - started
+        test = score(head, self.task, data["test"]) if "test" in data else None
+        epoch, seconds = best.step // per_epoch, time.perf_counter() - started
+        scores = f"{metric} {100 * best.scores[metric]:.2f} on dev after epoch {epoch}"
+        scores += f", {100 * test[metric]:.2f} on test" if test else ""
         say(self.console, f"{trial}: {scores}; {seconds:,.0f} s")
         return ProbeResult(
             trial.representation,
             trial.learning_rate,
             trial.seed,
-            epoch=trained.epoch,
-            dev=trained.dev,
-            test=trained.test,
+            epoch=epoch,
+            dev=best.scores,
+            test=test,
             seconds=seconds,
             source=source,
         )

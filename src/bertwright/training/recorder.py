@@ -1,0 +1,172 @@
+"""Recorders: the metrics and weights that a run saves, in its folder or, if it has none, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from bertwright.files import read_json, remove_folder
+from bertwright.training import checkpoint
+from bertwright.training.context import ExecutionContext
+from bertwright.training.definition import FitSettings, Training
+from bertwright.training.loop import check_finite_weights
+from bertwright.training.metrics_log import METRICS_FILE, MetricLogger
+
+
+class Recorder(Protocol):
+    """Storage of a run's metrics and weights after the step that it has reached."""
+
+    @property
+    def evaluations(self) -> Mapping[int, Mapping[str, Any]]:
+        """Records of the evaluations by step."""
+
+    def write(self, kind: str, values: Mapping[str, float]) -> None:
+        """Write one record: its kind, and numbers by name."""
+
+    def save_best(self) -> None:
+        """Save the weights, the best so far. Raises DivergedError if they are not finite."""
+
+    def save(self) -> None:
+        """Save what a resumed run needs, if it can be resumed. Raises DivergedError for weights that are not finite."""
+
+    def load_best(self) -> None:
+        """Load the best weights into the model."""
+
+
+@contextmanager
+def open_recorder(settings: FitSettings, training: Training[Any], context: ExecutionContext) -> Iterator[Recorder]:
+    """Open the recorder of a run, which continues after the checkpoint that `training` was restored from, if any.
+
+    Raises ValueError for metrics or a best checkpoint that were altered since they were written.
+    """
+    if settings.run is None:
+        yield MemoryRecorder(settings, training)
+        return
+    step = training.optimizer.steps
+    resumed = checkpoint.path_of(settings.run / "checkpoints", step)
+    digest = read_json(resumed / checkpoint.STATE)["metrics"] if step else None
+    with closing(MetricLogger(settings.run, step, settings.evaluation, digest)) as log:
+        recorder = FolderRecorder(settings.run, settings, training, context, log)
+        drop_best_after(recorder.best, step)
+        if settings.metric is not None:
+            check_best_checkpoint(settings.run, log.evaluations, settings.metric)
+        yield recorder
+
+
+@dataclass
+class MemoryRecorder:
+    """Evaluations and best weights, in memory."""
+
+    settings: FitSettings
+    training: Training[Any]
+    evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def write(self, kind: str, values: Mapping[str, float]) -> None:
+        """Store the record of an evaluation; others are of no further use."""
+        step = self.training.optimizer.steps
+        if kind == self.settings.evaluation:
+            self.evaluations[step] = {"kind": kind, "step": step} | dict(values)
+
+    def save_best(self) -> None:
+        """Copy the weights."""
+        self.save()
+        self.best_weights = {name: tensor.clone() for name, tensor in self.training.model.state_dict().items()}
+
+    def save(self) -> None:
+        """Check the weights; nothing is saved."""
+        check_finite_weights(self.training.model, self.training.optimizer.steps)
+
+    def load_best(self) -> None:
+        """Load the copied weights."""
+        self.training.model.load_state_dict(self.best_weights)
+
+
+@dataclass
+class FolderRecorder:
+    """Metrics and checkpoints in a run folder."""
+
+    run: Path
+    settings: FitSettings
+    training: Training[Any]
+    context: ExecutionContext
+    log: MetricLogger
+
+    @property
+    def best(self) -> Path:
+        """Folder of the best checkpoint."""
+        return self.run / "best"
+
+    @property
+    def evaluations(self) -> Mapping[int, Mapping[str, Any]]:
+        """Records of the evaluations by step."""
+        return self.log.evaluations
+
+    def write(self, kind: str, values: Mapping[str, float]) -> None:
+        """Append a record to metrics.jsonl and TensorBoard's file."""
+        self.log.write(kind, self.training.optimizer.steps, values)
+
+    def save_best(self) -> None:
+        """Write a checkpoint without the optimizer's state.
+
+        The previous best remains until the next checkpoint: a run that is killed before that resumes from there.
+        """
+        keep_last = None if self.settings.resumable else 1
+        checkpoint.save(self.best, self.training.optimizer.steps, self._write_model, {}, keep_last)
+
+    def save(self) -> None:
+        """Write a checkpoint of this step, after flushing the metrics; delete superseded ones."""
+        step = self.training.optimizer.steps
+        self.log.flush()
+        if not self.settings.resumable:  # the caller writes the model
+            check_finite_weights(self.training.model, step)
+        else:
+            folder, state = self.run / "checkpoints", self.training.optimizer.state()
+            fields = {"metrics": self.log.digest, "environment": checkpoint.describe_environment(self.context)}
+            checkpoint.save(folder, step, self._write_model, state, None, fields)
+            checkpoint.prune(folder, self.settings.keep_last, self.settings.keep_every)
+        for superseded in checkpoint.list_checkpoints(self.best)[:-1]:
+            remove_folder(superseded)
+
+    def load_best(self) -> None:
+        """Read the best checkpoint."""
+        path = checkpoint.latest(self.best)
+        assert path is not None
+        (self.training.read_model or partial(checkpoint.read_weights, model=self.training.model))(path)
+
+    def _write_model(self, folder: Path) -> None:
+        check_finite_weights(self.training.model, self.training.optimizer.steps)
+        (self.training.write_model or partial(checkpoint.write_weights, model=self.training.model))(folder)
+
+
+def best_step(evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
+    """Return the step of the evaluation with the best score, the first of equal ones; None if there is none."""
+    return max(evaluations, key=lambda step: evaluations[step][metric], default=None)
+
+
+def drop_best_after(best: Path, step: int) -> None:
+    """Delete best checkpoints after a step: a resumed run finds them again."""
+    for path in checkpoint.list_checkpoints(best):
+        if checkpoint.step_of(path) > step:
+            remove_folder(path)
+
+
+def check_best_checkpoint(run: Path, evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> None:
+    """Raise ValueError if the best checkpoint is not that of the evaluation with the best score."""
+    best = checkpoint.latest(run / "best")
+    expected = best_step(evaluations, metric)
+    if expected == (best and checkpoint.step_of(best)):
+        return
+    if best is None:
+        remaining = checkpoint.list_checkpoints(run / "checkpoints")[-1]
+        problem = f"the best checkpoint, of step {expected:,}, is missing"
+    else:
+        remaining = best
+        problem = f"{METRICS_FILE} lacks the scores of the best checkpoint, {best.name}"
+    raise ValueError(f"{run}: {problem}; start again in another folder, or use {remaining} as it is")
