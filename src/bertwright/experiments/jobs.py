@@ -349,7 +349,8 @@ class Work:
                 except DivergedError as error:
                     failure = str(error)
         processor = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
-        environment = {"processor": processor, "torch": torch.__version__, "bertwright": version("bertwright")}
+        environment = {"processor": processor, "torch": torch.__version__, "threads": str(torch.get_num_threads())}
+        environment |= {"bertwright": version("bertwright")}
         environment |= job.identity["settings"].get("device", {})  # the number type
         result = JobResult(scores, time.perf_counter() - started, failure, environment)
         when = datetime.now(UTC).isoformat(timespec="seconds")
