@@ -75,7 +75,7 @@ def test_the_tour_works_as_printed(tmp_path: Path, name: str, short: bool) -> No
             continue
         for command, output in shown_commands(block):
             printed = execute(shorten(command) if short else command, tmp_path)
-            missing = words(output) - words(printed)
+            missing = words(output) - words(printed) - words(command)  # an answer is some words of its text
             # Learned tokens and the three guesses of a model trained for a minute differ between Python versions.
             allowed = max(3, 0.2 * len(words(output)))
             assert len(missing) <= allowed, f"{command}: not printed: {sorted(missing)}\n{printed}"
