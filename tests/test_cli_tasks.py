@@ -357,7 +357,10 @@ def test_resumed_probe_uses_its_features_for_more_seeds(at: Path) -> None:
 
 def test_help_of_a_list_of_choices_names_the_choices() -> None:
     shown = " ".join(run_successfully("probe --help").replace("│", " ").split())
-    assert "--representations [{embeddings,second-to-last,last,sum-last-four, concat-last-four,sum-all}" in shown
+    assert (
+        "--representations [{embeddings,second-to-last,last,sum-last-four, concat-last-four,sum-all,each-layer}"
+        in shown
+    )
 
 
 def test_published_task_prints_the_settings_of_the_paper(at: Path) -> None:
@@ -545,6 +548,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "half a file": (f"{ANSWER} cut.json", "cut.json: not valid JSON"),
     "a table of questions": (f"{ANSWER} one.tsv", "one.tsv: expected .json (SQuAD), .jsonl or .parquet"),
     "no answer": (f"{ANSWER} impossible.jsonl", "impossible.jsonl, line 1: the question has no answer"),
+    "no answers": (f"{ANSWER} unanswered.jsonl", "use --allow-no-answer True"),
     "no room": (f"{ANSWER} train.json --max-query-length 40", "leave no token for the context"),
     "ids of two files": (
         "predict question-answering --inputs dev.json nowhere.json --output found.json",
@@ -702,7 +706,8 @@ BAD: dict[str, str | bytes] = {
     "word-start.json": squad(("the bear", "bear", 4)).replace(": 4", ': "4"'),
     "no-data.json": "[]",
     "cut.json": '{"data": [',
-    "impossible.jsonl": '{"question": "who", "context": "the bear", "answers": []}\n',
+    "impossible.jsonl": '{"question": "who", "context": "the bear", "answers": [], "is_impossible": true}\n',
+    "unanswered.jsonl": '{"question": "who", "context": "the bear", "answers": []}\n',
     "a.toml": '[task]\ntask = "classification"\ntaks = 1\n',
 }
 

@@ -175,7 +175,10 @@ class QuestionAnswering(Task[QaExample, Answer]):
         """Return the task unchanged. Raises ValueError if no example has an answer to learn."""
         if not any(example.learnable for example in examples):
             first = f"{examples[0].location}: " if examples else ""
-            raise ValueError(f"{first}none of {len(examples)} questions has an answer that occurs in its context")
+            raise ValueError(
+                f"{first}none of {len(examples)} questions has an answer that occurs in its context; fix them, or "
+                "use --allow-no-answer True if there are none"
+            )
         return self
 
     def check(self, examples: Sequence[QaExample]) -> None:
