@@ -30,7 +30,7 @@ pretraining.settings pretraining.segments pretraining.masking pretraining.data p
 pretraining.padding pretraining.evaluation
 training.schedules training.settings training.distributed training.context training.throughput training.optimizer
 training.loop training.prefetch training.interrupt training.checkpoint training.metrics_log training.trial_log
-training.run_directory training.fit training.cost
+training.run_directory training.fit training.cost training.gpus training.scaling_law
 interop.tf_checkpoint interop.model_files interop.checksums interop.weight_names interop.weights interop.head_config
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
@@ -42,6 +42,7 @@ commands.output_paths commands.stdin_texts commands.survey commands.vocabulary c
 commands.fill_mask commands.next_sentence commands.attention
 commands.embed commands.convert commands.info.settings commands.info.run
 commands.pretrain.settings commands.pretrain.setup commands.pretrain.cost commands.pretrain.run
+commands.plan.settings commands.plan.recipe commands.plan.candidates commands.plan.run
 commands.finetune.settings commands.finetune.setup commands.finetune.cost commands.finetune.run commands.evaluate
 commands.predict.settings commands.predict.inputs commands.predict.outputs commands.predict.run
 commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission
