@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
     from bertwright.commands.grid.run import grid
     from bertwright.commands.grid.settings import GridSettings
+    from bertwright.commands.plan.run import plan
+    from bertwright.commands.plan.settings import PlanSettings
     from bertwright.commands.predict.run import predict
     from bertwright.commands.predict.settings import PredictSettings
     from bertwright.commands.prepare import PrepareSettings, prepare
@@ -77,6 +79,7 @@ __all__ = [
     "LongPhase",
     "ModelSettings",
     "OptimizerSettings",
+    "PlanSettings",
     "PredictSettings",
     "PrepareSettings",
     "PretrainSettings",
@@ -91,6 +94,7 @@ __all__ = [
     "grid",
     "learn_vocabulary",
     "load",
+    "plan",
     "predict",
     "prepare",
     "pretrain",
@@ -113,6 +117,8 @@ HOMES = {
     "pretraining.data": ("DataSettings",),
     "commands.survey": ("SurveySettings", "survey"),
     "commands.vocabulary": ("LearnSettings", "learn_vocabulary"),
+    "commands.plan.run": ("plan",),
+    "commands.plan.settings": ("PlanSettings",),
     "commands.prepare": ("PrepareSettings", "prepare"),
     "commands.evaluate": ("EvaluateSettings", "evaluate"),
     "commands.finetune.run": ("finetune",),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from rich.console import Console
 
 from bertwright.commands.plan.recipe import MIN_STEP_TOKENS, choose_settings
 from bertwright.commands.plan.settings import PlanSettings
@@ -16,9 +14,16 @@ from bertwright.console import ProgressCallback, silent_console
 from bertwright.files import read_json
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.pretraining.data import MAX_EPOCHS, PretrainingData
+from bertwright.pretraining.evaluation import unigram_entropy
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
-from bertwright.training.scaling_law import ExpectedLoss, ScalingLaw, ShortRun, count_effective_tokens
+from bertwright.training.scaling_law import (
+    ExpectedLoss,
+    ScalingLaw,
+    ShortRun,
+    count_effective_tokens,
+    has_left_plateau,
+)
 from bertwright.training.throughput import physical_memory
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -55,6 +60,7 @@ class Planner:
         self.store = store
         self.tokenizer = Tokenizer.load(store / "tokenizer")
         self.train = TokenStore.open(store / "train", self.tokenizer.digest)
+        self.entropy = unigram_entropy(self.train)
         if not (store / "held_out").is_dir():
             raise ValueError(f"{store}: no held-out documents to measure a loss on; prepare it with --held-out 0.01")
 
@@ -65,22 +71,23 @@ class Planner:
 
     def run_short(self, folder: Path, advance: ProgressCallback) -> Iterator[ShortRun]:
         """Pre-train the smallest size for a few minutes in all; yield each run when it is finished."""
-        size = self.sizes[0]
-        timed = self.choose_settings(size, TIMED_TOKENS)
+        timed = self.choose_settings(self.sizes[0], TIMED_TOKENS)
         seconds_per_step = measure_cost(timed).seconds / timed.steps
         unit = max(1, int(60 * self.settings.measure_minutes / sum(SHORT_RUNS) / seconds_per_step))
-        for proportion in SHORT_RUNS:
-            steps = proportion * unit
-            chosen = self.choose_settings(size, steps * MIN_STEP_TOKENS)
+        for steps in (proportion * unit for proportion in SHORT_RUNS):
+            chosen = self.choose_settings(self.sizes[0], steps * MIN_STEP_TOKENS)
             run = replace(chosen, run=folder / str(steps), steps=steps, eval_every=steps, save_every=steps)
             pretrain(run, silent_console())
-            report = read_json(run.run / "report.json")
-            if report["held_out_after"] is None:
+            held_out = read_json(run.run / "report.json")["held_out_after"]
+            if held_out is None:
                 raise ValueError(f"{self.store}: too few held-out sentences to measure a loss on; hold out more")
-            tokens, epochs = self.read_data(run)
-            parameters = self.config(run).num_layer_parameters
-            yield ShortRun(parameters, count_effective_tokens(tokens, epochs), report["held_out_after"]["mlm_loss"])
+            tokens = count_effective_tokens(*self.read_data(run))
+            yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out["mlm_loss"])
             advance(1)
+
+    def fit_law(self, runs: Sequence[ShortRun]) -> ScalingLaw:
+        """Fit the scaling law to the short runs that have learned to use context."""
+        return ScalingLaw.fit([run for run in runs if has_left_plateau(run.loss, self.entropy)])
 
     def list_candidates(self, law: ScalingLaw) -> list[Candidate]:
         """Return a candidate per size, smallest first, up to the first size with a higher loss than the one before.

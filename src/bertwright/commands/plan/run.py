@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bertwright.commands.output_paths import new_file
-from bertwright.commands.plan.candidates import Candidate, Planner
+from bertwright.commands.plan.candidates import SHORT_RUNS, Candidate, Planner
 from bertwright.commands.plan.settings import PlanSettings
 from bertwright.commands.prepare import PrepareSettings, prepare
 from bertwright.commands.pretrain.settings import PretrainSettings
@@ -33,12 +33,11 @@ from bertwright.console import (
     silent_console,
 )
 from bertwright.pretraining.data import MAX_EPOCHS
-from bertwright.pretraining.evaluation import unigram_entropy
 from bertwright.settings import to_arguments, to_table
 from bertwright.training.context import execution_context
 from bertwright.training.cost import format_bytes, run_disk_space
 from bertwright.training.gpus import UTILIZATION
-from bertwright.training.scaling_law import ExpectedLoss, ScalingLaw, ShortRun, has_left_plateau
+from bertwright.training.scaling_law import ShortRun, has_left_plateau
 
 NEW_TEXT_EPOCHS = 4  # up to here repeated text is as good as new (Muennighoff et al. 2023, arXiv 2305.16264)
 
@@ -65,15 +64,12 @@ def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
         raise ValueError("torchrun: a plan is made by a single process; start it without torchrun")
     with nullcontext() if settings.output is None else new_file(settings.output) as file, TemporaryDirectory() as work:
         planner = Planner(settings, settings.store or prepare_text(settings, Path(work), console))
-        with item_progress(console, "short pre-trainings", None) as advance:
+        with item_progress(console, "short pre-trainings", len(SHORT_RUNS)) as advance:
             short_runs = list(planner.run_short(Path(work) / "runs", advance))
-        entropy = unigram_entropy(planner.train)
-        candidates = planner.list_candidates(
-            ScalingLaw.fit([run for run in short_runs if has_left_plateau(run.loss, entropy)])
-        )
+        candidates = planner.list_candidates(planner.fit_law(short_runs))
         best = min(candidates, key=lambda candidate: candidate.loss.mean)
         found = Plan(best, candidates, short_runs, list(list_commands(settings, best.settings)))
-        print_plan(found, planner, entropy, console)
+        print_plan(found, planner, console)
         if file is not None:
             file.write_text(format_settings(best.settings, found.commands), encoding="utf-8")
     return found
@@ -119,20 +115,22 @@ def format_settings(run: PretrainSettings, commands: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps(table)
 
 
-def print_plan(found: Plan, planner: Planner, entropy: float, console: Console) -> None:
+def print_plan(found: Plan, planner: Planner, console: Console) -> None:
     """Print the short runs, the candidates, the planned run and what to know about it."""
-    settings, best, run = planner.settings, found.best, found.best.settings
+    settings, train = planner.settings, planner.train
     with execution_context(settings.device) as context:
         machine = f"one {settings.gpu}" if settings.gpu else str(context)
-    train = planner.train
     heading(console, f"Plan for {settings.hours:g} hours on {machine}")
     losses = ", ".join(f"{short.tokens / 1e6:,.2g} million tokens: {short.loss:.3f}" for short in found.short_runs)
-    text = f"{train.num_documents:,} documents, {train.num_tokens:,} tokens; vocabulary {best.config.vocab_size:,}"
-    fields = {"text": text, "short runs": f"{planner.sizes[0]}, held-out loss after {losses}"}
+    vocabulary = f"vocabulary {found.best.config.vocab_size:,}"
+    fields = {
+        "text": f"{train.num_documents:,} documents, {train.num_tokens:,} tokens, {vocabulary}",
+        "short runs": f"{planner.sizes[0]}, held-out loss after {losses}",
+    }
     console.print(key_value_table(fields))
     console.print(candidate_table(found))
-    console.print(key_value_table(describe_run(best, planner)))
-    for text in list_notices(found, planner, entropy):
+    console.print(key_value_table(describe_run(found.best, planner)))
+    for text in list_notices(found, planner):
         notice(console, text)
     heading(console, "Commands")
     for command in found.commands:
@@ -179,13 +177,13 @@ def describe_run(best: Candidate, planner: Planner) -> dict[str, str]:
     }
 
 
-def list_notices(found: Plan, planner: Planner, entropy: float) -> Iterator[str]:
+def list_notices(found: Plan, planner: Planner) -> Iterator[str]:
     """Yield what the user should know before trusting the plan."""
     best, longest = found.best, found.short_runs[-1]
-    if not has_left_plateau(longest.loss, entropy):
+    if not has_left_plateau(longest.loss, planner.entropy):
         yield (
             f"the short runs have not learned to use context yet (loss {longest.loss:.2f}, token frequencies alone "
-            f"give {entropy:.2f}), so the expected loss is that of other texts; raise --measure-minutes"
+            f"give {planner.entropy:.2f}), so the expected loss is that of other texts; raise --measure-minutes"
         )
     if best.epochs > NEW_TEXT_EPOCHS:
         yield (
