@@ -2,7 +2,7 @@
 
     python bench/plan_accuracy.py DATA WORK [--cases books korean] [--minutes 4] [--hours 0.2] [--clock cpu]
 
-A case is a text and sizes. Its plan is made from short runs of `--minutes` in all; then the planned run of each size is
+The plan of a text is made from short runs of `--minutes` in all; then the planned run of each size is
 carried out, and compared. `--clock cpu` counts the processor time of one thread instead of the wall-clock time, in
 plans and runs, so that other work on the machine does not count. DATA is a folder with the corpora. Stores, plans and
 finished runs stay in WORK and are not repeated.
@@ -24,52 +24,24 @@ from rich.console import Console
 
 from bertwright.commands.plan.run import plan
 from bertwright.commands.plan.settings import PlanSettings
-from bertwright.commands.prepare import PrepareSettings, prepare
 from bertwright.commands.pretrain.run import pretrain
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.vocabulary import LearnSettings, learn_vocabulary
-from bertwright.corpus.documents import CorpusSettings
 from bertwright.files import read_json, write_json
 from bertwright.settings import from_table, to_table
-from bertwright.tokenstore.build import BuildSettings
 from bertwright.training.context import execution_context
 from bertwright.training.cost import peak_memory
-from bertwright.training.settings import DeviceSettings
-from bertwright.vocabulary.trainer import VocabularySettings
 from environment import describe_machine
-
-VOCABULARY = 8_000
-DEVICE = DeviceSettings("cpu", "float32", threads=1)
+from scaling_law import DEVICE, TEXTS, prepare_store
 
 
 class Case(NamedTuple):
-    """A text, and the model sizes that are planned and run on it."""
+    """Sizes that are planned and run on a text of `scaling_law.TEXTS`, and their share of the hours."""
 
-    inputs: tuple[str, ...]
-    """Below DATA/corpora."""
     sizes: tuple[str, ...]
-    column: str = "text"
-    lowercase: bool = True
-    hours_factor: float = 1.0
+    share: float = 1.0
 
 
-CASES = {
-    "books": Case(("file=english_books",), ("tiny", "mini")),
-    "wikipedia": Case(("english_wikipedia/train.txt",), ("tiny",)),
-    "korean": Case(("korean_petitions",), ("tiny",), column="content", lowercase=False, hours_factor=0.6),
-}
-
-
-def prepare_store(case: Case, data: Path, folder: Path) -> Path:
-    """Build the token store of a case, unless it exists."""
-    if not (folder / "store").exists():
-        prefix = f"file={data}/corpora/" if case.inputs[0].startswith("file=") else f"{data}/corpora/"
-        corpus = CorpusSettings(tuple(prefix + name.removeprefix("file=") for name in case.inputs), column=case.column)
-        vocabulary = VocabularySettings(VOCABULARY, lowercase=case.lowercase)
-        learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), Console(quiet=True))
-        build = BuildSettings(held_out=0.03, workers=1)
-        prepare(PrepareSettings(corpus, str(folder / "vocabulary"), folder / "store", build), Console(quiet=True))
-    return folder / "store"
+CASES = {"books": Case(("tiny", "mini")), "korean": Case(("tiny",), share=0.6)}
 
 
 def make_plan(settings: PlanSettings, path: Path) -> None:
@@ -151,10 +123,9 @@ def main() -> None:
     run_command = partial(run_once, clock=chosen.clock)
     for name in chosen.cases:
         case, folder = CASES[name], chosen.work / name
-        folder.mkdir(parents=True, exist_ok=True)
         settings = PlanSettings(
-            hours=chosen.hours * case.hours_factor,
-            store=prepare_store(case, chosen.data, folder),
+            hours=case.share * chosen.hours,
+            store=prepare_store(TEXTS[name], chosen.data, folder),
             model_sizes=case.sizes,
             measure_minutes=chosen.minutes,
             device=DEVICE,

@@ -34,7 +34,8 @@ class Constant(NamedTuple):
     deviation: float
 
 
-# From runs of tiny and mini on three texts, and table 6 of the paper (docs/decisions/18-plan.md).
+# From runs of tiny and mini on two texts, and table 6 of the paper: bench/scaling_law.py, and
+# docs/decisions/20-expected-loss.md.
 PRIOR = {
     "E": Constant(0.2, 0.35),
     "A": Constant(2.28, 0.3),
@@ -63,6 +64,13 @@ class ExpectedLoss(NamedTuple):
     mean: float
     low: float
     high: float
+
+
+def compute_loss(constants: Sequence[float] | Floats, parameters: float, tokens: float) -> float:
+    """Compute the loss by the law; the constants are in the order of `PRIOR`."""
+    e, a, alpha, b, beta, gamma = constants
+    size, data = parameters / UNIT_PARAMETERS, tokens / UNIT_TOKENS
+    return float(e + a / size**alpha + b * size**gamma / data**beta)
 
 
 def count_effective_tokens(tokens: float, epochs: float) -> float:
@@ -99,7 +107,7 @@ class ScalingLaw:
         means, deviations = np.array(list(PRIOR.values())).T
 
         def residuals(constants: Floats) -> Floats:
-            misfits = [(_loss(constants, run.parameters, run.tokens) - run.loss) / NOISE for run in runs]
+            misfits = [(compute_loss(constants, run.parameters, run.tokens) - run.loss) / NOISE for run in runs]
             return np.array([*misfits, *((constants - means) / deviations)])
 
         found = least_squares(residuals, means, bounds=(0.0, np.inf))
@@ -107,20 +115,11 @@ class ScalingLaw:
 
     def predict(self, parameters: int, tokens: float) -> ExpectedLoss:
         """Return the expected loss of a run; tokens are effective ones."""
-        loss = _loss(self.constants, parameters, tokens)
-        steps = 1e-5 * np.eye(len(self.constants))
-        gradient = np.array(
-            [
-                (_loss(self.constants + step, parameters, tokens) - _loss(self.constants - step, parameters, tokens))
-                / (2 * step.sum())
-                for step in steps
-            ]
-        )
+        from scipy.optimize import approx_fprime
+
+        def loss_of(constants: Floats) -> float:
+            return compute_loss(constants, parameters, tokens)
+
+        loss, gradient = loss_of(self.constants), approx_fprime(self.constants, loss_of)
         deviation = math.sqrt(gradient @ self.covariance @ gradient + NOISE**2)
         return ExpectedLoss(loss, loss - QUANTILE * deviation, loss + QUANTILE * deviation)
-
-
-def _loss(constants: Floats, parameters: int, tokens: float) -> float:
-    e, a, alpha, b, beta, gamma = constants
-    size, data = parameters / UNIT_PARAMETERS, tokens / UNIT_TOKENS
-    return float(e + a / size**alpha + b * size**gamma / data**beta)
