@@ -33,6 +33,7 @@ training.schedules training.settings training.distributed training.context train
 training.optimizer
 training.loop training.prefetch training.interrupt training.checkpoint training.metrics_log training.trial_log
 training.run_directory training.definition training.recorder training.fit training.cost
+training.gpus training.scaling_law
 interop.tf_checkpoint interop.model_files interop.checksums interop.weight_names interop.weights interop.head_config
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
@@ -44,6 +45,7 @@ commands.output_paths commands.stdin_texts commands.survey commands.vocabulary c
 commands.fill_mask commands.next_sentence commands.attention
 commands.embed commands.convert commands.info.settings commands.info.run
 commands.pretrain.settings commands.pretrain.setup commands.pretrain.cost commands.pretrain.run
+commands.plan.settings commands.plan.recipe commands.plan.candidates commands.plan.run
 commands.finetune.settings commands.finetune.setup commands.finetune.cost commands.finetune.run commands.evaluate
 commands.predict.settings commands.predict.inputs commands.predict.outputs commands.predict.run
 commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission

@@ -9,6 +9,8 @@ from .commands.finetune.settings import FinetuneSettings as FinetuneSettings
 from .commands.finetune.settings import TuningSettings as TuningSettings
 from .commands.grid.run import grid as grid
 from .commands.grid.settings import GridSettings as GridSettings
+from .commands.plan.run import plan as plan
+from .commands.plan.settings import PlanSettings as PlanSettings
 from .commands.predict.run import predict as predict
 from .commands.predict.settings import PredictSettings as PredictSettings
 from .commands.prepare import PrepareSettings as PrepareSettings

@@ -255,6 +255,28 @@ def write_settings(path: Path, settings: Any, title: str) -> None:
     write_text(path, f"# {title}\n" + tomli_w.dumps(to_table(settings)))
 
 
+def to_arguments(settings: Any) -> list[str]:
+    """Return command-line arguments that give the settings, without values that are the default of their class."""
+    positional, flags = list[str](), list[str]()
+    _add_arguments(settings, positional, flags)
+    return positional + flags
+
+
+def _add_arguments(settings: Any, positional: list[str], flags: list[str]) -> None:
+    hints = get_type_hints(type(settings), include_extras=True)
+    for field in dataclasses.fields(settings):
+        value, flag = getattr(settings, field.name), f"--{field.name.replace('_', '-')}"
+        values = [str(item) for item in (value if isinstance(value, tuple) else (value,))]
+        if dataclasses.is_dataclass(value):
+            _add_arguments(value, positional, flags)
+        elif get_origin(hints[field.name]) is Annotated:
+            positional += values
+        elif hints[field.name] is bool and value != field.default:
+            flags.append(flag if value else flag.replace("--", "--no-", 1))
+        elif value != field.default:
+            flags += [flag, *values]
+
+
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """Return the keys in which two tables differ: dotted name → (old value, new value).
 

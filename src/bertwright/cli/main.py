@@ -54,6 +54,12 @@ COMMANDS = {
         "tokenize text into a token store, for pre-training",
         "bertwright prepare books/ wiki.txt --vocabulary vocabulary --store store --held-out 0.01",
     ),
+    "plan": Command(
+        "plan.settings:PlanSettings",
+        "plan.run:plan",
+        "choose size, batch and steps for your text and hours",
+        "bertwright plan --text books/ wiki.txt --hours 12 --output plan.toml",
+    ),
     "pretrain": Command(
         "pretrain.settings:PretrainSettings",
         "pretrain.run:pretrain",

@@ -39,15 +39,9 @@ DOCUMENT_MARK = re.compile(r"# *newdoc\b|-DOCSTART-")
 SENTENCE_TEXT = re.compile(r"# *text *= *(.*)")
 
 
-@dataclass(frozen=True)
-class CorpusSettings:
-    """Input files, and how their text is divided into documents and sentences."""
-
-    inputs: Positional[tuple[str, ...]]
-    """Files, folders (searched recursively, following links, without hidden names), globs, or
-    hf://datasets/NAME/... paths: .txt, .jsonl, .csv, .tsv, .parquet, .conllu, .conll, .xml (Wikipedia dumps such as
-    pages-articles.xml.bz2: the running text of each article), all but .parquet also as .gz, .zst or .bz2. `file=`,
-    `line=` or `blank-line=` before an input overrides --document-unit for it, as in file=books/."""
+@dataclass(frozen=True, kw_only=True)
+class CorpusFormat:
+    """How input files are decoded and divided into documents and sentences."""
 
     document_unit: DocumentUnit = "blank-line"
     """Extent of a document in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
@@ -68,9 +62,6 @@ class CorpusSettings:
     """On bytes that are invalid in the encoding: stop with their location, or replace each by U+FFFD."""
 
     def __post_init__(self) -> None:
-        check_not_str(self, "inputs")
-        if not self.inputs:
-            raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
         if not self.column:
             raise ValueError("column is empty: name the field that holds the text")
         check_encoding(self.encoding)
@@ -79,6 +70,23 @@ class CorpusSettings:
     def codec(self) -> TextCodec:
         """Encoding and treatment of invalid bytes."""
         return TextCodec(self.encoding, self.encoding_errors, FIX_CORPUS)
+
+
+@dataclass(frozen=True)
+class CorpusSettings(CorpusFormat):
+    """Input files, and how their text is divided into documents and sentences."""
+
+    inputs: Positional[tuple[str, ...]]
+    """Files, folders (searched recursively, following links, without hidden names), globs, or
+    hf://datasets/NAME/... paths: .txt, .jsonl, .csv, .tsv, .parquet, .conllu, .conll, .xml (Wikipedia dumps such as
+    pages-articles.xml.bz2: the running text of each article), all but .parquet also as .gz, .zst or .bz2. `file=`,
+    `line=` or `blank-line=` before an input overrides --document-unit for it, as in file=books/."""
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "inputs")
+        if not self.inputs:
+            raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
+        super().__post_init__()
 
 
 def check_encoding(name: str) -> None:

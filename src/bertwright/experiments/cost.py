@@ -16,10 +16,8 @@ from rich.console import Console
 from bertwright.commands.finetune.cost import time_evaluation
 from bertwright.commands.finetune.setup import SplitData, make_training
 from bertwright.commands.finetune.setup import open_run as open_finetuning
-from bertwright.commands.pretrain.cost import estimate_cost
-from bertwright.commands.pretrain.run import PretrainRun
+from bertwright.commands.pretrain.run import measure_cost
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.pretrain.setup import open_run as open_pretraining
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, score
 from bertwright.commands.probe.head_training import make_training as make_head_training
 from bertwright.commands.probe.run import open_probe
@@ -188,11 +186,7 @@ def _tokenizer(model: str | None) -> Tokenizer:
 
 
 def _pretraining_cost(settings: PretrainSettings) -> JobCost:
-    with execution_context(settings.device) as context, TemporaryDirectory() as folder:
-        # A resumed run compares samples of the store with its digests, which is quicker.
-        small = replace(settings, run=Path(folder) / "run", resume=True)
-        state = open_pretraining(small, context, SILENT)
-        return JobCost(estimate_cost(PretrainRun(state, small, context, SILENT, peak_flops=1.0)).seconds)
+    return JobCost(measure_cost(settings).seconds)
 
 
 def total_seconds(jobs: Sequence[Job], costs: Mapping[str, JobCost]) -> float:

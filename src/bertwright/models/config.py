@@ -128,11 +128,20 @@ class BertConfig:
         >>> BertConfig.from_size("base", vocab_size=30_522).num_encoder_parameters
         108891648
         """
+        embeddings = (self.vocab_size + self.max_positions + self.type_vocab_size + 2) * self.hidden_size
+        return embeddings + self.num_layer_parameters
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Number of parameters of the layers, which does not depend on the vocabulary.
+
+        >>> BertConfig.from_size("base", vocab_size=30_522).num_layer_parameters
+        85054464
+        """
         hidden, intermediate = self.hidden_size, self.intermediate_size
-        embeddings = (self.vocab_size + self.max_positions + self.type_vocab_size) * hidden + 2 * hidden
         attention = 4 * hidden * (hidden + 1) + 2 * hidden
         feed_forward = hidden * intermediate + intermediate + intermediate * hidden + hidden + 2 * hidden
-        return embeddings + self.num_layers * (attention + feed_forward)
+        return self.num_layers * (attention + feed_forward)
 
     @property
     def num_pooler_parameters(self) -> int:

@@ -37,14 +37,22 @@ def describe_cost(
     `checkpoints`: the number that the run's folder has at most.
     """
     memory = peak_memory(context)
-    weights = 4 * sum(parameter.numel() for parameter in optimizer.parameters.values())
-    disk = (3 * checkpoints + 1) * weights  # a checkpoint has two moments, the model has none
+    disk = run_disk_space(sum(parameter.numel() for parameter in optimizer.parameters.values()), checkpoints)
     return {
         "steps": f"{cost.steps:,}",
         "estimated time": format_duration(cost.seconds),
         "memory": "unknown on this system" if memory is None else f"{format_bytes(memory)} per process",
         "disk space": f"{format_bytes(disk)} for checkpoints and model",
     }
+
+
+def run_disk_space(parameters: int, checkpoints: int) -> int:
+    """Return the bytes of a run's checkpoints and model: a checkpoint has two moments per weight, the model has none.
+
+    >>> run_disk_space(parameters=1_000_000, checkpoints=3)
+    40000000
+    """
+    return 4 * parameters * (3 * checkpoints + 1)
 
 
 def time_steps(training: Training[M], context: ExecutionContext, first_step: int = 0) -> float:

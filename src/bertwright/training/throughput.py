@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -35,6 +36,13 @@ def tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig) -> i
     free = GPU_SHARE * memory - 4 * 4 * config.num_parameters
     bytes_per_token = ACTIVATIONS_PER_TOKEN * dtype.itemsize * config.hidden_size * config.num_layers
     return min(max(int(free / bytes_per_token), 512), GPU_TOKENS)
+
+
+def physical_memory() -> int | None:
+    """Return the bytes of memory that this machine has; None on Windows."""
+    if not hasattr(os, "sysconf"):
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def measure_peak_flops(context: ExecutionContext, hidden_size: int, seconds: float = 0.3) -> float:

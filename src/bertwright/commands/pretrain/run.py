@@ -10,10 +10,11 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -22,7 +23,16 @@ from rich.table import Table
 from bertwright.commands.pretrain.cost import estimate_cost
 from bertwright.commands.pretrain.settings import RESUME_OVERRIDES, ModelSettings, PretrainSettings
 from bertwright.commands.pretrain.setup import PretrainState, open_run, record_start
-from bertwright.console import heading, key_value_table, make_console, make_table, notice, print_outputs, say
+from bertwright.console import (
+    heading,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    print_outputs,
+    say,
+    silent_console,
+)
 from bertwright.files import write_json
 from bertwright.interop import huggingface
 from bertwright.models.config import BertConfig
@@ -32,7 +42,7 @@ from bertwright.pretraining.evaluation import PlateauDetector, compute_metrics, 
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.pretraining.padding import pad_batch
 from bertwright.training.context import ExecutionContext, execution_context
-from bertwright.training.cost import describe_cost
+from bertwright.training.cost import describe_cost, peak_memory
 from bertwright.training.definition import FitSettings, Training, Window
 from bertwright.training.fit import FitResult, fit
 from bertwright.training.loop import LossOutput
@@ -41,6 +51,14 @@ from bertwright.training.run_directory import check_run_directory, finished_mode
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 
 PLATEAU_STEPS = 400  # without a falling loss, near the unigram entropy, before a notice
+
+
+class RunCost(NamedTuple):
+    """Cost of a whole run."""
+
+    seconds: float
+    memory: float | None
+    """Bytes that a process uses at most; None if unknown."""
 
 
 def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
@@ -85,6 +103,16 @@ def print_plan(settings: PretrainSettings, console: Console) -> Path:
             heading(console, "The whole run, estimated on this machine")
             console.print(key_value_table({"tokens": f"{tokens:,.0f}"} | fields))
     return settings.run
+
+
+def measure_cost(settings: PretrainSettings) -> RunCost:
+    """Measure what a run would cost on this machine, by a few steps and evaluations; nothing is written."""
+    with execution_context(settings.device) as context, TemporaryDirectory() as folder:
+        # A resumed run compares samples of the store with its digests, which is quicker.
+        small = replace(settings, run=Path(folder) / "run", resume=True)
+        state = open_run(small, context, silent_console())
+        seconds = estimate_cost(PretrainRun(state, small, context, silent_console(), peak_flops=1.0)).seconds
+        return RunCost(seconds, peak_memory(context))
 
 
 def measure_peak(state: PretrainState, context: ExecutionContext) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import check_finite_weights
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.run_directory import changed_files, prepare_model, record_run
+from bertwright.training.throughput import physical_memory
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -110,10 +110,8 @@ def _initial_model(
 
 def _check_memory(config: BertConfig) -> None:
     """Raise ValueError for a model that does not fit in memory: Linux would kill this process or another one."""
-    if not hasattr(os, "sysconf"):  # Windows kills no process for lack of memory
-        return
-    needed, available = 4 * config.num_parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > available:
+    needed, available = 4 * config.num_parameters, physical_memory()
+    if available is not None and needed > available:
         raise ValueError(
             f"{config.num_parameters:,} parameters take {needed / 1e9:,.0f} GB, and this machine has "
             f"{available / 1e9:,.0f} GB of memory; lower --num-layers ({config.num_layers:,}) or --hidden-size "

@@ -1,0 +1,153 @@
+"""Candidates of a plan: for each model size the run that fits the hours, its cost, and the loss to expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bertwright.commands.plan.recipe import MIN_STEP_TOKENS, choose_settings
+from bertwright.commands.plan.settings import PlanSettings
+from bertwright.commands.pretrain.run import RunCost, measure_cost, pretrain
+from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.console import ProgressCallback, silent_console
+from bertwright.files import read_json
+from bertwright.models.config import SIZES, BertConfig
+from bertwright.pretraining.data import MAX_EPOCHS, PretrainingData
+from bertwright.pretraining.evaluation import unigram_entropy
+from bertwright.tokenstore.store import TokenStore
+from bertwright.training.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
+from bertwright.training.scaling_law import (
+    ExpectedLoss,
+    ScalingLaw,
+    ShortRun,
+    count_effective_tokens,
+    has_left_plateau,
+)
+from bertwright.training.throughput import physical_memory
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+SHORT_RUNS = (1, 2, 4)  # proportions of their steps
+TIMED_TOKENS = 7e6  # of the run whose cost decides the length of the short runs
+GUESSED_TOKENS = 30e6  # of the first run that is priced
+BYTES_PER_PARAMETER = 16  # weight, gradient and two moments
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run that takes the hours of the plan, or as long as its text is of use."""
+
+    settings: PretrainSettings
+    config: BertConfig
+    tokens: float
+    epochs: float
+    cost: RunCost
+    loss: ExpectedLoss
+
+    @property
+    def size(self) -> str:
+        """Name of the model size."""
+        return str(self.settings.model.size)
+
+
+class Planner:
+    """A token store, and what runs on it cost and yield."""
+
+    def __init__(self, settings: PlanSettings, store: Path) -> None:
+        """Open the store. Raises ValueError if it has no held-out documents."""
+        self.settings = settings
+        self.sizes = [size for size in SIZES if size in settings.model_sizes]
+        self.store = store
+        self.tokenizer = Tokenizer.load(store / "tokenizer")
+        self.train = TokenStore.open(store / "train", self.tokenizer.digest)
+        self.entropy = unigram_entropy(self.train)
+        if not (store / "held_out").is_dir():
+            raise ValueError(f"{store}: no held-out documents to measure a loss on; prepare it with --held-out 0.01")
+
+    def choose_settings(self, size: str, tokens: float) -> PretrainSettings:
+        """Return the settings of a run over a number of tokens of the store."""
+        chosen = choose_settings(size, tokens, tokens / self.train.num_tokens)
+        return replace(chosen, store=self.store, device=self.settings.device)
+
+    def run_short(self, folder: Path, advance: ProgressCallback) -> Iterator[ShortRun]:
+        """Pre-train the smallest size for a few minutes in all; yield each run when it is finished."""
+        timed = self.choose_settings(self.sizes[0], TIMED_TOKENS)
+        seconds_per_step = measure_cost(timed).seconds / timed.steps
+        unit = max(1, int(60 * self.settings.measure_minutes / sum(SHORT_RUNS) / seconds_per_step))
+        for steps in (proportion * unit for proportion in SHORT_RUNS):
+            chosen = self.choose_settings(self.sizes[0], steps * MIN_STEP_TOKENS)
+            run = replace(chosen, run=folder / str(steps), steps=steps, eval_every=steps, save_every=steps)
+            pretrain(run, silent_console())
+            held_out = read_json(run.run / "report.json")["held_out_after"]
+            if held_out is None:
+                raise ValueError(f"{self.store}: too few held-out sentences to measure a loss on; hold out more")
+            tokens = count_effective_tokens(*self.read_data(run))
+            yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out["mlm_loss"])
+            advance(1)
+
+    def fit_law(self, runs: Sequence[ShortRun]) -> ScalingLaw:
+        """Fit the scaling law to the short runs that have learned to use context."""
+        return ScalingLaw.fit([run for run in runs if has_left_plateau(run.loss, self.entropy)])
+
+    def list_candidates(self, law: ScalingLaw) -> list[Candidate]:
+        """Return a candidate per size, smallest first, up to the first size with a higher loss than the one before.
+
+        On this machine, sizes whose training does not fit its memory are left out.
+        """
+        found: list[Candidate] = []
+        for size in self.sizes:
+            if self.settings.gpu is None and not self.fits_memory(self.choose_settings(size, GUESSED_TOKENS)):
+                break
+            found.append(self.fit_to_hours(size, law))
+            if len(found) > 1 and found[-1].loss.mean > found[-2].loss.mean:
+                break
+        return found
+
+    def fit_to_hours(self, size: str, law: ScalingLaw) -> Candidate:
+        """Return the run of a size that takes the hours, or reads the text `MAX_EPOCHS` times if that is shorter."""
+        tokens, cost = GUESSED_TOKENS, RunCost(0.0, None)
+        for _ in range(2):  # tokens decide the batch size, on which the speed depends
+            run = self.choose_settings(size, tokens)
+            cost = self.price(run)
+            factor = min(3600 * self.settings.hours / cost.seconds, MAX_EPOCHS * self.train.num_tokens / tokens)
+            tokens, cost = factor * tokens, cost._replace(seconds=factor * cost.seconds)
+        run = self.choose_settings(size, tokens)
+        tokens, epochs = self.read_data(run)
+        config = self.config(run)
+        loss = law.predict(config.num_layer_parameters, count_effective_tokens(tokens, epochs))
+        return Candidate(run, config, tokens, epochs, cost, loss)
+
+    def price(self, run: PretrainSettings) -> RunCost:
+        """Measure the cost of a run on this machine, or estimate it for the GPU."""
+        if self.settings.gpu is None:
+            return measure_cost(run)
+        return self.estimate_cost(run, GPUS[self.settings.gpu])
+
+    def estimate_cost(self, run: PretrainSettings, gpu: Gpu) -> RunCost:
+        """Estimate the cost of a run from its operations and a GPU's data sheet."""
+        config, flops = self.config(run), 0.0
+        for phase in run.phases:
+            data = PretrainingData(self.train, self.tokenizer, phase.data).describe(1)
+            lengths = [round(data.tokens_per_step / phase.data.batch_size)] * phase.data.batch_size
+            per_step = config.count_training_flops(lengths, round(data.predictions_per_step), pooled=True)
+            flops += (phase.end - phase.first) * per_step
+        step_tokens = max(phase.data.batch_size * phase.data.max_length for phase in run.phases)
+        return RunCost(estimate_seconds(gpu, config, flops), estimate_memory(gpu, config, step_tokens))
+
+    def read_data(self, run: PretrainSettings) -> tuple[float, float]:
+        """Return the tokens that a run reads, and the epochs that these are."""
+        tokens = epochs = 0.0
+        for phase in run.phases:
+            data = PretrainingData(self.train, self.tokenizer, phase.data).describe(phase.end - phase.first)
+            tokens += data.steps * data.tokens_per_step
+            epochs += data.epochs
+        return tokens, epochs
+
+    def config(self, run: PretrainSettings) -> BertConfig:
+        """Return the configuration of a run's model."""
+        return run.model.config(self.tokenizer.vocab_size, causal=False)
+
+    def fits_memory(self, run: PretrainSettings) -> bool:
+        """Return whether weights, gradients and moments fit the memory of this machine."""
+        available = physical_memory()
+        return available is None or BYTES_PER_PARAMETER * self.config(run).num_parameters < available

@@ -1,0 +1,59 @@
+"""Peak speeds and memories of GPUs, from their makers' data sheets; to estimate what cannot be measured here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from bertwright.models.config import BertConfig
+from bertwright.training.throughput import ACTIVATIONS_PER_TOKEN, tokens_that_fit
+
+# Share of the peak that a step of BASE reaches. Assumed, not measured: NVIDIA's own BERT reaches 0.45 for LARGE on an
+# A100 (DeepLearningExamples, 580 sequences of 128 tokens per second).
+UTILIZATION = 0.4
+FULL_HIDDEN_SIZE = 768  # narrower models use a GPU less, about in proportion: their products are too small for it
+
+
+class Gpu(NamedTuple):
+    """Figures of a data sheet."""
+
+    flops: float
+    """Peak of bfloat16 products with float32 sums, in FLOP/s, without sparsity."""
+    memory: float
+    """Bytes."""
+
+
+GPUS = {
+    "a10": Gpu(125e12, 24e9),  # NVIDIA A10 datasheet, 2021
+    "a100": Gpu(312e12, 80e9),  # NVIDIA A100 80GB datasheet, 2021
+    "a100-40gb": Gpu(312e12, 40e9),  # NVIDIA A100 datasheet, 2020
+    "h100": Gpu(989e12, 80e9),  # NVIDIA H100 datasheet, SXM: 1,979 TFLOP/s with sparsity
+    "h100-pcie": Gpu(756e12, 80e9),  # NVIDIA H100 datasheet, PCIe: 1,513 TFLOP/s with sparsity
+    "h200": Gpu(989e12, 141e9),  # NVIDIA H200 datasheet, SXM: 1,979 TFLOP/s with sparsity
+    "l4": Gpu(121e12, 24e9),  # NVIDIA L4 datasheet: 242 TFLOP/s with sparsity
+    "l40s": Gpu(362e12, 48e9),  # NVIDIA L40S datasheet: 733 TFLOP/s with sparsity
+    "rtx3090": Gpu(71e12, 24e9),  # NVIDIA GA102 whitepaper, appendix A
+    "rtx4090": Gpu(165e12, 24e9),  # NVIDIA Ada whitepaper, appendix A
+}
+
+
+def estimate_seconds(gpu: Gpu, config: BertConfig, flops: float) -> float:
+    """Estimate the seconds that a GPU takes for a number of operations of a model's training.
+
+    >>> base = BertConfig.from_size("base", vocab_size=30_522)
+    >>> round(estimate_seconds(GPUS["h200"], base, flops=989e12))
+    2
+    """
+    utilization = UTILIZATION * min(1.0, config.hidden_size / FULL_HIDDEN_SIZE)
+    return flops / (gpu.flops * utilization)
+
+
+def estimate_memory(gpu: Gpu, config: BertConfig, step_tokens: int) -> float:
+    """Estimate the bytes of weights, gradients, two moments and the activations of a micro-batch in bfloat16.
+
+    `step_tokens`: tokens per step; a micro-batch has at most as many.
+    """
+    tokens = min(step_tokens, tokens_that_fit(int(gpu.memory), torch.bfloat16, config))
+    activations = tokens * ACTIVATIONS_PER_TOKEN * torch.bfloat16.itemsize * config.hidden_size * config.num_layers
+    return 4 * 4 * config.num_parameters + activations

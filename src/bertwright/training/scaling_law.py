@@ -1,0 +1,125 @@
+"""Scaling law of the held-out masked-LM loss: fitted to short runs, it predicts longer ones and larger models.
+
+    L(N, D) = E + A / N^α + B N^γ / D^β
+
+N parameters of the layers, D tokens seen (Hoffmann et al. 2022, arXiv 2203.15556, equation 2, where γ = 0: our larger
+models need more tokens to use their size). All six constants are fitted. They start from `PRIOR`, so that two or three
+runs on a text decide mostly its own constants, E and B, and the interval states what they leave open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+# N and D of the law are in these units (tiny, 4 million tokens), so that A and B are nats.
+UNIT_PARAMETERS, UNIT_TOKENS = 4e5, 4e6
+
+REPETITION = 15.4  # R*: epochs after the first whose value sums to that of 15.4 (1 - 1/e) new ones
+PLATEAU = 0.86  # of the unigram entropy; above it, the loss falls faster than by a power law
+QUANTILE = 1.645  # of the normal distribution, two-sided 90 %
+
+
+class Constant(NamedTuple):
+    """A constant of the law before a text is known: mean and standard deviation."""
+
+    mean: float
+    deviation: float
+
+
+# From runs of tiny and mini on two texts, and table 6 of the paper: bench/scaling_law.py, and
+# docs/decisions/20-expected-loss.md.
+PRIOR = {
+    "E": Constant(0.2, 0.35),
+    "A": Constant(2.28, 0.3),
+    "alpha": Constant(0.116, 0.03),
+    "B": Constant(2.8, 0.6),
+    "beta": Constant(0.28, 0.03),
+    "gamma": Constant(0.05, 0.015),
+}
+NOISE = 0.04  # nats, standard deviation of a run's loss around the law: seeds, and what the law misses
+
+
+class ShortRun(NamedTuple):
+    """A finished run and its held-out loss."""
+
+    parameters: int
+    """Of the layers."""
+    tokens: float
+    """Effective ones."""
+    loss: float
+    """Nats."""
+
+
+class ExpectedLoss(NamedTuple):
+    """An expected held-out loss in nats, and its 90 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def compute_loss(constants: Sequence[float] | Floats, parameters: float, tokens: float) -> float:
+    """Compute the loss by the law; the constants are in the order of `PRIOR`."""
+    e, a, alpha, b, beta, gamma = constants
+    size, data = parameters / UNIT_PARAMETERS, tokens / UNIT_TOKENS
+    return float(e + a / size**alpha + b * size**gamma / data**beta)
+
+
+def count_effective_tokens(tokens: float, epochs: float) -> float:
+    """Return the number of new tokens that teach as much as `tokens` tokens of a text that is read `epochs` times.
+
+    Muennighoff et al. 2023 (arXiv 2305.16264): the value of a repetition decays exponentially.
+
+    >>> [round(count_effective_tokens(1e6 * epochs, epochs) / 1e6, 1) for epochs in (0.5, 1, 4, 40)]
+    [0.5, 1.0, 3.7, 15.2]
+    """
+    if epochs <= 1:
+        return tokens
+    repetitions = epochs - 1
+    return tokens / epochs * (1 + REPETITION * (1 - math.exp(-repetitions / REPETITION)))
+
+
+def has_left_plateau(loss: float, entropy: float) -> bool:
+    """Return whether a loss is well below the unigram entropy: only then does the model use context."""
+    return loss < PLATEAU * entropy
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """The constants of a law in the order of `PRIOR`, and their covariance."""
+
+    constants: Floats
+    covariance: Floats
+
+    @classmethod
+    def fit(cls, runs: Sequence[ShortRun]) -> ScalingLaw:
+        """Return the most probable constants after some runs; without runs, the prior."""
+        from scipy.optimize import least_squares  # takes a while to import
+
+        means, deviations = np.array(list(PRIOR.values())).T
+
+        def residuals(constants: Floats) -> Floats:
+            misfits = [(compute_loss(constants, run.parameters, run.tokens) - run.loss) / NOISE for run in runs]
+            return np.array([*misfits, *((constants - means) / deviations)])
+
+        found = least_squares(residuals, means, bounds=(0.0, np.inf))
+        return cls(found.x, np.linalg.inv(found.jac.T @ found.jac))  # Laplace's approximation
+
+    def predict(self, parameters: int, tokens: float) -> ExpectedLoss:
+        """Return the expected loss of a run; tokens are effective ones."""
+        from scipy.optimize import approx_fprime
+
+        def loss_of(constants: Floats) -> float:
+            return compute_loss(constants, parameters, tokens)
+
+        loss, gradient = loss_of(self.constants), approx_fprime(self.constants, loss_of)
+        deviation = math.sqrt(gradient @ self.covariance @ gradient + NOISE**2)
+        return ExpectedLoss(loss, loss - QUANTILE * deviation, loss + QUANTILE * deviation)
