@@ -26,6 +26,7 @@ import torch
 
 import bertwright
 from bertwright.cli.main import COMMANDS, run
+from bertwright.cli.options import summarize_tyro_error
 from bertwright.console import CONTROL
 from bertwright.renamed import RENAMED
 from bertwright.settings import field_docs, iter_fields, read_toml
@@ -366,7 +367,11 @@ MISUSE = {
     "unknown nested key": ("pretrain --config b.toml", 'b.toml: data: unknown setting "max_lenght"; did you mean'),
     "wrong kind of value": ("pretrain --config c.toml", "c.toml: steps: expected int, got 'many'"),
     "no such settings file": ("survey text.txt --config d.toml", "d.toml: No such file or directory"),
-    "a folder for a settings file": ("survey text.txt --config vocabulary", "vocabulary: Is a directory"),
+    "a run for a store": (
+        "prepare text.txt --vocabulary vocabulary --store run",
+        "already exists and is not from an interrupted build",
+    ),
+    "a folder for a settings file": ("survey text.txt --config vocabulary", "--config vocabulary: expected a TOML file"),
     "not TOML": ("survey text.txt --config text.txt", "text.txt: not valid TOML"),
     "settings file not named": ("survey text.txt --config", "--config needs a value"),
 }  # fmt: skip
@@ -418,13 +423,18 @@ def test_misuse_is_one_line_with_exit_code_2_and_leaves_nothing(bad: Path, name:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("pretrain --run new --stepz 3", ["Unrecognized options: --stepz", "--steps INT"]),
-        ("pretrain --run new --steps many", ["--steps", "'many'"]),
-        ("pretrain --run new --size huge", ["'huge'", "--size", "'tiny'"]),
-        ("pretrain --run new --mask-mix 1 2", ["--mask-mix", "3 values"]),
-        ("pretrain --store store", ["--run PATH", "(required)"]),
-        ("fill-mask", ["MODEL", "(required)"]),
-        ("vocabulary text.txt", ["--output PATH", "(required)"]),
+        ("pretrain --run new --stepz 3", ["unknown: --stepz, 3; did you mean --steps?"]),
+        ("pretrain --run new --steps many", ["--steps: expected a whole number, got 'many'"]),
+        (
+            "prepare text.txt --vocabulary vocabulary --store new --held-out 1%",
+            ["--held-out: expected a number, got '1%'"],
+        ),
+        ("pretrain --run new --size huge", ["--size: expected one of", "'tiny'", "got 'huge'"]),
+        ("pretrain --run new --mask-mix 1 2", ["--mask-mix: expected 3 value"]),
+        ("pretrain --store store", ["missing: --run PATH (see bertwright pretrain --help)"]),
+        ("fill-mask", ["missing: MODEL (see"]),
+        ("vocabulary text.txt", ["missing: --output PATH (see"]),
+        ("survey text.txt --column", ["--column: expected 1 value"]),
     ],
 )
 def test_invalid_arguments_are_explained(at: Path, command: str, words: list[str]) -> None:
@@ -432,7 +442,8 @@ def test_invalid_arguments_are_explained(at: Path, command: str, words: list[str
     done = run_command(command)
     assert (done.code, done.out) == (2, "")
     assert all(word in done.err for word in words)
-    assert "Traceback" not in done.err
+    assert done.err.startswith("bertwright: error: ")
+    assert done.err.count("\n") == 1
     assert files(at) == before
 
 
@@ -540,6 +551,40 @@ def commands_with(text: str) -> dict[str, str]:
         "no flag": f"survey text.txt --{quoted}",
         "no config": f"survey text.txt --config {quoted}",
     }
+
+
+UNICODE_BOX = """╭─ Required options ─╮
+│ Missing from x:    │
+│     --a PATH       │
+│         The a.     │
+│     B              │
+│         The b.     │
+│ ────────────────── │
+│ For full help      │
+╰────────────────────╯
+"""
+ASCII_BOX = """ Required options
+ ------------------
+  Missing from x:
+      --a PATH
+          The a.
+      B
+          The b.
+  ------------------
+  For full help
+"""
+
+
+@pytest.mark.parametrize(
+    ("box", "line"),
+    [
+        (UNICODE_BOX, "missing: --a PATH, B"),
+        (ASCII_BOX, "missing: --a PATH, B"),
+        ("Any other\ntext.", "Any other text."),
+    ],
+)
+def test_box_of_tyro_becomes_one_line(box: str, line: str) -> None:
+    assert summarize_tyro_error(box) == line
 
 
 @pytest.mark.parametrize("name", commands_with(""))

@@ -756,14 +756,17 @@ def test_misuse_is_one_line_and_writes_nothing(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("finetune --task classification --trian a.tsv", ["Unrecognized options", "--trian"]),
-        ("finetune --task classification --run new --epochs many", ["--epochs", "'many'"]),
-        ("finetune --task classification --run new --header maybe", ["'maybe'", "--header", "'False'"]),
-        ("finetune --resume", ["--run PATH", "(required)"]),
-        ("evaluate", ["MODEL", "(required)"]),
-        ("predict", ["MODEL", "(required)"]),
+        ("finetune --task classification --run new --trian a.tsv", ["unknown: --trian, a.tsv; did you mean --train"]),
+        ("finetune --task classification --run new --epochs many", ["--epochs: expected a number, got 'many'"]),
+        (
+            "finetune --task classification --run new --header maybe",
+            ["--header: expected one of", "'False'", "got 'maybe'"],
+        ),
+        ("finetune --resume", ["missing: --run PATH"]),
+        ("evaluate", ["missing: MODEL (see"]),
+        ("predict", ["missing: MODEL (see"]),
         ("probe --task tagging --run new --representations sum-four", ["'sum-four'", "'sum-last-four'"]),
-        ("glue-submission cola=bert", ["--data PATH", "--output PATH", "(required)"]),
+        ("glue-submission cola=bert", ["missing: --data PATH, --output PATH (see"]),
     ],
 )
 def test_arguments_that_do_not_parse_are_rejected(at: Path, command: str, words: list[str]) -> None:

@@ -22,7 +22,7 @@ batching.batch batching.permutation
 kernels.cpu kernels.compile kernels.native kernels.dropout kernels.ffi kernels.reference kernels.linear_bf16
 kernels.fused_ops kernels.attention
 kernels.fused_encoder
-corpus.wikipedia corpus.documents corpus.sentences corpus.sketches corpus.survey corpus.diagnosis
+corpus.wikipedia corpus.documents corpus.sentences corpus.sketches corpus.survey corpus.limits corpus.diagnosis
 vocabulary.tokenizer_io vocabulary.word_counts vocabulary.merges vocabulary.tokenizer vocabulary.trainer
 tokenstore.store tokenstore.shard tokenstore.worker tokenstore.executor tokenstore.build
 models.config models.initialization models.text_encoder models.encoder models.head_spec models.heads

@@ -31,6 +31,7 @@ except ImportError:  # Windows
 
 READ_SIZE = 1 << 20  # bytes per read; large enough that system calls take no noticeable time
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # raised by flock on some network file systems
+LOCK_FILE = ".lock"  # in folders that one process at a time writes to
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # raised by the rename of a folder if the new name exists
 
 
@@ -218,13 +219,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """
     is_new = not folder.exists()
     ensure_folder(folder)
-    with (folder / ".lock").open("w") as file:
+    with (folder / LOCK_FILE).open("w") as file:
         try:
             if not _lock_or_explain(file, folder):
                 raise ValueError(f"{folder}: another process is writing there; wait for it, or choose another folder")
             yield
         finally:
-            if is_new and [path.name for path in folder.iterdir()] == [".lock"]:
+            if is_new and [path.name for path in folder.iterdir()] == [LOCK_FILE]:
                 shutil.rmtree(folder)
 
 

@@ -23,3 +23,10 @@ def test_skipped_and_unknown_text_is_reported(
     assert "! 2 documents without a token" in flowing
     assert "! 2 tokens are [UNK]" in flowing
     assert "! 51 held-out documents" in flowing
+    assert built.held_out is not None
+    tokens = built.held_out.num_tokens
+    error = f"{3.6 / (0.15 * tokens) ** 0.5:.2f}"
+    assert (
+        f"! held out: {tokens} tokens are few to measure with: the loss will have a standard error of about {error}"
+        in flowing
+    )

@@ -587,6 +587,24 @@ def test_run_without_enough_held_out_text_is_not_evaluated(
     assert {record["kind"] for record in read_metrics(settings.run)} == {"train"}
 
 
+def test_small_held_out_part_is_reported_with_its_standard_errors(
+    tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path
+) -> None:
+    corpus = CorpusSettings((str(store.parent / "text.txt"),))
+    build(tmp_path / "store", corpus, Tokenizer.load(vocabulary_folder), BuildSettings(held_out=0.02, workers=1))
+    for eval_sequences, is_reported in ((1024, True), (2, False)):  # of which only the first is cut short by the text
+        settings = make_settings(
+            tmp_path / "run", store=tmp_path / "store", eval_sequences=eval_sequences, dry_run=True
+        )
+        printed = " ".join(run_pretrain(settings).split())
+        assert (
+            bool(re.search(r"held_out: .*sequences of length 32 .*standard error of 0\.\d+ nats", printed))
+            == is_reported
+        )
+        assert ("next-sentence accuracy" in printed and "points" in printed) == is_reported
+        assert "\\n" not in printed
+
+
 def test_batch_smaller_than_the_number_of_ranks_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", long=LongPhase(long_ratio=0.25, long_length=64, long_batch_size=3))
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=0, world_size=4)

@@ -218,6 +218,16 @@ def test_small_corpus_is_recognized_in_every_script(
     assert any("words are little text" in warning for warning in diagnose(found)) == is_small
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"), [(430_000, "--held-out 0.03"), (60_000, "--held-out 0.18"), (20_000, "--held-out-inputs")]
+)
+def test_small_corpus_gets_advice_on_the_share_to_hold_out(tmp_path: Path, words: int, advice: str) -> None:
+    found = replace(survey_text(tmp_path, "".join(f"Day {n} came. {PROSE}" for n in range(20))), words=words)
+    (warning,) = [warning for warning in diagnose(found) if "words are little text" in warning]
+    assert "20 times" in warning
+    assert advice in warning
+
+
 # --- counting in bounded memory
 
 

@@ -256,7 +256,7 @@ def format_os_error(error: OSError) -> str:
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run one command; return 0, or 2 if tyro rejected the arguments."""
+    """Run one command, or print a help; return the exit code."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print_escaped(usage(), sys.stdout)
         return 0 if arguments else 2
@@ -271,8 +271,8 @@ def dispatch(arguments: list[str]) -> int:
     command = COMMANDS[name]
     try:
         settings = read_settings(_load(command.settings), name, rest, command.example)
-    except SystemExit as exit_:  # tyro has printed its help (0), or an error (2)
-        return int(exit_.code or 0)
+    except SystemExit:  # tyro has printed the help
+        return 0
     if command.check_inputs is not None:
         _load(command.check_inputs)(settings)
     _load(command.function)(settings)

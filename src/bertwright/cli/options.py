@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from bertwright.console import escape_control, print_escaped
+from bertwright.console import escape_control
 from bertwright.renamed import find_new_name
 from bertwright.settings import field_docs, iter_fields, partial_from_table, read_toml
 
@@ -31,12 +32,21 @@ CONFIG_HELP = (
     f"{', '.join(RECIPE_NAMES)}); options override them."
 )
 MAX_INT = 2**63 - 1
+# What tyro says, and how this package says it.
+TYRO_ERRORS = (
+    (r"^Unrecognized options:", "unknown:"),
+    (r"^Missing from .*?:", "missing:"),
+    (r"^Missing value for argument '(\S+)'\. Expected (\d+) values\.$", r"\1: expected \2 value(s), got fewer"),
+    (r"^[Ii]nvalid choice (.*) for argument '(\S+)'\. Expected one of \((.*)\)\.$", r"\2: expected one of \3, got \1"),
+    (r"^Error parsing (\S+): invalid literal for int\(\) with base 10: ", r"\1: expected a whole number, got "),
+    (r"^Error parsing (\S+): could not convert string to float: ", r"\1: expected a number, got "),
+)
 
 
 def read_settings(cls: type[Any], name: str, arguments: list[str], example: str) -> Any:
     """Build a command's settings from its arguments; a TOML file or, with --resume, the run supplies the rest.
 
-    Raises ValueError for wrong values, and SystemExit after tyro has printed the help or an error.
+    Raises ValueError for wrong values, and SystemExit after tyro has printed the help.
     """
     import tyro
 
@@ -54,7 +64,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
         if task and isinstance(table.setdefault("task", {}), dict) and hasattr(cls, "defaults"):
             table["task"]["task"] = task  # defaults depend on it
         default = partial_from_table(cls, table, config or "command line", tyro.MISSING)
-    with _capture_tyro_output(rest):
+    with _raise_tyro_errors(name):
         parsed = tyro.cli(
             _option_class(cls, default),
             args=rest,
@@ -97,6 +107,8 @@ def find_config(name: str) -> Path:
     path, recipe = Path(name), name.removesuffix(".toml")
     if recipe in RECIPE_NAMES and (path.is_dir() or not path.exists()):
         return RECIPES / f"{recipe}.toml"
+    if path.is_dir():
+        raise ValueError(f"--config {name}: expected a TOML file or a recipe ({', '.join(RECIPE_NAMES)}), got a folder")
     if path.exists():
         return path
     raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; recipes are {', '.join(RECIPE_NAMES)}", name)
@@ -119,19 +131,48 @@ def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
 
 
 @contextmanager
-def _capture_tyro_output(arguments: list[str]) -> Iterator[None]:
-    """Discard tyro's output if standard output is closed, and escape control characters in its errors."""
-    with redirect_stdout(StringIO()) if sys.stdout is None else nullcontext():
-        if all(escape_control(argument) == argument for argument in arguments):
+def _raise_tyro_errors(name: str) -> Iterator[None]:
+    """Raise ValueError with one line for an error that tyro prints as a box; SystemExit after the help."""
+    printed = StringIO()
+    try:
+        with redirect_stdout(StringIO()) if sys.stdout is None else nullcontext(), redirect_stderr(printed):
             yield
-            return
-        printed = StringIO()
-        try:
-            with redirect_stderr(printed):
-                yield
-        finally:
-            if text := printed.getvalue():
-                print_escaped(text.removesuffix("\n"), sys.stderr)
+    except SystemExit as exit_:
+        if not exit_.code:
+            raise
+        raise ValueError(f"{summarize_tyro_error(printed.getvalue())} (see bertwright {name} --help)") from None
+
+
+def summarize_tyro_error(box: str) -> str:
+    """Return what a box of tyro says in one line.
+
+    It contains a title (in the upper border, or above it if the terminal has ASCII only), the error, perhaps similar
+    options, and a reference to the help, with rules between them. Another text is returned without its line breaks.
+    """
+    lines = box.strip("\n").splitlines()
+    sections: list[list[str]] = [[]]
+    for line in lines[1:] if box.startswith("╭") else lines[2:]:
+        content = line.strip("│").rstrip()
+        if content.strip(" ─-╰╯"):
+            sections[-1].append(content)
+        else:
+            sections.append([])
+    error, *others = [section for section in sections if section] or [[]]
+    if not error:
+        return " ".join(box.split())
+    if error[0].endswith(":"):  # "Missing from COMMAND:", then each option, and deeper its help
+        error = [error[0], ", ".join(map(str.strip, _find_options(error[1:])))]
+    message = " ".join(" ".join(error).split())
+    for pattern, replacement in TYRO_ERRORS:
+        message = re.sub(pattern, replacement, message)
+    similar = [line.split()[0] for one in others if "meant" in one[0] for line in _find_options(one[1:])]
+    return message + (f"; did you mean {' or '.join(similar)}?" if similar else "")
+
+
+def _find_options(lines: list[str]) -> list[str]:
+    """Return the lines with the least indent: options, whose help is indented more."""
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+    return [line for line, indent in zip(lines, indents, strict=True) if indent == min(indents)]
 
 
 def _option_class(cls: type[Any], default: Any) -> type[Any]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from bertwright.commands.output_paths import vocabulary_folder
 from bertwright.console import byte_progress, heading, make_console, make_table, notice
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files
+from bertwright.corpus.limits import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -69,6 +70,14 @@ def _print_result(console: Console, result: BuildResult) -> None:
             counts = (header.num_documents, header.num_sentences, header.num_tokens)
             table.add_row(name, *(f"{count:,}" for count in counts))
     console.print(table)
+    if result.held_out is not None:
+        predictions = PREDICTED_SHARE * result.held_out.num_tokens
+        if predictions < MIN_PREDICTIONS:
+            notice(
+                console,
+                f"held out: {result.held_out.num_tokens:,} tokens are few to measure with: the loss will have a "
+                f"standard error of about {loss_error(predictions):.2f} nats; hold out more (--held-out)",
+            )
     if result.empty_documents:
         notice(console, f"{result.empty_documents:,} documents without a token were skipped")
     if result.empty_sentences:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from bertwright.corpus.limits import MAX_EPOCHS_OF_SMALL, SMALL, TOKENS_PER_WORD, min_held_out_share
 from bertwright.corpus.survey import LONG_LINE, LONG_WORD, Survey
 
-SMALL = 1_000_000  # words
 UNSPACED = frozenset("Han Kana Thai Lao Myanmar Khmer Tibetan".split())  # scripts without spaces between words
 CHARACTERS_PER_WORD = 2  # in these scripts, roughly
+MAX_HELD_OUT_PERCENT = 20
 
 
 def diagnose(survey: Survey) -> list[str]:
@@ -55,13 +57,22 @@ def _document_warnings(survey: Survey) -> Iterator[str]:
     if (words := estimate_words(survey)) < SMALL:
         yield (
             f"{words:,} words are little text: BERT saw 3,300 million (section 3.1). Under {SMALL:,}, expect a model "
-            "that learns frequent words and repeats them; add text, or start from a released model."
+            "that learns frequent words and repeats them; add text, or start from a released model. A model memorizes "
+            f"what it reads more than about {MAX_EPOCHS_OF_SMALL} times. {_advise_held_out(words)}"
         )
     if survey.sentence_lengths.p99 > 2_000:
         yield (
             f"One sentence in a hundred is longer than {survey.sentence_lengths.p99:,} characters: text without "
             "punctuation, tables or code. Sentences of more than 10,000 characters are cut."
         )
+
+
+def _advise_held_out(words: int) -> str:
+    """Return the advice on the share of a small corpus to hold out, in round percent."""
+    percent = math.ceil(100 * min_held_out_share(words * TOKENS_PER_WORD))
+    if percent > MAX_HELD_OUT_PERCENT:
+        return "It is too little to hold out text that measures the loss; name other text with --held-out-inputs."
+    return f"To measure its loss, hold out at least {percent} % (prepare --held-out {percent / 100:g})."
 
 
 def _repetition_warnings(survey: Survey) -> Iterator[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths
 from bertwright.batching.permutation import permute, uniform
+from bertwright.corpus.limits import max_epochs
 from bertwright.pretraining import masking
 from bertwright.pretraining.masking import Masked, MaskingVocab
 from bertwright.pretraining.segments import ExampleIndex, Segments, sample_pairs, sample_singles
@@ -27,8 +28,6 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 # Every run has the same validation examples and masks, whatever its seed and batch size: their losses are compared.
 VALIDATION_SEED = 0
 VALIDATION_BATCH = 64
-
-MAX_EPOCHS = 40  # of BERT itself (section A.2: "approximately 40 epochs over the 3.3 billion word corpus")
 
 NO_ANSWERS = np.zeros(0, dtype=np.int64)
 
@@ -101,7 +100,7 @@ class DataSummary(NamedTuple):
         ]
         if self.random_share:
             lines.append(f"second segment random in {self.random_share:.1%} of the examples")
-        return "\n".join([*lines, *self.notices()])
+        return "\n".join(lines)
 
     def notices(self) -> list[str]:
         """Return what in the data will hurt this run, with a fix each."""
@@ -113,10 +112,10 @@ class DataSummary(NamedTuple):
             )
         if self.random_share and self.documents == 1:
             found.append("only one document: random segments come from other positions of the same document")
-        if self.epochs > MAX_EPOCHS:
+        if self.epochs > (limit := max_epochs(self.tokens)):
             found.append(
-                f"the text is read {self.epochs:,.0f} times; beyond about {MAX_EPOCHS} epochs the model memorizes it: "
-                "use more text or fewer steps, and compare the losses of training and validation"
+                f"the text is read {self.epochs:,.0f} times; beyond about {limit} epochs a model mostly memorizes this "
+                "amount of text: compare the losses of training and validation, and use more text or fewer steps"
             )
         return found
 
@@ -186,6 +185,11 @@ class PretrainingData:
         first, last = size * rank // world_size, size * (rank + 1) // world_size
         layout = self._layout(self.settings.seed, step, size)
         return self._batches(layout, (self.settings.seed, step), range(first, last), micro_batch_size or last - first)
+
+    def count_validation(self, sequences: int) -> tuple[int, int]:
+        """Return the numbers of examples and predictions of `validation_batches`; the latter is an estimate."""
+        sequences = min(sequences, self.examples_per_epoch)
+        return sequences, round(sequences * self.describe(1).predictions_per_step / self.settings.batch_size)
 
     def validation_batches(
         self, sequences: int, micro_batch_size: int = VALIDATION_BATCH

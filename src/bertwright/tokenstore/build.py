@@ -173,14 +173,12 @@ def _read_result(folder: Path, plan: _Plan, settings: BuildSettings) -> BuildRes
 
 
 def _check_overwrites_nothing(folder: Path) -> None:
-    """Raise ValueError if a build would overwrite files that no interrupted build has left."""
+    """Raise ValueError if a folder has content that no interrupted build has left, such as a vocabulary or a run."""
     if any(folder.glob(".unfinished-*")):
         return
-    for name in ("tokenizer", "held_out", "build.json"):
-        if (folder / name).exists():
-            raise ValueError(
-                f"{folder / name}: already exists and is not from an interrupted build; choose another folder"
-            )
+    for path in sorted(folder.iterdir()):
+        if path.name != files.LOCK_FILE:
+            raise ValueError(f"{path}: already exists and is not from an interrupted build; choose another folder")
 
 
 def _write_shards(plan: _Plan, tokenizer: Tokenizer, executor: Executor, progress: Callable[[Progress], None]) -> None:

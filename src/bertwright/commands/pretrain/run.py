@@ -230,8 +230,11 @@ class PretrainRun:
         )
         for phase, data in zip(self.settings.phases, self.state.data, strict=True):
             heading(self.console, f"Steps {phase.first:,} to {phase.end:,}, length {phase.data.max_length}")
-            for line in str(data.describe(phase.end - phase.first)).split("\n"):
+            summary = data.describe(phase.end - phase.first)
+            for line in str(summary).split("\n"):
                 say(self.console, line, style="dim")
+            for text in summary.notices():
+                notice(self.console, text)
 
     def finish(self, result: FitResult, seconds: float) -> Path:
         """Write plot, report and model of a finished run; return the model's folder."""

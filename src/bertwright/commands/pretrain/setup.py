@@ -9,6 +9,7 @@ from rich.console import Console
 
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.console import notice, silent_console
+from bertwright.corpus.limits import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
 from bertwright.interop.model_files import model_folder
@@ -67,7 +68,10 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
 
 
 def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console) -> list[PretrainingData]:
-    """Open the held-out documents of the store; nothing, with a notice, if they are too few to evaluate on."""
+    """Open the held-out documents of the store; nothing, with a notice, if they are too few to evaluate on.
+
+    If they are too few to measure exactly, a notice states the standard errors.
+    """
     assert settings.store is not None
     folder = settings.store / "held_out"
     if not folder.is_dir():
@@ -76,7 +80,26 @@ def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Co
     if store.num_sentences < settings.data.min_sentences:  # of a small corpus, the shortest document is held out
         notice(console, f"{folder}: one sentence is too few to evaluate on; the run trains without evaluations")
         return []
-    return [PretrainingData(store, tokenizer, phase.data) for phase in settings.phases]
+    found = [PretrainingData(store, tokenizer, phase.data) for phase in settings.phases]
+    for data in found:
+        if text := _describe_small_validation(data, settings.eval_sequences):
+            notice(console, f"{folder}: {text}")
+    return found
+
+
+def _describe_small_validation(data: PretrainingData, eval_sequences: int) -> str | None:
+    """Return a notice with the standard errors of scores on held-out text that is too small for exact ones, or None."""
+    sequences, predictions = data.count_validation(eval_sequences)
+    has_nsp = data.settings.objective == "mlm+nsp"
+    is_small = predictions < MIN_PREDICTIONS or (has_nsp and sequences < MIN_ANSWERS)
+    if not is_small or sequences == eval_sequences:  # the user has set that number
+        return None
+    nsp = f", the next-sentence accuracy {100 * accuracy_error(sequences):.1f} points" if has_nsp else ""
+    return (
+        f"{sequences:,} sequences of length {data.settings.max_length} and {predictions:,} predictions in them are few "
+        f"to measure with: the loss has a standard error of {loss_error(predictions):.2f} nats{nsp}. Do not trust "
+        "smaller differences, or prepare the text again with a larger --held-out."
+    )
 
 
 def _initial_model(
