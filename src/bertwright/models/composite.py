@@ -131,9 +131,9 @@ class CompositeEncoder(TextEncoder):
             outputs = self._concatenate(states, batch)  # T H
         else:
             outputs = self.lstm(torch.cat(states, 1).float(), batch.lengths.tolist(), self._lstm_dropout(batch))  # T H
-            half, firsts, lasts = self.config.hidden_size // 2, batch.cu_seqlens[:-1], batch.cu_seqlens[1:] - 1
-            summary = torch.cat([outputs[lasts, :half], outputs[firsts, half:]], 1)  # B H
-            outputs = outputs.index_copy(0, firsts.long(), summary)
+            half, bounds = self.config.hidden_size // 2, batch.cu_seqlens.long()
+            summary = torch.cat([outputs[bounds[1:] - 1, :half], outputs[bounds[:-1], half:]], 1)  # B H
+            outputs = outputs.index_copy(0, bounds[:-1], summary)
         return outputs if positions is None else outputs[positions]
 
     def hidden_states(

@@ -319,9 +319,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
         The predictions were decoded with the former τ; decode again to apply the new one.
         """
-        return (
-            replace(self, threshold=self.best_threshold(examples, predictions).value) if self.allow_no_answer else self
-        )
+        if not self.allow_no_answer:
+            return self
+        return replace(self, threshold=self.best_threshold(examples, predictions).value)
 
     def best_threshold(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> Threshold:
         """Find the τ that maximizes the F1 of these predictions, whatever τ they were decoded with."""

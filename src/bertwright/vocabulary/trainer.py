@@ -39,11 +39,11 @@ class VocabularySettings:
     """Remove accents (é becomes e). Unset, it follows `lowercase` as in BERT. Korean, Japanese, Indic and Thai letters
     would be taken apart: for such text the setting is required."""
 
-    criterion: Rule = "ratio"
-    """Rule by which the next pair of tokens is merged. ratio: f(ab) / (f(a) f(b)), among pairs above a falling
-    frequency floor (the description of WordPiece in the Hugging Face course; the floor is our own). gain: f(ab)
-    log[f(ab) N / (f(a) f(b))], the pair that raises the likelihood of the text most (Schuster and Nakajima 2012). bpe:
-    the most frequent pair (Sennrich et al. 2016)."""
+    criterion: Rule = "gain"
+    """Rule by which the next pair of tokens is merged. gain: f(ab) log[f(ab) N / (f(a) f(b))], the pair that raises the
+    likelihood of the text most (Schuster and Nakajima 2012, who give no formula). ratio: f(ab) / (f(a) f(b)), among
+    pairs above a falling frequency floor (the description of WordPiece in the Hugging Face course; the floor is our
+    own). bpe: the most frequent pair (Sennrich et al. 2016)."""
 
     min_frequency: int = 5
     """Minimum frequency of a pair to be merged: a model cannot learn what a token means from fewer occurrences."""
