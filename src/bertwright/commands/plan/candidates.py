@@ -11,9 +11,10 @@ from bertwright.commands.plan.settings import PlanSettings
 from bertwright.commands.pretrain.run import RunCost, measure_cost, pretrain
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.console import ProgressCallback, silent_console
+from bertwright.corpus.limits import MAX_EPOCHS
 from bertwright.files import read_json
 from bertwright.models.config import SIZES, BertConfig
-from bertwright.pretraining.data import MAX_EPOCHS, PretrainingData
+from bertwright.pretraining.data import PretrainingData
 from bertwright.pretraining.evaluation import unigram_entropy
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.gpus import GPUS, Gpu, estimate_memory, estimate_seconds

@@ -32,7 +32,7 @@ from bertwright.console import (
     say,
     silent_console,
 )
-from bertwright.pretraining.data import MAX_EPOCHS
+from bertwright.corpus.limits import MAX_EPOCHS
 from bertwright.settings import to_arguments, to_table
 from bertwright.training.context import execution_context
 from bertwright.training.cost import format_bytes, run_disk_space
