@@ -62,7 +62,7 @@ def make_plan(settings: PlanSettings, path: Path) -> None:
     write_json(path, {"longest": longest, "candidates": candidates})
 
 
-def carry_out(settings: PretrainSettings, path: Path) -> None:
+def run_plan(settings: PretrainSettings, path: Path) -> None:
     """Pre-train, and write the loss, the seconds and the peak memory to a file."""
     started = time.perf_counter()
     pretrain(settings, Console(quiet=True))
@@ -134,7 +134,7 @@ def main() -> None:
         for planned in found["candidates"]:
             run = from_table(PretrainSettings, planned["settings"], "plan")
             size = str(run.model.size)
-            real = run_command(folder / f"{size}.json", carry_out, replace(run, run=folder / size))
+            real = run_command(folder / f"{size}.json", run_plan, replace(run, run=folder / size))
             print(format_row(name, size, found["longest"], planned, real), flush=True)
 
 
