@@ -106,13 +106,14 @@ def attach(name: str, particle: str) -> str:
 def make_document(article: Mapping[str, Any], material: Mapping[str, Any], rng: Random) -> list[Sentence]:
     """Write an opening and most of the article's facts about newly drawn names, in order or shuffled."""
     names = draw_names(material["names"], rng) | {"review": make_review(material["reviews"], rng)[0]}
-    facts = article["facts"]
+    subjects = article["facts"]
     if not article.get("in_order"):
-        facts = rng.sample(facts, rng.randint(len(facts) - 3, len(facts)))
+        subjects = rng.sample(subjects, rng.randint(len(subjects) - 3, len(subjects)))
     sentences = [Sentence(*render(rng.choice(article["openings"]), names), {})]
-    for fact in facts:
-        questions = {field: render(rng.choice(asked), names)[0] for field, asked in fact.get("questions", {}).items()}
-        sentences.append(Sentence(*render(rng.choice(fact["statements"]), names), questions))
+    for subject in subjects:
+        asked = subject.get("questions", {})
+        questions = {field: render(rng.choice(wordings), names)[0] for field, wordings in asked.items()}
+        sentences.append(Sentence(*render(rng.choice(subject["statements"]), names), questions))
     return sentences
 
 
@@ -209,7 +210,8 @@ def tag_characters(sentence: Sentence, number: str) -> str:
 
 def ask_about(document: list[Sentence], title: str) -> dict[str, Any]:
     """Return an article of KorQuAD's tree: a document as one paragraph, and its questions."""
-    questions, context = [], ""
+    questions: list[dict[str, Any]] = []
+    context = ""
     for sentence in document:
         for field, question in sentence.questions.items():
             slot = next((slot for slot in sentence.slots if slot.field == field), None)

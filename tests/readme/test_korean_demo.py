@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("3만 명", "이", "3만 명이"),
     ],
 )
-def test_particle_has_the_form_that_fits_the_name(name: str, particle: str, expected: str) -> None:
+def test_particle_fits_the_name(name: str, particle: str, expected: str) -> None:
     assert DEMO["attach"](name, particle) == expected
 
 

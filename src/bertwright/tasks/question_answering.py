@@ -363,9 +363,11 @@ def windows(num_tokens: Ints, capacity: Ints, stride: int) -> tuple[Ints, Ints, 
 
 def answer_characters(examples: Sequence[QaExample]) -> Ints:
     """Return start and end of each answer in its context, in characters, Q × 2; -1 for no answer."""
-    targets = [example.target for example in examples]
-    bounds = [(target.start, target.start + len(target.text)) if target else (-1, -1) for target in targets]
-    return np.array(bounds, dtype=np.int64).reshape(-1, 2)
+    bounds = np.full((len(examples), 2), -1)
+    for number, example in enumerate(examples):
+        if (answer := example.target) and answer.start is not None:
+            bounds[number] = answer.start, answer.start + len(answer.text)
+    return bounds
 
 
 def answer_tokens(
