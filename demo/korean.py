@@ -106,13 +106,14 @@ def attach(name: str, particle: str) -> str:
 def make_document(article: Mapping[str, Any], material: Mapping[str, Any], rng: Random) -> list[Sentence]:
     """Write an opening and most of the article's facts about newly drawn names, in order or shuffled."""
     names = draw_names(material["names"], rng) | {"review": make_review(material["reviews"], rng)[0]}
-    fields = article["facts"]
+    subjects = article["facts"]
     if not article.get("in_order"):
-        fields = rng.sample(fields, rng.randint(len(fields) - 3, len(fields)))
+        subjects = rng.sample(subjects, rng.randint(len(subjects) - 3, len(subjects)))
     sentences = [Sentence(*render(rng.choice(article["openings"]), names), {})]
-    for one in fields:
-        questions = {field: render(rng.choice(asked), names)[0] for field, asked in one.get("questions", {}).items()}
-        sentences.append(Sentence(*render(rng.choice(one["statements"]), names), questions))
+    for subject in subjects:
+        asked = subject.get("questions", {})
+        questions = {field: render(rng.choice(wordings), names)[0] for field, wordings in asked.items()}
+        sentences.append(Sentence(*render(rng.choice(subject["statements"]), names), questions))
     return sentences
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -118,9 +118,8 @@ def _label_tokens(panel: Axes, tokens: tuple[str, ...], console: Console) -> Non
             f"no installed font has {len(fonts.missing):,} characters of the tokens, such as {fonts.missing[0]}; they "
             "are drawn as boxes unless you install one, such as Noto Sans CJK for Korean, Chinese and Japanese",
         )
-    options: dict[str, Any] = {"fontfamily": fonts.families, "parse_math": False}
-    panel.set_xticks(range(len(tokens)), tokens, rotation=90, **options)
-    panel.set_yticks(range(len(tokens)), tokens, **options)
+    panel.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False, fontfamily=fonts.families)
+    panel.set_yticks(range(len(tokens)), tokens, parse_math=False, fontfamily=fonts.families)
 
 
 class Fonts(NamedTuple):

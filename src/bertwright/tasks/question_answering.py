@@ -372,12 +372,11 @@ def windows(num_tokens: Ints, capacity: Ints, stride: int) -> tuple[Ints, Ints, 
 
 def answer_characters(examples: Sequence[QaExample]) -> Ints:
     """Return start and end of each answer in its context, in characters, Q × 2; -1 for no answer."""
-    targets = [example.target for example in examples]
-    bounds = [
-        (-1, -1) if target is None or target.start is None else (target.start, target.start + len(target.text))
-        for target in targets
-    ]
-    return np.array(bounds, dtype=np.int64).reshape(-1, 2)
+    bounds = np.full((len(examples), 2), -1)
+    for number, example in enumerate(examples):
+        if (answer := example.target) and answer.start is not None:
+            bounds[number] = answer.start, answer.start + len(answer.text)
+    return bounds
 
 
 def answer_tokens(
