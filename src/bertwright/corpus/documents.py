@@ -41,7 +41,7 @@ SENTENCE_TEXT = re.compile(r"# *text *= *(.*)")
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusFormat:
-    """How input files are decoded and divided into documents and sentences."""
+    """Encoding of input files, and their division into documents and sentences."""
 
     document_unit: DocumentUnit = "blank-line"
     """Extent of a document in .txt input: the text between blank lines, a whole file, or a line. Next-sentence

@@ -50,7 +50,7 @@ class Plan:
     candidates: Sequence[Candidate]
     short_runs: Sequence[ShortRun]
     commands: Sequence[str]
-    """Commands that carry the plan out, from the text or the store to a model."""
+    """Commands of the plan, from the text or the store to a model."""
 
 
 def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
