@@ -2,8 +2,8 @@
 
     python bench/plan_accuracy.py DATA WORK [--cases books korean] [--minutes 4] [--hours 0.2] [--clock cpu]
 
-The plan of a text is made from short runs of `--minutes` in all; then the planned run of each size is
-carried out, and compared. `--clock cpu` counts the processor time of one thread instead of the wall-clock time, in
+The plan of a text is made from short runs of `--minutes` in all; then the planned run of each size is executed
+and compared. `--clock cpu` counts the processor time of one thread instead of the wall-clock time, in
 plans and runs, so that other work on the machine does not count. DATA is a folder with the corpora. Stores, plans and
 finished runs stay in WORK and are not repeated.
 """
@@ -62,7 +62,7 @@ def make_plan(settings: PlanSettings, path: Path) -> None:
     write_json(path, {"longest": longest, "candidates": candidates})
 
 
-def run_plan(settings: PretrainSettings, path: Path) -> None:
+def run_planned(settings: PretrainSettings, path: Path) -> None:
     """Pre-train, and write the loss, the seconds and the peak memory to a file."""
     started = time.perf_counter()
     pretrain(settings, Console(quiet=True))
@@ -134,7 +134,7 @@ def main() -> None:
         for planned in found["candidates"]:
             run = from_table(PretrainSettings, planned["settings"], "plan")
             size = str(run.model.size)
-            real = run_command(folder / f"{size}.json", run_plan, replace(run, run=folder / size))
+            real = run_command(folder / f"{size}.json", run_planned, replace(run, run=folder / size))
             print(format_row(name, size, found["longest"], planned, real), flush=True)
 
 

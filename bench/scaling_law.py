@@ -3,8 +3,8 @@
     python bench/scaling_law.py [--run DATA WORK]
 
 Prints the constants with their standard deviations, and each loss beside that of the law. The constants but E and B are
-common to all texts; from the result follows `PRIOR` in src/bertwright/training/scaling_law.py. `--run` first carries
-out the runs that bench/results/scaling_law.jsonl lacks: DATA is a folder with the corpora, stores and runs go to WORK.
+common to all texts; from the result follows `PRIOR` in src/bertwright/training/scaling_law.py. `--run` first makes
+the runs that bench/results/scaling_law.jsonl lacks: DATA is a folder with the corpora, stores and runs go to WORK.
 """
 
 from __future__ import annotations

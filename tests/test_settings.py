@@ -13,6 +13,8 @@ import bertwright
 from bertwright.cli.options import RECIPE_NAMES, find_config
 from bertwright.commands.finetune.settings import FinetuneSettings, paper_optimizer
 from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.commands.vocabulary import LearnSettings
+from bertwright.corpus.documents import CorpusSettings
 from bertwright.settings import (
     check_minimum,
     check_not_str,
@@ -20,9 +22,11 @@ from bertwright.settings import (
     from_table,
     partial_from_table,
     read_toml,
+    to_arguments,
     to_table,
     write_settings,
 )
+from bertwright.vocabulary.trainer import VocabularySettings
 
 RECIPES = sorted((Path(bertwright.__file__).parent / "recipes").glob("*.toml"))
 
@@ -48,6 +52,20 @@ def test_settings_survive_a_round_trip_through_toml(tmp_path: Path) -> None:
     write_settings(path, settings, "a title")
     assert path.read_text().startswith("# a title\n")
     assert from_table(Outer, read_toml(path), str(path)) == settings
+
+
+def test_arguments_give_what_differs_from_the_defaults() -> None:
+    settings = Outer(Path("x y"), "b", 3, ("one", "two"), Nested(0.1))
+    expected = "--folder|x y|--kind|b|--number|3|--names|one|two|--share|0.1"
+    assert to_arguments(settings) == expected.split("|")
+    assert to_arguments(Outer(Path("x"))) == ["--folder", "x"]
+
+
+def test_arguments_start_with_positional_ones_and_switch_flags() -> None:
+    corpus = CorpusSettings(("file=books", "wiki.txt"), column="body")
+    settings = LearnSettings(corpus, Path("v"), VocabularySettings(lowercase=False, strip_accents=False))
+    expected = "file=books wiki.txt --column body --output v --no-lowercase --strip-accents False"
+    assert to_arguments(settings) == expected.split()
 
 
 def test_integer_is_converted_to_float() -> None:

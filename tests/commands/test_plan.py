@@ -1,4 +1,4 @@
-"""Plans: what they recommend, print and write, and that the printed commands carry them out."""
+"""Plans: what they recommend, print and write, and that the printed commands execute them."""
 
 from __future__ import annotations
 
@@ -54,38 +54,38 @@ def make_settings(folder: Path, **changes: Any) -> PlanSettings:
 
 
 @pytest.fixture(scope="module")
-def small_plan(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanSettings, Plan, str]:
+def finished_plan(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanSettings, Plan, str]:
     """Return a plan of two sizes on this machine, and what it printed."""
     output = tmp_path_factory.mktemp("plan") / "plan.toml"
     settings = make_settings(store, model_sizes=("mini", "tiny"), output=output)
     return settings, *run_with_output(bertwright.plan, settings, columns=120)
 
 
-def test_plan_chooses_the_size_with_the_lowest_expected_loss(small_plan: tuple[PlanSettings, Plan, str]) -> None:
-    _, found, printed = small_plan
+def test_plan_chooses_the_size_with_the_smallest_expected_loss(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
+    _, found, printed = finished_plan
     assert [one.size for one in found.candidates] == ["tiny", "mini"]
     assert found.best.loss.mean == min(one.loss.mean for one in found.candidates)
     (chosen,) = [line for line in printed.split("\n") if line.strip().startswith("*")]
     assert chosen.split()[1] == found.best.size
 
 
-def test_plan_uses_the_hours(small_plan: tuple[PlanSettings, Plan, str]) -> None:
-    settings, found, printed = small_plan
+def test_plan_uses_the_hours(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
+    settings, found, printed = finished_plan
     for one in found.candidates:
         assert one.cost.seconds == pytest.approx(3600 * settings.hours)
     assert "36 s, measured on this machine" in printed
 
 
-def test_larger_sizes_see_fewer_tokens_and_need_more_memory(small_plan: tuple[PlanSettings, Plan, str]) -> None:
-    tiny, mini = small_plan[1].candidates
+def test_larger_sizes_see_fewer_tokens_and_need_more_memory(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
+    tiny, mini = finished_plan[1].candidates
     assert mini.tokens < tiny.tokens
     assert mini.cost.memory is not None
     assert tiny.cost.memory is not None
     assert mini.cost.memory >= tiny.cost.memory
 
 
-def test_short_runs_have_one_two_and_four_times_as_many_tokens(small_plan: tuple[PlanSettings, Plan, str]) -> None:
-    first, second, third = (short.tokens for short in small_plan[1].short_runs)
+def test_short_runs_have_one_two_and_four_times_as_many_tokens(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
+    first, second, third = (short.tokens for short in finished_plan[1].short_runs)
     assert second == pytest.approx(2 * first)
     assert third == pytest.approx(4 * first)
 
@@ -94,8 +94,10 @@ def expected_by(law: ScalingLaw, one: Candidate) -> float:
     return law.predict(one.config.num_layer_parameters, count_effective_tokens(one.tokens, one.epochs)).mean
 
 
-def test_short_runs_on_the_plateau_do_not_decide_the_expected_loss(small_plan: tuple[PlanSettings, Plan, str]) -> None:
-    _, found, printed = small_plan
+def test_short_runs_on_the_plateau_do_not_decide_the_expected_loss(
+    finished_plan: tuple[PlanSettings, Plan, str],
+) -> None:
+    _, found, printed = finished_plan
     assert found.best.loss.mean == pytest.approx(expected_by(ScalingLaw.fit([]), found.best))
     assert "raise --measure-minutes" in printed
 
@@ -109,8 +111,10 @@ def test_short_runs_beyond_the_plateau_decide_the_expected_loss(store: Path, mon
     assert "raise --measure-minutes" not in printed
 
 
-def test_output_holds_the_settings_of_the_planned_run(small_plan: tuple[PlanSettings, Plan, str], store: Path) -> None:
-    settings, found, _ = small_plan
+def test_output_holds_the_settings_of_the_planned_run(
+    finished_plan: tuple[PlanSettings, Plan, str], store: Path
+) -> None:
+    settings, found, _ = finished_plan
     assert settings.output is not None
     (command,) = found.commands
     arguments = shlex.split(command)
@@ -122,7 +126,7 @@ def test_output_holds_the_settings_of_the_planned_run(small_plan: tuple[PlanSett
     assert from_table(PretrainSettings, table | {"run": "run", "store": str(store)}, "plan") == found.best.settings
 
 
-def test_printed_commands_run_the_plan_from_the_text(
+def test_printed_commands_lead_from_the_text_to_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -61,9 +61,9 @@ class Planner:
         self.store = store
         self.tokenizer = Tokenizer.load(store / "tokenizer")
         self.train = TokenStore.open(store / "train", self.tokenizer.digest)
-        self.entropy = unigram_entropy(self.train)
         if not (store / "held_out").is_dir():
             raise ValueError(f"{store}: no held-out documents to measure a loss on; prepare it with --held-out 0.01")
+        self.entropy = unigram_entropy(self.train)
 
     def choose_settings(self, size: str, tokens: float) -> PretrainSettings:
         """Return the settings of a run over a number of tokens of the store."""
@@ -93,14 +93,15 @@ class Planner:
     def list_candidates(self, law: ScalingLaw) -> list[Candidate]:
         """Return a candidate per size, smallest first, up to the first size with a higher loss than the one before.
 
-        On this machine, sizes whose training does not fit its memory are left out.
+        On this machine, larger sizes whose training does not fit its memory are left out.
         """
-        found: list[Candidate] = []
-        for size in self.sizes:
+        first, *larger = self.sizes
+        found = [self.fit_to_hours(first, law)]
+        for size in larger:
             if self.settings.gpu is None and not self.fits_memory(self.choose_settings(size, GUESSED_TOKENS)):
                 break
             found.append(self.fit_to_hours(size, law))
-            if len(found) > 1 and found[-1].loss.mean > found[-2].loss.mean:
+            if found[-1].loss.mean > found[-2].loss.mean:
                 break
         return found
 

@@ -50,7 +50,7 @@ class Plan:
     candidates: Sequence[Candidate]
     short_runs: Sequence[ShortRun]
     commands: Sequence[str]
-    """Commands that carry the plan out, from the text or the store to a model."""
+    """Commands of the plan, from the text or the store to a model."""
 
 
 def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
@@ -97,15 +97,14 @@ def list_commands(settings: PlanSettings, run: PretrainSettings) -> Iterator[str
     """Yield the commands of the plan."""
     store = settings.store or Path("store")
     if settings.store is None:
-        for command, record in zip(
-            ("vocabulary", "prepare"), prepare_settings(settings, Path("vocabulary"), store), strict=True
-        ):
-            yield shlex.join(["bertwright", command, *to_arguments(record)])
+        learn, preparation = prepare_settings(settings, Path("vocabulary"), store)
+        yield shlex.join(["bertwright", "vocabulary", *to_arguments(learn)])
+        yield shlex.join(["bertwright", "prepare", *to_arguments(preparation)])
     if settings.output is None:
-        yield shlex.join(["bertwright", "pretrain", *to_arguments(replace(run, store=store))])
+        arguments = to_arguments(replace(run, store=store))
     else:
-        folders = ["--store", str(store), "--run", str(run.run)]
-        yield shlex.join(["bertwright", "pretrain", "--config", str(settings.output), *folders])
+        arguments = ["--config", str(settings.output), "--store", str(store), "--run", str(run.run)]
+    yield shlex.join(["bertwright", "pretrain", *arguments])
 
 
 def format_settings(run: PretrainSettings, commands: Sequence[str]) -> str:
