@@ -19,7 +19,7 @@ from bertwright.commands.pretrain.cost import estimate_cost
 from bertwright.commands.pretrain.run import PretrainRun
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.pretrain.setup import open_run as open_pretraining
-from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, train
+from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, score, train
 from bertwright.commands.probe.run import open_probe
 from bertwright.console import ProgressCallback
 from bertwright.experiments.composition import compose
@@ -144,37 +144,43 @@ class _Clock:
             opening = time.perf_counter() - started
             assert state.dev is not None
             steps = settings.num_steps(state.train.encoded.num_items)
-            # A run is opened and dev predicted twice: for its score, and for the numbers per example.
             training = steps * time_steps(make_training(state, settings, context), context)
-            scoring = 2 * time_evaluation(state, state.dev)
-        splits = SplitCost(training, len(state.train.examples)), SplitCost(scoring, len(state.dev.examples))
-        return JobCost(2 * opening, splits)
+            splits = [SplitCost(training, len(state.train.examples))]
+            # A run is opened and dev predicted twice: for its score, and for the numbers per example.
+            for split, times in ((state.dev, 2), (state.test, 1)):
+                if split is not None:
+                    splits.append(SplitCost(times * time_evaluation(state, split), len(split.examples)))
+        return JobCost(2 * opening, tuple(splits))
 
     def _probe_cost(self, job: ProbeJob) -> JobCost:
         settings = replace(job.settings, run=self.folder / "probe", model=self._model(job))
         with execution_context(settings.device) as context, TemporaryDirectory() as folder:
+            started = time.perf_counter()
             run = open_probe(settings, context, SILENT)
-            train_split = run.splits[0]
-            examples = train_split.examples[:TIMED_EXAMPLES]
-            split = SplitData("train", examples, run.task.encode(examples, _tokenizer(settings.model)))
-            per_example = 0.0
+            opening = time.perf_counter() - started
+            examples = run.splits[0].examples[:TIMED_EXAMPLES]
+            split = SplitData("train", examples, run.task.encode(examples, run.tokenizer))
             layers = sorted({layer for name in settings.representations for layer in run.layers(name)})
             started = time.perf_counter()
             features = cached_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
-            per_example += (time.perf_counter() - started) / len(examples)
+            encoding = time.perf_counter() - started
+            training = scoring = 0.0
             for name in settings.representations:
                 data = HeadData(split, features, run.layers(name), context.device)
                 hyper = HeadHyperParams(1, settings.batch_size, settings.dropout, settings.learning_rates[0], 0)
+                head = FeatureHead(run.head_config(name))
                 started = time.perf_counter()
-                train(FeatureHead(run.head_config(name)), run.task, {"train": data, "dev": data}, hyper, lambda _: None)
-                heads = settings.epochs * len(settings.seeds)
-                per_example += heads * (time.perf_counter() - started) / (2 * len(examples))
-        counts = [len(one.examples) for one in run.splits]
-        return JobCost(0.0, tuple(SplitCost(per_example * count, count) for count in counts))
-
-
-def _tokenizer(model: str | None) -> Tokenizer:
-    return Tokenizer.load(Path(str(model)))
+                train(head, run.task, {"train": data, "dev": data}, hyper, lambda _: None)
+                trained = time.perf_counter()
+                score(head, run.task, data)
+                scored = time.perf_counter() - trained
+                training += settings.epochs * (trained - started - scored)
+                scoring += (settings.epochs + 1) * scored  # after each epoch, and for the numbers per example
+        seconds = {"train": encoding + len(settings.seeds) * training, "dev": encoding + len(settings.seeds) * scoring}
+        splits = [
+            SplitCost(seconds[one.name] * len(one.examples) / len(examples), len(one.examples)) for one in run.splits
+        ]
+        return JobCost(opening, tuple(splits))
 
 
 def _pretraining_cost(settings: PretrainSettings) -> JobCost:
