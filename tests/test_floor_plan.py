@@ -52,7 +52,7 @@ commands.grid.settings commands.grid.results commands.grid.cost commands.grid.ru
 commands.probe.settings commands.probe.head_training commands.probe.run
 experiments.paper experiments.bootstrap experiments.levels experiments.task_files
 experiments.composition experiments.jobs experiments.plans
-experiments.cost experiments.report
+experiments.cost experiments.report experiments.report_formats
 commands.experiment.settings commands.experiment.setup commands.experiment.run
 estimators
 cli.options cli.main __main__

@@ -144,19 +144,23 @@ class _Clock:
             opening = time.perf_counter() - started
             assert state.dev is not None
             steps = settings.num_steps(state.train.encoded.num_items)
-            # A run is opened and dev predicted twice: for its score, and for the numbers per example.
             training = steps * time_steps(make_training(state, settings, context), context)
-            scoring = 2 * time_evaluation(state, state.dev)
-        splits = SplitCost(training, len(state.train.examples)), SplitCost(scoring, len(state.dev.examples))
-        return JobCost(2 * opening, splits)
+            splits = [SplitCost(training, len(state.train.examples))]
+            # A run is opened and dev predicted twice: for its score, and for the numbers per example.
+            for split, times in ((state.dev, 2), (state.test, 1)):
+                if split is not None:
+                    splits.append(SplitCost(times * time_evaluation(state, split), len(split.examples)))
+        return JobCost(2 * opening, tuple(splits))
 
     def _probe_cost(self, job: ProbeJob) -> JobCost:
         settings = replace(job.settings, run=self.folder / "probe", model=self._model(job))
         with execution_context(settings.device) as context, TemporaryDirectory() as folder:
+            started = time.perf_counter()
             run = open_probe(settings, context, SILENT)
+            opening = time.perf_counter() - started
             train_split = run.splits[0]
             examples = train_split.examples[:TIMED_EXAMPLES]
-            split = SplitData("train", examples, run.task.encode(examples, _tokenizer(settings.model)))
+            split = SplitData("train", examples, run.task.encode(examples, run.tokenizer))
             layers = sorted({layer for name in run.representations for layer in run.layers(name)})
             started = time.perf_counter()
             features = cached_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
@@ -175,14 +179,11 @@ class _Clock:
                 scoring = (time.perf_counter() - started) / len(examples)
                 for number, one in enumerate(run.splits):
                     per_example = step / settings.batch_size if one.name == "train" else scoring
-                    passes = 1 if one.name == "test" else settings.epochs
+                    passes = settings.epochs + (one.name == "dev")  # once more for the numbers per example
+                    passes = 1 if one.name == "test" else passes
                     seconds[number] += heads * passes * per_example * len(one.examples)
         counts = [len(one.examples) for one in run.splits]
-        return JobCost(0.0, tuple(starmap(SplitCost, zip(seconds, counts, strict=True))))
-
-
-def _tokenizer(model: str | None) -> Tokenizer:
-    return Tokenizer.load(Path(str(model)))
+        return JobCost(opening, tuple(starmap(SplitCost, zip(seconds, counts, strict=True))))
 
 
 def _pretraining_cost(settings: PretrainSettings) -> JobCost:

@@ -1,4 +1,4 @@
-"""Results of an experiment: cells, differences and verdicts as records, and as Markdown, JSON and a plot."""
+"""Results of an experiment as records: cells, differences, and verdicts on the claims of the paper."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from bertwright.experiments.bootstrap import Difference, Estimate, Sample, difference, estimate
 from bertwright.experiments.jobs import Work, all_jobs
 from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, iter_cells
-from bertwright.files import atomic_file
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
 Verdict = Literal["shown", "not shown", "reversed"]
 
 MEAN = "mean"  # of the differences over tasks
-PANELS = 6  # of a plot, side by side
 
 
 class Cell(NamedTuple):
@@ -214,178 +211,3 @@ def interval_of(report: Report, row: str, column: str) -> tuple[float, float] | 
     if found is None or column != PERPLEXITY:
         return found
     return math.exp(-found[1]), math.exp(-found[0])
-
-
-def format_cell(report: Report, row: str, column: str) -> str:
-    """Format mean ± deviation (seeds), in percent; a perplexity as it is, with its interval; "" without results."""
-    cell = report.cells.get((row, column))
-    if cell is None:
-        return ""
-    if column == PERPLEXITY:
-        interval = interval_of(report, row, column)
-        return f"{cell.summary.mean:.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
-    diverged = f", {cell.failures} diverged" if cell.failures else ""
-    return f"{cell.summary.format()} ({cell.summary.seeds}{diverged})"
-
-
-def table_cells(report: Report) -> list[list[str]]:
-    """Return the table as text, headings first: of each cell ours and, if there is one, the paper's figure."""
-    rows = [["", *report.plan.columns.values()]]
-    for row in report.plan.rows:
-        texts = [row]
-        for column in report.plan.columns:
-            published = report.plan.figures.get(row, {}).get(column)
-            ours = format_cell(report, row, column)
-            split = report.plan.figure_splits.get((row, column))
-            figure = "" if published is None else f"[{published:.3g}{f', {split}' if split else ''}]"
-            texts.append(f"{ours} {figure}".strip())
-        rows.append(texts)
-    return [list(column) for column in zip(*rows, strict=True)] if report.plan.is_transposed else rows
-
-
-CONTRAST_LEGEND = (
-    "In points, with 95 % bootstrap intervals over seeds and examples; \\* p < 0.05, \\*\\* p < 0.01. Of perplexities, "
-    "the fall of their logarithm, in nats per token."
-)
-LEGEND = (
-    "Mean ± standard deviation over the seeds (number of seeds), in percent, on dev unless the column says test; in "
-    "brackets the paper's figure, with its split if that is another."
-)
-
-
-def to_markdown(report: Report, setup: Mapping[str, str]) -> str:
-    """Return the report as Markdown; `setup`: names and values of what was trained, where and when."""
-    plan = report.plan
-    lines = [f"# {plan.title}", ""]
-    lines += [f"- {name}: {value}" for name, value in setup.items()]
-    lines += [f"- {note}" for note in plan.notes]
-    if report.finished < report.total:
-        lines.append(f"- **Incomplete: {report.finished} of {report.total} results.**")
-    lines += ["", *format_table(table_cells(report))]
-    lines += ["", LEGEND]
-    if report.claims:
-        lines += ["", "The paper's claims, on these results:", "", *(f"- {result}" for result in report.claims)]
-    if report.contrasts:
-        names = {one.column: plan.columns.get(one.column, one.column) for one in report.contrasts}
-        lines += ["", f"Differences from {plan.rows[0]}:", ""]
-        lines += format_table([["", *names.values()], *contrast_rows(report, list(names))])
-        lines += ["", CONTRAST_LEGEND]
-    return "\n".join(lines) + "\n"
-
-
-def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table, headings first; the first column holds names and the others numbers."""
-    alignment = ["---", *["---:"] * (len(rows[0]) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (rows[0], alignment, *rows[1:])]
-
-
-def contrast_rows(report: Report, columns: Sequence[str]) -> list[list[str]]:
-    """Return the cells of the table of differences as text: the row's name, then one cell per column."""
-    found = {(one.row, one.column): format_contrast(one) for one in report.contrasts}
-    rows = dict.fromkeys(one.row for one in report.contrasts)
-    return [[row, *(found.get((row, column), "") for column in columns)] for row in rows]
-
-
-def format_contrast(contrast: Contrast) -> str:
-    """Format a difference with its interval and stars for its p-value."""
-    scale, digits = (1, 2) if contrast.column == PERPLEXITY else (100, 1)
-    text = f"{scale * contrast.found.mean:+.{digits}f}"
-    if contrast.found.interval is None:
-        return text
-    low, high, p = contrast.found.interval
-    stars = "\\*" * ((p < 0.05) + (p < 0.01))
-    return f"{text} ({scale * low:+.{digits}f} to {scale * high:+.{digits}f}){stars}"
-
-
-def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
-    """Return the report as a JSON object."""
-    plan = report.plan
-    return {
-        "experiment": plan.name,
-        "title": plan.title,
-        "setup": dict(setup),
-        "environments": dict(report.environments),
-        "notes": plan.notes,
-        "finished": report.finished,
-        "total": report.total,
-        "cells": [
-            {
-                "row": row,
-                "column": column,
-                "scores": list(cell.sample.scores),
-                "learning_rate": cell.learning_rate,
-                "diverged": cell.failures,
-                "paper": plan.figures.get(row, {}).get(column),
-            }
-            | cell.summary._asdict()
-            | {"interval": interval_of(report, row, column)}
-            for (row, column), cell in report.cells.items()
-        ],
-        "claims": [
-            {
-                "text": one.claim.text,
-                "better": one.claim.better,
-                "worse": one.claim.worse,
-                "columns": list(one.columns),
-                "difference": one.found.to_record(),
-                "paper": one.paper,
-                "verdict": one.verdict,
-            }
-            for one in report.claims
-        ],
-        "paper": [
-            {"row": row, "column": column, "figure": figure, "split": plan.figure_splits.get((row, column))}
-            for row, figures in plan.figures.items()
-            for column, figure in figures.items()
-            if column in plan.columns
-        ],
-        "differences": [
-            {"row": one.row, "from": one.first, "column": one.column} | one.found.to_record()
-            for one in report.contrasts
-        ],
-    }
-
-
-def plot(report: Report, path: Path) -> None:
-    """Plot each column of a table, or each curve of a figure, as a PNG file."""
-    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
-
-    plan = report.plan
-    across = min(len(plan.columns), PANELS)
-    down = math.ceil(len(plan.columns) / across)
-    figure = Figure(figsize=(3.4 * across + 1.2, 3.6 * down), layout="constrained")
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    for panel in panels[len(plan.columns) :]:
-        panel.set_axis_off()
-    for panel, (column, title) in zip(panels, plan.columns.items(), strict=False):
-        (_plot_curves if plan.steps else _plot_rows)(panel, report, column)
-        panel.set_title(title, fontsize=10)
-        panel.grid(alpha=0.3)
-    figure.suptitle(plan.title)
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
-
-
-def _plot_curves(panel: Any, report: Report, column: str) -> None:
-    """Plot scores against steps, one line per series."""
-    steps = report.plan.steps
-    for series in dict.fromkeys(series for series, _ in steps.values()):
-        rows = [row for row, (name, _) in steps.items() if name == series and (row, column) in report.cells]
-        _errorbar(panel, [steps[row][1] for row in rows], [report.cells[row, column] for row in rows], column, series)
-    panel.set_xlabel("steps of pre-training")
-    panel.legend()
-
-
-def _plot_rows(panel: Any, report: Report, column: str) -> None:
-    """Plot the rows of a table as points from left to right."""
-    rows = [row for row in report.plan.rows if (row, column) in report.cells]
-    _errorbar(panel, range(len(rows)), [report.cells[row, column] for row in rows], column, "", linestyle="none")
-    panel.set_xticks(range(len(rows)), rows, rotation=40, ha="right", fontsize=8)
-
-
-def _errorbar(panel: Any, xs: Sequence[int], cells: Sequence[Cell], column: str, label: str, **style: Any) -> None:
-    """Plot means with standard deviations, in percent; perplexities as they are."""
-    scale = 1 if column == PERPLEXITY else 100
-    means = [scale * cell.summary.mean for cell in cells]
-    deviations = [scale * (cell.summary.std or 0.0) for cell in cells]
-    panel.errorbar(xs, means, deviations, marker="o", markersize=4, capsize=3, label=label, **style)

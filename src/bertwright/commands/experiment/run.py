@@ -39,7 +39,8 @@ from bertwright.experiments.cost import JobCost, estimate_costs, total_seconds
 from bertwright.experiments.jobs import POLL_S, Work, all_jobs, claim_folder, run_jobs
 from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import Plan
-from bertwright.experiments.report import LEGEND, Report, make_report, plot, table_cells, to_markdown, to_record
+from bertwright.experiments.report import Report, make_report
+from bertwright.experiments.report_formats import LEGEND, plot, table_cells, to_markdown, to_record
 from bertwright.files import write_json, write_text
 from bertwright.settings import to_table
 from bertwright.training.distributed import independent_ranks
