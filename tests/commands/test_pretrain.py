@@ -76,6 +76,7 @@ def test_validation_loss_falls_within_a_hundred_steps(tmp_path: Path, make_setti
     before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
     assert after["mlm_loss"] < before["mlm_loss"] - 0.5
     assert "next-sentence accuracy" in printed
+    assert re.search(r"^[\d,]+ examples per epoch; [\d,]+ steps are ", printed, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import mode
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from tokenizers import Regex, pre_tokenizers
 
@@ -41,6 +41,7 @@ WORD = "|".join(
         r"\S(?:[\p{M}\x{FE0F}]|\x{200D}\S?)*",
     ]
 )
+Unit = Literal["word", "character", "character or blank"]
 # What raw text is split into. A corpus of tagged characters has either no blanks or, as KLUE-NER, all of them.
 _UNITS = {
     unit: pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
@@ -74,11 +75,10 @@ class TagExample:
             raise ValueError(f"{self.location}: {len(self.words)} words, but {len(self.tags)} tags")
 
     @classmethod
-    def from_text(cls, text: str, source: str = "text", unit: str = "word") -> Self:
+    def from_text(cls, text: str, source: str = "text", unit: Unit = "word") -> Self:
         """Split raw text into words as in CoNLL data, or into characters; only white space is dropped.
 
-        `unit`: word, character, or character or blank. Raises ValueError for a lone surrogate, which is not valid
-        Unicode.
+        Raises ValueError for a lone surrogate, which is not valid Unicode.
 
         >>> TagExample.from_text("Merkel's visit, 2.5 hours").words
         ('Merkel', "'s", 'visit', ',', '2.5', 'hours')
@@ -93,9 +93,9 @@ class TagExample:
             tuple([word for word, _ in found]), source=source, text=text, offsets=tuple([span for _, span in found])
         )
 
-    def split_into(self, unit: str) -> Self:
-        """Return the example with its raw text split into another unit; one whose words were given is unchanged."""
-        if self.text is None:
+    def split_into(self, unit: Unit) -> Self:
+        """Return an example of `from_text` with its text split into this unit; one whose words were given as it is."""
+        if self.text is None or unit == "word":
             return self
         split = self.from_text(self.text, self.source, unit)
         return replace(self, words=split.words, offsets=split.offsets)

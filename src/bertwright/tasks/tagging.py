@@ -38,7 +38,7 @@ from bertwright.metrics.tag_schemes import (
 from bertwright.models.head_spec import HeadSpec
 from bertwright.settings import did_you_mean
 from bertwright.tasks.collation import flat_ranges
-from bertwright.tasks.conll import TagExample, read_sentences, with_document_context
+from bertwright.tasks.conll import TagExample, Unit, read_sentences, with_document_context
 from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric, sum_cross_entropy
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -101,9 +101,8 @@ class Tagging(Task[TagExample, TagPrediction]):
     """Score that selects the best checkpoint: f1 of spans, or accuracy; with scheme none always accuracy."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
     """All tags, in the order of the head's outputs; empty: those of the training data."""
-    unit: str = field(default="word", metadata=LEARNED)
-    """What raw text is split into: word; if all words of the training data are single characters, character, or
-    character or blank."""
+    unit: Unit = field(default="word", metadata=LEARNED)
+    """What raw text is split into: characters if all words of the training data are single characters."""
 
     def __post_init__(self) -> None:
         check_metric(self.metric, ("f1", "accuracy"))
@@ -284,7 +283,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return TagPrediction(example.words, tags, probabilities, tuple(entities))
 
 
-def detect_unit(examples: Sequence[TagExample]) -> str:
+def detect_unit(examples: Sequence[TagExample]) -> Unit:
     """Return the unit into which raw text is to be split, so that it is read as the training data were."""
     words = {word for example in examples for word in example.words}
     if any(len(word) > 1 for word in words):
