@@ -234,7 +234,6 @@ def test_output_on_tasks_has_no_control_characters(at: Path) -> None:
         f"predict {evil} {text} {HERE}",
         f"predict {evil} --inputs {evil}.tsv --output {evil}.csv {HERE}",
         f"predict {evil}-tags {text} {HERE}",
-        f"next-sentence {evil}-bert {text} 'the wolf' {HERE}",
         f"attention {evil}-bert {text} --output {evil}.png {HERE}",
         f"info {evil}",
     ):

@@ -48,6 +48,7 @@ def test_evaluate_checks_the_output_path_before_it_loads_the_model(
 ) -> None:
     monkeypatch.setattr("bertwright.inference.model.load", lambda *_: pytest.fail("loaded the model"))
     (tmp_path / "s.json").touch()
+    (tmp_path / "a.tsv").write_text("text\tlabel\nthe bear\tgood\n")
     for path, message in ((Path("/sys/s.json"), "denied|Read-only"), (tmp_path / "s.json", "already exists")):
         with pytest.raises((OSError, ValueError), match=message):
             evaluate(EvaluateSettings("model", ("a.tsv",), path, device=CPU), console)

@@ -145,7 +145,7 @@ def test_resumed_finished_grid_prints_its_table_again(
     before = read_weight_file(settings.run / "model")
     again = run_grid(replace(settings, resume=True))
     assert "all 4 runs are finished" in again
-    assert again.endswith(printed[printed.index("dev accuracy, each") :])
+    assert again.endswith(printed[printed.index("dev accuracy, of each run") :])
     assert read_weight_file(settings.run / "model") == before
     assert saved_settings(GridSettings, settings.run) == replace(settings, resume=True)
 

@@ -491,7 +491,8 @@ def test_each_rank_reports_its_failure_in_one_line(tmp_path: Path, make_settings
     command += ["--config", str(tmp_path / "recipe.toml")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         wait_for(lambda: len(read_metrics(settings.run)) > 5)
-        second = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        resume = [*command[:-2], "--run", str(settings.run), "--resume"]
+        second = subprocess.run(resume, capture_output=True, text=True, timeout=120, check=False)
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)
     ours = [line for line in second.stderr.splitlines() if line.startswith("bertwright")]

@@ -43,7 +43,7 @@ PAPER_MIX: Mix = (0.8, 0.1, 0.1)
 MARKS = 10  # checkpoints of a pre-training, evenly spaced: those of figure 5
 LAST_STEP_ONLY = sys.maxsize  # as eval_every: fixed epochs, and no selection of a checkpoint on dev
 SAVE_EVERY = 500  # steps of fine-tuning that a kill loses at most
-RUN, MODEL = Path("run"), "model"  # set when a job starts
+RUN = Path("run")  # set when a job starts
 WORD_TASKS = ("tagging", "question-answering")
 PERPLEXITY, FEATURES = "perplexity", "features"  # columns that are no fine-tuning
 
@@ -209,7 +209,7 @@ class Planner:
                 settings = FinetuneSettings(
                     run=RUN,
                     task=task.settings,
-                    model=self.inputs.model or MODEL,
+                    model=self.inputs.model,
                     epochs=recipe.epochs,
                     batch_size=recipe.batch_size,
                     seed=seed,
@@ -247,7 +247,7 @@ class Planner:
         settings = ProbeSettings(
             run=RUN,
             task=task.settings,
-            model=self.inputs.model or MODEL,
+            model=self.inputs.model,
             validation_fraction=task.validation_fraction,
             limit=self.limit(task.settings.task),
             representations=tuple(cells),

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-
 from bertwright.models.config import BertConfig
-from bertwright.training.throughput import ACTIVATIONS_PER_TOKEN, tokens_that_fit
 
 # Share of the peak that a step of BASE reaches. Assumed, not measured: NVIDIA's own BERT reaches 0.45 for LARGE on an
 # A100 (DeepLearningExamples, 580 sequences of 128 tokens per second).
@@ -54,6 +51,10 @@ def estimate_memory(gpu: Gpu, config: BertConfig, step_tokens: int) -> float:
 
     `step_tokens`: tokens per step; a micro-batch has at most as many.
     """
+    import torch  # which --help need not wait for
+
+    from bertwright.training.throughput import ACTIVATIONS_PER_TOKEN, tokens_that_fit
+
     tokens = min(step_tokens, tokens_that_fit(int(gpu.memory), torch.bfloat16, config))
     activations = tokens * ACTIVATIONS_PER_TOKEN * torch.bfloat16.itemsize * config.hidden_size * config.num_layers
     return 4 * 4 * config.num_parameters + activations

@@ -106,7 +106,6 @@ class FinetuneSettings:
     def __post_init__(self) -> None:
         check_minimum(self, 1, "batch_size", "eval_every", "save_every", "log_every")
         check_seed(self.seed)
-        check_model_is_given(self.model, self.resume)
         if not (self.epochs > 0 and math.isfinite(self.epochs)):
             raise ValueError(f"epochs must be above 0, not {self.epochs}")
         if self.tuning.label_smoothing and isinstance(self.task.build_task(), Regression):
@@ -151,5 +150,6 @@ def check_inputs(settings: FinetuneSettings) -> None:
     """Check run folder, model and files, without torch. A resumed run may be finished, and then reads neither."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
+        check_model_is_given(settings.model, settings.resume)
         check_model(str(settings.model))
         settings.task.check_files("train")

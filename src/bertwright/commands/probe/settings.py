@@ -84,7 +84,6 @@ class ProbeSettings:
             values = getattr(self, name)
             if not values or len({*values}) < len(values):
                 raise ValueError(f"{name} = {[*values]}: at least one value is required, and each only once")
-        check_model_is_given(self.model, self.resume)
         check_minimum(self, 1, "limit", "epochs", "batch_size", "lstm_layers")
         check_minimum(self, 2, "lstm_size")
         for seed in self.seeds:
@@ -110,5 +109,6 @@ class ProbeSettings:
 def check_inputs(settings: ProbeSettings) -> None:
     """Check run folder, model and files, without torch."""
     check_run_directory(settings, RESUME_OVERRIDES)
+    check_model_is_given(settings.model, settings.resume)
     check_model(str(settings.model))
     settings.task.check_files(*(("train",) if settings.validation_fraction else ("train", "dev")))
