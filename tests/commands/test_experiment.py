@@ -639,7 +639,7 @@ def test_dry_run_of_table8_measures_heads(make: Make, tmp_path: Path) -> None:
 
 
 def cost_of(job: Any, examples: int | None = None) -> JobCost:
-    """Return 100 s for a pre-training; for others 2 s to open the run and 10 s for as many examples as its limit, else 2,500."""
+    """Return 100 s for a pre-training; for others 2 s to open the run and 10 s for its limit, or 2,500 examples."""
     if isinstance(job, PretrainJob | ComposeJob):
         return JobCost(100.0 * isinstance(job, PretrainJob))
     return JobCost(2.0, (SplitCost(10.0, examples or job.limit or 2_500),))
