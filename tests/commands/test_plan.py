@@ -22,8 +22,8 @@ from bertwright.commands.plan.recipe import LEARNING_RATES, choose_settings
 from bertwright.commands.plan.run import Plan
 from bertwright.commands.pretrain.run import RunCost
 from bertwright.commands.pretrain.settings import LongPhase, PretrainSettings
+from bertwright.corpus.limits import MAX_EPOCHS
 from bertwright.models.config import SIZES
-from bertwright.pretraining.data import MAX_EPOCHS
 from bertwright.settings import from_table, read_toml
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import cost
