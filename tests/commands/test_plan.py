@@ -69,16 +69,21 @@ def test_plan_chooses_the_size_with_the_smallest_expected_loss(finished_plan: tu
     assert chosen.split()[1] == found.best.size
 
 
-def test_plan_uses_the_hours(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
+def test_plan_uses_the_hours_or_reads_the_text_as_often_as_is_useful(
+    finished_plan: tuple[PlanSettings, Plan, str],
+) -> None:
     settings, found, printed = finished_plan
     for one in found.candidates:
-        assert one.cost.seconds == pytest.approx(3600 * settings.hours)
-    assert "36 s, measured on this machine" in printed
+        if one.cost.seconds < 0.99 * 3600 * settings.hours:  # a fast machine
+            assert one.epochs == pytest.approx(MAX_EPOCHS, rel=0.3)
+        else:
+            assert one.cost.seconds == pytest.approx(3600 * settings.hours)
+    assert "measured on this machine" in printed
 
 
 def test_larger_sizes_see_fewer_tokens_and_need_more_memory(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
     tiny, mini = finished_plan[1].candidates
-    assert mini.tokens < tiny.tokens
+    assert mini.tokens <= tiny.tokens  # equal if both read the text as often as is useful
     assert mini.cost.memory is not None
     assert tiny.cost.memory is not None
     assert mini.cost.memory >= tiny.cost.memory
