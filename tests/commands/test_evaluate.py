@@ -44,14 +44,15 @@ def test_evaluate_rejects_an_unknown_label(tmp_path: Path, vocabulary_folder: Pa
 
 
 def test_evaluate_checks_the_output_path_before_it_loads_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
+    tmp_path: Path, vocabulary_folder: Path, monkeypatch: pytest.MonkeyPatch, console: Console
 ) -> None:
+    _, model = save_random_model(vocabulary_folder, CLASSES, tmp_path / "model")
     monkeypatch.setattr("bertwright.inference.model.load", lambda *_: pytest.fail("loaded the model"))
     (tmp_path / "s.json").touch()
     (tmp_path / "a.tsv").write_text("text\tlabel\nthe bear\tgood\n")
     for path, message in ((Path("/sys/s.json"), "denied|Read-only"), (tmp_path / "s.json", "already exists")):
         with pytest.raises((OSError, ValueError), match=message):
-            evaluate(EvaluateSettings("model", ("a.tsv",), path, device=CPU), console)
+            evaluate(EvaluateSettings(model, (str(tmp_path / "a.tsv"),), path, device=CPU), console)
 
 
 def test_evaluate_uses_the_threshold_of_the_model(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
