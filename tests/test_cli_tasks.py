@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 import polars
 import pytest
+import torch
 
 from bertwright.commands.finetune.run import FinetuneRun
 from bertwright.commands.predict import run as predicting
 from bertwright.console import CONTROL
 from bertwright.files import lock_folder, read_json
-from bertwright.interop.huggingface import save_model
+from bertwright.interop.huggingface import load_model, save_model
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import read_rows
 from bertwright.models.config import BertConfig
@@ -217,12 +218,22 @@ def test_texts_and_predictions_may_be_piped(at: Path, pipe_in: Callable[[str | b
     assert "standard output: 2 predictions" in err
 
 
+def save_with_trained_nsp(folder: Path, output: Path) -> None:
+    """Write a model with the biases that only next-sentence prediction gives it."""
+    model = load_model(folder, heads="required").model
+    assert isinstance(model, BertForPretraining)
+    for layer in (model.pooler.dense, model.next_sentence):
+        torch.nn.init.constant_(layer.bias, 0.1)
+    save_model(output, model, Tokenizer.load(folder))
+
+
 def test_output_on_tasks_has_no_control_characters(at: Path) -> None:
     """Labels, texts, tags, file names and folders are printed as escapes."""
     rows = [f"the {animal} sees {HOSTILE}\t{label}{HOSTILE}" for animal in ANIMALS for label in "ab"]
     (at / f"{HOSTILE}.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
     (at / f"{HOSTILE}.conll").write_text(f"the O\n{HOSTILE} B-{HOSTILE}\n\n" * 4)
     (at / f"{HOSTILE}-bert").symlink_to(at / "bert")
+    save_with_trained_nsp(at / "bert", at / f"{HOSTILE}-nsp")
     evil, text = shlex.quote(HOSTILE), shlex.quote(f"the bear {HOSTILE}")
     tags = f"--train {evil}.conll --dev {evil}.conll"
     for command in (
@@ -234,6 +245,7 @@ def test_output_on_tasks_has_no_control_characters(at: Path) -> None:
         f"predict {evil} {text} {HERE}",
         f"predict {evil} --inputs {evil}.tsv --output {evil}.csv {HERE}",
         f"predict {evil}-tags {text} {HERE}",
+        f"next-sentence {evil}-nsp {text} 'the wolf' {HERE}",
         f"attention {evil}-bert {text} --output {evil}.png {HERE}",
         f"info {evil}",
     ):
@@ -562,6 +574,8 @@ MISUSE: dict[str, tuple[str, str]] = {
     "nothing to train on": ("finetune --task classification --model bert --run new", "no train examples: name files"),
     "no published file": ("finetune --task mrpc --data vocabulary --model bert --run new", "vocabulary: no train.tsv"),
     "no model": ("finetune --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
+    "no model for a grid": ("grid --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
+    "no model for heads": ("probe --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
     "a vocabulary for a model": (f"{CLASSIFY} train.tsv --model vocabulary", "vocabulary: no config.json"),
     "no such model": (f"{CLASSIFY} one.tsv --model gone", "gone: no such folder; give a model folder, or a hub name"),
     "too many frozen layers": (f"{CLASSIFY} train.tsv --freeze-layers 3", "freeze_layers = 3: this model has 2 layers"),

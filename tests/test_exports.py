@@ -8,7 +8,7 @@ import bertwright
 
 
 def test_every_public_name_can_be_imported() -> None:
-    assert sorted(dir(bertwright)) == sorted(set(bertwright.__all__)) == sorted(bertwright.__all__)
+    assert dir(bertwright) == sorted(set(bertwright.__all__)) == sorted(bertwright.__all__)
     assert {"Bert", "load", "pretrain", "experiment", "TaskSettings"} < set(bertwright.__all__)
     for name in bertwright.__all__:
         assert getattr(bertwright, name).__name__ == name

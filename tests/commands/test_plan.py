@@ -55,10 +55,12 @@ def make_settings(folder: Path, **changes: Any) -> PlanSettings:
 
 @pytest.fixture(scope="module")
 def finished_plan(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanSettings, Plan, str]:
-    """Return a plan of two sizes on this machine, and what it printed."""
+    """Return a plan of two sizes on this machine, and what it printed; a fast machine may read the text often."""
     output = tmp_path_factory.mktemp("plan") / "plan.toml"
     settings = make_settings(store, model_sizes=("mini", "tiny"), output=output)
-    return settings, *run_with_output(bertwright.plan, settings, columns=120)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertwright.commands.plan.candidates.MAX_EPOCHS", 1_000_000)
+        return settings, *run_with_output(bertwright.plan, settings, columns=120)
 
 
 def test_plan_chooses_the_size_with_the_smallest_expected_loss(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
@@ -69,21 +71,16 @@ def test_plan_chooses_the_size_with_the_smallest_expected_loss(finished_plan: tu
     assert chosen.split()[1] == found.best.size
 
 
-def test_plan_uses_the_hours_or_reads_the_text_as_often_as_is_useful(
-    finished_plan: tuple[PlanSettings, Plan, str],
-) -> None:
+def test_plan_uses_the_hours(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
     settings, found, printed = finished_plan
     for one in found.candidates:
-        if one.cost.seconds < 0.99 * 3600 * settings.hours:  # a fast machine
-            assert one.epochs == pytest.approx(MAX_EPOCHS, rel=0.3)
-        else:
-            assert one.cost.seconds == pytest.approx(3600 * settings.hours)
-    assert "measured on this machine" in printed
+        assert one.cost.seconds == pytest.approx(3600 * settings.hours)
+    assert "36 s, measured on this machine" in printed
 
 
 def test_larger_sizes_see_fewer_tokens_and_need_more_memory(finished_plan: tuple[PlanSettings, Plan, str]) -> None:
     tiny, mini = finished_plan[1].candidates
-    assert mini.tokens <= tiny.tokens  # equal if both read the text as often as is useful
+    assert mini.tokens < tiny.tokens
     assert mini.cost.memory is not None
     assert tiny.cost.memory is not None
     assert mini.cost.memory >= tiny.cost.memory

@@ -158,8 +158,7 @@ class _Clock:
             started = time.perf_counter()
             run = open_probe(settings, context, SILENT)
             opening = time.perf_counter() - started
-            train_split = run.splits[0]
-            examples = train_split.examples[:TIMED_EXAMPLES]
+            examples = run.splits[0].examples[:TIMED_EXAMPLES]
             split = SplitData("train", examples, run.task.encode(examples, run.tokenizer))
             layers = sorted({layer for name in run.representations for layer in run.layers(name)})
             started = time.perf_counter()
@@ -167,6 +166,8 @@ class _Clock:
             computing = (time.perf_counter() - started) / len(examples)
             seconds = [computing * len(one.examples) for one in run.splits]
             heads = len(settings.seeds) * len(settings.learning_rates)
+            # dev once more for the numbers per example
+            passes = {"train": settings.epochs, "dev": settings.epochs + 1, "test": 1}
             for name in run.representations:
                 head = FeatureHead(run.head_config(name)).to(context.device)
                 data = HeadData(split, features, run.layers(name), context.device)
@@ -179,9 +180,7 @@ class _Clock:
                 scoring = (time.perf_counter() - started) / len(examples)
                 for number, one in enumerate(run.splits):
                     per_example = step / settings.batch_size if one.name == "train" else scoring
-                    passes = settings.epochs + (one.name == "dev")  # once more for the numbers per example
-                    passes = 1 if one.name == "test" else passes
-                    seconds[number] += heads * passes * per_example * len(one.examples)
+                    seconds[number] += heads * passes[one.name] * per_example * len(one.examples)
         counts = [len(one.examples) for one in run.splits]
         return JobCost(opening, tuple(starmap(SplitCost, zip(seconds, counts, strict=True))))
 

@@ -233,9 +233,7 @@ class FinetuneJob(Job):
             found = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
         if numbers := example_scores(state.task, state.dev.examples, found.predictions):
             numbers.save(self.examples_file(folder, "dev"))
-        test = read_json(folder / "report.json")["scores"].get(
-            "test", {}
-        )  # of the last step, as no other was evaluated
+        test = read_json(folder / "report.json")["scores"].get("test", {})  # of the last step, the only one evaluated
         scores = {f"test_{name}": value for name, value in test.items()}
         return found.scores | scores | {"dev": found.scores[state.task.metric]}
 
@@ -349,8 +347,8 @@ class Work:
                 except DivergedError as error:
                     failure = str(error)
         processor = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
-        environment = {"processor": processor, "torch": torch.__version__, "threads": str(torch.get_num_threads())}
-        environment |= {"bertwright": version("bertwright")}
+        environment = {"processor": processor, "torch": torch.__version__, "bertwright": version("bertwright")}
+        environment |= {"threads": str(torch.get_num_threads())}
         environment |= job.identity["settings"].get("device", {})  # the number type
         result = JobResult(scores, time.perf_counter() - started, failure, environment)
         when = datetime.now(UTC).isoformat(timespec="seconds")

@@ -38,7 +38,7 @@ def is_run(folder: Path) -> bool:
     return (folder / "settings.toml").is_file() and (folder / "checkpoints").is_dir()
 
 
-def model_folder(name: str | Path) -> Path:
+def model_folder(name: str | Path | None) -> Path:
     """Find the folder of a model by its name.
 
     - A model folder: itself.
@@ -48,9 +48,11 @@ def model_folder(name: str | Path) -> Path:
     - `org/name` or `hf://org/name`, optionally with `@revision`: the folder in the Hugging Face cache, downloaded if it
       is not there.
 
-    Raises ValueError for a run without a checkpoint, for a folder that holds no model, and if neither a folder nor the
-    hub has the name.
+    Raises ValueError for None (a setting that the user left out), for a run without a checkpoint, for a folder that
+    holds no model, and if neither a folder nor the hub has the name.
     """
+    if name is None:
+        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
     if not str(name):  # Path would take it for the current folder
         raise ValueError("the name of the model is empty; give a folder or a hub name")
     folder = Path(name)
@@ -75,9 +77,9 @@ def locate_config(folder: Path) -> Path:
     return path
 
 
-def check_model(name: str | Path) -> None:
+def check_model(name: str | Path | None) -> None:
     """Raise ValueError for a name that `model_folder` does not find; without torch, which checkpoints need."""
-    if not is_run(Path(name)):
+    if name is None or not is_run(Path(name)):
         model_folder(name)
 
 

@@ -37,8 +37,9 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 @torch.no_grad()
 def muon_(parameter: Tensor, gradient: Tensor, momentum: Tensor, stacked: int, update: AdamStep) -> None:
     """Update a weight of `stacked` matrices (S·M × N) and its momentum in place, with Nesterov's momentum."""
-    momentum.lerp_(gradient * update.clip_scale, 1 - MOMENTUM)
-    ahead = torch.lerp(gradient * update.clip_scale, momentum, MOMENTUM)
+    clipped = gradient * update.clip_scale
+    momentum.lerp_(clipped, 1 - MOMENTUM)
+    ahead = torch.lerp(clipped, momentum, MOMENTUM)
     parameter.mul_(1 - update.lr * update.weight_decay)
     for weight, direction in zip(parameter.chunk(stacked), ahead.chunk(stacked), strict=True):
         scale = ADAMW_RMS * math.sqrt(max(weight.shape))

@@ -25,12 +25,6 @@ def paper_optimizer() -> OptimizerSettings:
     return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
 
 
-def check_model_is_given(model: str | None, resume: bool) -> None:
-    """Raise ValueError for a new run without a model to start from."""
-    if model is None and not resume:
-        raise ValueError("no model given: --model FOLDER, a pre-trained BERT of yours or of the hub")
-
-
 @dataclass(frozen=True)
 class TuningSettings:
     """Settings that fine-tuning and a grid of fine-tuning runs share."""
@@ -150,6 +144,5 @@ def check_inputs(settings: FinetuneSettings) -> None:
     """Check run folder, model and files, without torch. A resumed run may be finished, and then reads neither."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
-        check_model_is_given(settings.model, settings.resume)
-        check_model(str(settings.model))
+        check_model(settings.model)
         settings.task.check_files("train")

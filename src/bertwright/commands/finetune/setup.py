@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from bertwright.commands.finetune.settings import FinetuneSettings, check_model_is_given
+from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.console import notice, silent_console
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.huggingface import (
@@ -84,8 +84,7 @@ def open_run(
             f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
         )
     latest = checkpoint.latest(settings.run / "checkpoints")
-    check_model_is_given(settings.model, resume=latest is not None)
-    source = latest or model_folder(str(settings.model))
+    source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     if settings.tuning.keep_head:
@@ -316,7 +315,7 @@ def digest_files(task: TaskSettings) -> dict[str, str]:
 
 def digest_initial_weights(model: str | None) -> dict[str, str]:
     """Return the digest of the weights that a model name refers to now; a run or the hub may change them later."""
-    folder = model_folder(str(model))
+    folder = model_folder(model)
     files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
     return {INITIAL_WEIGHTS: digest_bytes(*(digest_file(file).encode() for file in files))}
 

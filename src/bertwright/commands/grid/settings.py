@@ -124,5 +124,5 @@ def check_inputs(settings: GridSettings) -> None:
     """Check folder, model and files, without torch. A resumed grid may be finished, and then reads neither."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
-        check_model(str(settings.model))
+        check_model(settings.model)
         settings.task.check_files("train")

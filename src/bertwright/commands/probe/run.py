@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.finetune.settings import check_model_is_given
 from bertwright.commands.finetune.setup import SplitData, data_warnings, read_splits, within_positions
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, make_training, predict, score
 from bertwright.commands.probe.settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
@@ -142,8 +141,7 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Probe
 
 def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Console) -> ProbeRun:
     """Read and check model, examples and cached features; nothing has been written at that point."""
-    check_model_is_given(settings.model, resume=False)
-    folder = model_folder(str(settings.model))
+    folder = model_folder(settings.model)
     encoder, tokenizer = load_model(folder, heads="optional").model.encoder, Tokenizer.load(folder)
     check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = context.dtype

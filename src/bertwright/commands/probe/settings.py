@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bertwright.commands.finetune.settings import check_model_is_given
 from bertwright.interop.model_files import check_model
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName
 from bertwright.seeding import check_seed
@@ -109,6 +108,5 @@ class ProbeSettings:
 def check_inputs(settings: ProbeSettings) -> None:
     """Check run folder, model and files, without torch."""
     check_run_directory(settings, RESUME_OVERRIDES)
-    check_model_is_given(settings.model, settings.resume)
-    check_model(str(settings.model))
+    check_model(settings.model)
     settings.task.check_files(*(("train",) if settings.validation_fraction else ("train", "dev")))
