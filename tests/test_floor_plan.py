@@ -31,7 +31,7 @@ pretraining.padding pretraining.evaluation
 training.schedules training.settings training.distributed training.context training.throughput training.muon
 training.optimizer
 training.loop training.prefetch training.interrupt training.checkpoint training.metrics_log training.trial_log
-training.run_directory training.definition training.recorder training.fit training.cost
+training.run_directory training.definition training.recorder training.fit training.cost training.run
 interop.tf_checkpoint interop.model_files interop.checksums interop.weight_names interop.weights interop.head_config
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression

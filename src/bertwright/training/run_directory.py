@@ -9,9 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from rich.console import Console
-
-from bertwright.console import say
 from bertwright.files import lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.models.heads import EncoderModel
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
@@ -91,16 +88,6 @@ def locked_run(
                 error = raised
         raise_on_all_ranks(error, settings.run, context.device)
         yield context
-
-
-def finished_model(settings: Resumable, context: ExecutionContext, console: Console) -> Path | None:
-    """Return the model folder of a resumed run that is already finished: it is written last; else None."""
-    folder = settings.run / "model"
-    if not (settings.resume and folder.is_dir()):
-        return None
-    if context.is_main_process:
-        say(console, f"{settings.run}: finished already; the model is {folder}")
-    return folder
 
 
 def prepare_model(model: EncoderModel, context: ExecutionContext) -> None:

@@ -8,7 +8,6 @@ RUN/model/           the result, a Hugging Face folder with task.json    RUN/rep
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,21 +33,19 @@ from bertwright.console import (
     make_console,
     make_table,
     notice,
-    print_outputs,
 )
-from bertwright.files import atomic_folder, write_json
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_percent, report_fields
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
-from bertwright.training.context import ExecutionContext, execution_context
+from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.definition import FitSettings, Training, Window
-from bertwright.training.fit import FitResult, fit
-from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
-from bertwright.training.run_directory import check_run_directory, finished_model, locked_run, resume_command
+from bertwright.training.fit import FitResult
+from bertwright.training.run import RunReport, train_run
+from bertwright.training.run_directory import resume_command
 
 
 def finetune(
@@ -66,36 +63,11 @@ def finetune(
     files and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
     fails; the newest checkpoint is intact in each case.
     """
-    console = console or make_console()
-    if settings.dry_run:
-        return print_plan(settings, console, examples)
-    with locked_run(settings, RESUME_OVERRIDES, distributed=not temporary) as context:
-        if model := finished_model(settings, context, console):
-            return model
-        run = FinetuneRun(open_run(settings, context, console, examples), settings, context, console, temporary)
-        if context.is_main_process:
-            record_start(settings)
-            run.print_summary()
-        started = time.perf_counter()
-        result = fit(run.fit_settings(), run.training(), context, console)
-        if not context.is_main_process:
-            return settings.run
-        return run.finish(result, time.perf_counter() - started)
 
+    def open_finetuning(context: ExecutionContext, console: Console) -> FinetuneRun:
+        return FinetuneRun(open_run(settings, context, console, examples), settings, context, console, temporary)
 
-def print_plan(settings: FinetuneSettings, console: Console, examples: Mapping[str, Sequence[Any]] | None) -> Path:
-    """Print the summary and the estimated cost of a new run; nothing is written. Returns the run's folder."""
-    check_run_directory(settings, RESUME_OVERRIDES)
-    with execution_context(settings.device) as context:
-        state = open_run(settings, context, console, examples)
-        if context.is_main_process:
-            FinetuneRun(state, settings, context, console).print_summary()
-        cost = Timer(state, context).estimate(settings)
-        if context.is_main_process:
-            checkpoints = 3 if state.dev else 2  # the newest, the best, and the one that is being written
-            heading(console, "The whole run, estimated on this machine")
-            console.print(key_value_table(describe_cost(cost, context, state.optimizer, checkpoints)))
-    return settings.run
+    return train_run(settings, RESUME_OVERRIDES, open_finetuning, console or make_console(), distributed=not temporary)
 
 
 @dataclass
@@ -205,39 +177,40 @@ class FinetuneRun:
                 "files or set --validation-fraction 0.1",
             )
 
-    def finish(self, result: FitResult, seconds: float) -> Path:
-        """Score the best weights on test, write plot, report and model; return the model's folder."""
-        settings, state, run = self.settings, self.state, self.settings.run
-        results: dict[str, dict[str, float]] = {}
-        if state.dev is not None:
-            results["dev"] = result.scores
-        if state.test is not None:
-            results["test"] = self.score(state.test).scores
-        if not self.temporary:
-            plot_metrics(run, run / "scores.png", (("loss", "training loss"), (state.task.metric, state.task.metric)))
-        report = {
-            "task": settings.task.task,
-            "metric": state.task.metric,
-            "steps": state.optimizer.steps,
+    def describe_cost(self) -> dict[str, str]:
+        """Measure a few steps; return the cost of the whole run as names and values."""
+        checkpoints = 3 if self.state.dev else 2  # the newest, the best, and the one that is being written
+        cost = Timer(self.state, self.context).estimate(self.settings)
+        return describe_cost(cost, self.context, self.state.optimizer, checkpoints)
+
+    def record_start(self) -> None:
+        """Write settings and digests of the data. Raises ValueError for a resumed run whose files have changed."""
+        record_start(self.settings)
+
+    def make_report(self, result: FitResult) -> RunReport:
+        """Score the best weights on test; return the scores of each split."""
+        state, metric = self.state, self.state.task.metric
+        scores = {"dev": result.scores} if state.dev else {}
+        if state.test:
+            scores["test"] = self.score(state.test).scores
+        fields = {
+            "task": self.settings.task.task,
+            "metric": metric,
             "best_step": result.step,
             "dev_evaluations": len(result.evaluations),
-            "seconds_of_this_process": seconds,
-            "scores": results,
+            "scores": scores,
         } | report_fields(state.task, state.train.examples)
-        write_json(run / "report.json", report)
-        # Written last: the folder exists if and only if the run is finished.
-        with atomic_folder(run / "model") as temporary:
-            self.write_model(temporary)
-        if results:
-            count = len(result.evaluations)
-            best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
-            heading(self.console, f"Scores after step {result.step:,}{best_of}")
-            self.console.print(score_table(results, state.task.metric))
-        if not self.temporary:
-            outputs = {"model": run / "model", "plot": run / "scores.png", "all metrics": run / METRICS_FILE}
-            example = f"bertwright predict {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
-            print_outputs(self.console, outputs | {"try it": example})
-        return run / "model"
+        example = f"bertwright predict {shlex.quote(str(self.settings.run / 'model'))} --inputs FILE --output FILE"
+        return RunReport(fields, ("plot", "scores.png"), [("loss", "training loss"), (metric, metric)], example)
+
+    def print_scores(self, fields: Mapping[str, Any]) -> None:
+        """Print the scores by split."""
+        if not fields["scores"]:
+            return
+        count = fields["dev_evaluations"]
+        best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
+        heading(self.console, f"Scores after step {fields['best_step']:,}{best_of}")
+        self.console.print(score_table(fields["scores"], fields["metric"]))
 
 
 def summarize(window: Window) -> dict[str, float]:

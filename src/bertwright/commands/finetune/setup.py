@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bertwright.batching.permutation import permute
 from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.console import notice, silent_console
+from bertwright.console import notice
 from bertwright.files import digest_bytes, digest_file
 from bertwright.interop.huggingface import check_vocabulary, random_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, model_folder
@@ -83,9 +83,8 @@ def open_run(
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, examples = _fit_task(settings, examples)
-    notices = console if context.is_main_process else silent_console()
     resumed = load_task(source) if latest else None
-    model = resumed.model if resumed else _initial_model(settings, task, source, notices)
+    model = resumed.model if resumed else _initial_model(settings, task, source, console)
     check_vocabulary(tokenizer, model.config, source)
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)

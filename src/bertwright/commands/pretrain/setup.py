@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.console import notice, silent_console
+from bertwright.console import notice
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
 from bertwright.interop.model_files import model_folder
@@ -54,9 +54,8 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
     for phase in settings.phases:
         phase.data.check_world_size(context.world_size)
-    notices = console if context.is_main_process else silent_console()
-    held_out = _open_held_out(settings, tokenizer, notices)
-    model = _initial_model(settings, tokenizer, latest, notices)
+    held_out = _open_held_out(settings, tokenizer, console)
+    model = _initial_model(settings, tokenizer, latest, console)
     check_finite_weights(model, 0)
     _check_lengths(settings, model.config)
     prepare_model(model, context)
