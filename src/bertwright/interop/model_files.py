@@ -64,8 +64,8 @@ def _find_checkpoint(run: Path) -> Path:
     """Return the best checkpoint of an unfinished run, or the newest if there is no best one, with a warning."""
     from bertwright.training import checkpoint
 
-    best = checkpoint.latest(run / "best")
-    found = best or checkpoint.latest(run / "checkpoints")
+    best = checkpoint.verify_latest(run / "best")
+    found = best or checkpoint.verify_latest(run / "checkpoints")
     if found is None:
         raise ValueError(f"{run}: this run has no checkpoint yet; wait for its first one, or choose another model")
     which = "best" if best else "newest"

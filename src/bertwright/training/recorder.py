@@ -132,8 +132,8 @@ class FolderRecorder:
             remove_folder(superseded)
 
     def load_best(self) -> None:
-        """Read the best checkpoint."""
-        path = checkpoint.latest(self.best)
+        """Read the best checkpoint, which this process has written or verified."""
+        path = checkpoint.find_latest(self.best)
         assert path is not None
         (self.training.read_model or partial(checkpoint.read_weights, model=self.training.model))(path)
 
@@ -156,7 +156,7 @@ def drop_best_after(best: Path, step: int) -> None:
 
 def check_best_checkpoint(run: Path, evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> None:
     """Raise ValueError if the best checkpoint is not that of the evaluation with the best score."""
-    best = checkpoint.latest(run / "best")
+    best = checkpoint.verify_latest(run / "best")
     expected = best_step(evaluations, metric)
     if expected == (best and checkpoint.step_of(best)):
         return

@@ -79,7 +79,7 @@ def open_run(
         raise ValueError(
             f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
         )
-    latest = checkpoint.latest(settings.run / "checkpoints")
+    latest = checkpoint.verify_latest(settings.run / "checkpoints")
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, examples = _fit_task(settings, examples)
@@ -265,7 +265,7 @@ def record_start(settings: FinetuneSettings) -> None:
     Raises ValueError for a resumed run whose files have changed.
     """
     data = digest_files(settings.task)
-    if checkpoint.latest(settings.run / "checkpoints") is None:
+    if checkpoint.find_latest(settings.run / "checkpoints") is None:
         data |= digest_initial_weights(settings.model)
     else:  # the weights have a digest of the start: the run that they come from may have continued since
         data |= {name: digest for name, digest in read_digests(settings.run).items() if name == INITIAL_WEIGHTS}

@@ -116,8 +116,8 @@ def _describe_model(folder: Path) -> Description:
 
 def _describe_run(folder: Path, verify: bool) -> Description:
     checkpoints = checkpoint.list_checkpoints(folder / "checkpoints")
-    if verify and checkpoints:
-        checkpoint.verify(checkpoints[-1])
+    if verify:
+        checkpoint.verify_latest(folder / "checkpoints")
     finished, fine_tuning = (folder / "model").is_dir(), "task" in read_toml(folder / "settings.toml")
     fields = {"state": "finished" if finished else "not finished"}
     fields["checkpoints"] = ", ".join(path.name for path in checkpoints) or "none yet"

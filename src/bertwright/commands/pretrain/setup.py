@@ -48,7 +48,7 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     """
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
-    latest = checkpoint.latest(settings.run / "checkpoints")
+    latest = checkpoint.verify_latest(settings.run / "checkpoints")
     tokenizer = Tokenizer.load(settings.store / "tokenizer")
     train = TokenStore.open(settings.store / "train", tokenizer.digest, verify=not settings.resume)
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
