@@ -36,7 +36,7 @@ interop.tf_checkpoint interop.model_files interop.checksums interop.weight_names
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
 tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answering tasks.task_types tasks.presentation
-tasks.task_io tasks.presets tasks.ensemble
+tasks.task_io tasks.presets tasks.data tasks.ensemble
 inference.examples inference.fill_mask inference.next_sentence inference.attention_weights
 inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare

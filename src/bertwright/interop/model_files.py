@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertwright.files import atomic_folder
+from bertwright.files import atomic_folder, digest_bytes, digest_file
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -58,6 +58,13 @@ def model_folder(name: str | Path) -> Path:
     if is_run(folder):
         return _find_checkpoint(folder)
     return folder if folder.is_dir() else _download(str(name))
+
+
+def digest_model(name: str | Path) -> str:
+    """Digest configuration and weights of the model that a name refers to now; a run or the hub may change them."""
+    folder = model_folder(name)
+    files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
+    return digest_bytes(*(digest_file(file).encode() for file in files))
 
 
 def _find_checkpoint(run: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The train/validation split: a share of the training examples becomes the dev split."""
+"""Splits that are made of others: a share of the training examples as dev split, and a sample of a split."""
 
 from __future__ import annotations
 
@@ -45,3 +45,11 @@ def train_validation_split(
         [example for index, example in enumerate(examples) if index not in chosen],
         [example for index, example in enumerate(examples) if index in chosen],
     )
+
+
+def sample_examples(examples: Sequence[E], size: int) -> Sequence[E]:
+    """Return randomly chosen examples in their order; the choice does not depend on a run's seed."""
+    if size >= len(examples):
+        return examples
+    chosen = permute(np.arange(size), len(examples), derive_key(SPLIT_SEED))
+    return [examples[index] for index in np.sort(chosen)]

@@ -18,6 +18,7 @@ from bertwright.training.settings import DeviceSettings
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"
 DATA = "data.json"  # digests of the data that a run reads, by name
+INITIAL_WEIGHTS = "the initial weights"  # one of these names
 
 
 class Resumable(Protocol):
@@ -101,6 +102,12 @@ def changed_files(run: Path, now: Mapping[str, str]) -> list[str]:
     """Return the names whose digests differ from those at the start of the run."""
     before = read_digests(run)
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
+    """Raise ValueError if files, by their digests, have changed since a run started."""
+    for path in changed_files(run, data):
+        raise ValueError(f"{path}: changed since the run started; restore its content, or start again")
 
 
 def read_digests(run: Path) -> dict[str, str]:

@@ -14,31 +14,27 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bertwright.commands.finetune.cost import Timer
 from bertwright.commands.finetune.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.commands.finetune.setup import (
     FinetuneState,
-    SplitData,
-    data_warnings,
     make_training,
     open_run,
     record_start,
 )
 from bertwright.console import (
+    filled_table,
     heading,
     item_progress,
     key_value_table,
     make_console,
-    make_table,
     notice,
 )
-from bertwright.tasks.classification import Classification
+from bertwright.tasks.data import SplitData, data_warnings
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
-from bertwright.tasks.presentation import format_percent, report_fields
-from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import AnyTask, TaskBatch
+from bertwright.tasks.presentation import format_scores, make_score_table, report_fields, single_class_warnings
+from bertwright.tasks.task import TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
@@ -120,13 +116,8 @@ class FinetuneRun:
         state = self.state
         with item_progress(self.console, f"scoring {split.name}", split.encoded.num_items) as advance:
             scored = evaluate_examples(state.model, state.task, split.examples, split.encoded, tune, advance)
-        if only := find_only_class(scored.task, scored.predictions):
-            text = f"{split.name}: all predictions are {only!r}"
-            notice(
-                self.console,
-                f"{text}; the model has not learned to distinguish the classes: try more --epochs, or another "
-                "--learning-rate",
-            )
+        for warning in single_class_warnings(scored.task, scored.predictions):
+            notice(self.console, f"{split.name}: {warning}; try more --epochs, or another --learning-rate")
         return scored
 
     def write_model(self, folder: Path) -> None:
@@ -210,7 +201,8 @@ class FinetuneRun:
         count = fields["dev_evaluations"]
         best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
         heading(self.console, f"Scores after step {fields['best_step']:,}{best_of}")
-        self.console.print(score_table(fields["scores"], fields["metric"]))
+        table = make_score_table(fields["scores"], fields["metric"])
+        self.console.print(filled_table(table.columns, table.rows))
 
 
 def summarize(window: Window) -> dict[str, float]:
@@ -220,48 +212,6 @@ def summarize(window: Window) -> dict[str, float]:
         "tokens_per_second": window.sums["tokens"] / window.seconds,
         "sequences_per_second": window.sums["sequences"] / window.seconds,
     }
-
-
-def find_only_class(task: AnyTask, predictions: Sequence[Any]) -> str | None:
-    """Return the class of all predictions if they are all of one class, although the task has several."""
-    if isinstance(task, Classification):
-        classes = {prediction.label for prediction in predictions}
-    elif isinstance(task, Tagging):
-        classes = {tag for prediction in predictions for tag in prediction.tags}
-    else:
-        return None
-    return classes.pop() if len(classes) == 1 < len(task.label_names) and len(predictions) > 1 else None
-
-
-def score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> Table:
-    """Return a table of scores by name, one column per split; the metric that selects the checkpoint comes first."""
-    table = make_table("", *results)
-    names = dict.fromkeys(name for scores in results.values() for name in scores)
-    for name in sorted(names, key=lambda name: name != metric):
-        table.add_row(name.replace("_", " "), *(format_score(scores.get(name), name) for scores in results.values()))
-    return table
-
-
-def format_score(score: float | None, name: str = "") -> str:
-    """Format a share or a correlation in percent with two decimals, as papers do, and a squared error unscaled.
-
-    >>> format_score(0.92204), format_score(None), format_score(3.012, "mse")
-    ('92.20', '', '3.012')
-    """
-    if score is None:
-        return ""
-    return f"{score:.4g}" if name == "mse" else format_percent(score)
-
-
-def format_scores(scores: Mapping[str, float]) -> str:
-    """Format the first four scores for a line of text.
-
-    >>> format_scores({"f1": 0.9, "accuracy": 0.95})
-    'f1 90.00, accuracy 95.00'
-    """
-    return ", ".join(
-        f"{name.replace('_', ' ')} {format_score(value, name)}" for name, value in list(scores.items())[:4]
-    )
 
 
 def _describe(split: SplitData) -> str:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.finetune.setup import SplitData, data_warnings, read_examples, within_positions
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, make_training, score
 from bertwright.commands.probe.settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.console import (
@@ -41,6 +40,7 @@ from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName, select_layers
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
+from bertwright.tasks.data import SplitData, data_warnings, read_examples, within_positions
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
