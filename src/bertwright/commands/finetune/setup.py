@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,8 +123,8 @@ def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay:
         raise ValueError(f"freeze_layers = {freeze_layers}: this model has {layers} layers")
     scales = {}
     for name, parameter in model.named_parameters():
-        layer = re.match(r"encoder\.(?:encoders\.\d+\.)?(?:layers\.(\d+)|embeddings)\.", name)
-        depth = layers + 1 if layer is None else 0 if layer[1] is None else int(layer[1]) + 1
+        inside = name.removeprefix("encoder.")
+        depth = model.encoder.depth_of(inside) if inside != name else layers + 1
         scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (layers + 1 - depth)
     return scales
 
