@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from bertwright.console import (
 from bertwright.tasks.data import SplitData, data_warnings
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_scores, make_score_table, report_fields, single_class_warnings
-from bertwright.tasks.task import TaskBatch
+from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
@@ -75,6 +75,11 @@ class FinetuneRun:
     context: ExecutionContext
     console: Console
     temporary: bool = False
+    task: AnyTask = field(init=False)
+    """The task with what it chose on dev for the present weights, such as a threshold."""
+
+    def __post_init__(self) -> None:
+        self.task = self.state.task
 
     def fit_settings(self) -> FitSettings:
         """Return the length of the run and the steps at which it evaluates and saves."""
@@ -105,31 +110,31 @@ class FinetuneRun:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Score the model on dev; the task takes over what it chooses there, such as a threshold."""
+        """Score the model on dev, where the task chooses its threshold, if it has one."""
         assert self.state.dev is not None
         scored = self.score(self.state.dev, tune=True)
-        self.state.task = scored.task
+        self.task = scored.task
         return scored.scores
 
     def score(self, split: SplitData, tune: bool = False) -> EvaluationResult:
         """Score the model on a split, with a live progress line."""
         state = self.state
         with item_progress(self.console, f"scoring {split.name}", split.encoded.num_items) as advance:
-            scored = evaluate_examples(state.model, state.task, split.examples, split.encoded, tune, advance)
+            scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
         for warning in single_class_warnings(scored.task, scored.predictions):
             notice(self.console, f"{split.name}: {warning}; try more --epochs, or another --learning-rate")
         return scored
 
     def write_model(self, folder: Path) -> None:
         """Write the model with its task."""
-        write_task_folder(folder, TaskModel(self.state.model, self.state.task), self.state.tokenizer)
+        write_task_folder(folder, TaskModel(self.state.model, self.task), self.state.tokenizer)
 
     def read_model(self, folder: Path) -> None:
         """Load the weights of a checkpoint, and the task with what it chose on dev at that step."""
         saved = load_task(folder)
         assert saved is not None
         self.state.model.load_state_dict(saved.model.state_dict())
-        self.state.task = saved.task
+        self.task = saved.task
 
     def print_summary(self) -> None:
         """Print what is trained, on what, and what the user should know of the data."""

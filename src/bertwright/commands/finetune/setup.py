@@ -36,9 +36,9 @@ from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
-@dataclass
+@dataclass(frozen=True)
 class FinetuneState:
-    """State of a run after its finished steps, and its data."""
+    """Task, model, optimizer and data of a run."""
 
     task: AnyTask
     tokenizer: Tokenizer
