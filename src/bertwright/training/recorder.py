@@ -34,8 +34,8 @@ class Recorder(Protocol):
     def save(self) -> None:
         """Save what a resumed run needs, if it can be resumed. Raises DivergedError for weights that are not finite."""
 
-    def load_best(self) -> None:
-        """Load the best weights into the model."""
+    def load_best(self, step: int) -> None:
+        """Load the best weights, those of `step`, into the model."""
 
 
 @contextmanager
@@ -82,7 +82,7 @@ class MemoryRecorder:
         """Check the weights; nothing is saved."""
         check_finite_weights(self.training.model, self.training.optimizer.steps)
 
-    def load_best(self) -> None:
+    def load_best(self, step: int) -> None:
         """Load the copied weights."""
         self.training.model.load_state_dict(self.best_weights)
 
@@ -131,11 +131,10 @@ class FolderRecorder:
         for superseded in checkpoint.list_checkpoints(self.best)[:-1]:
             remove_folder(superseded)
 
-    def load_best(self) -> None:
+    def load_best(self, step: int) -> None:
         """Read the best checkpoint, which this process has written or verified."""
-        path = checkpoint.find_latest(self.best)
-        assert path is not None
-        (self.training.read_model or partial(checkpoint.read_weights, model=self.training.model))(path)
+        read_model = self.training.read_model or partial(checkpoint.read_weights, model=self.training.model)
+        read_model(checkpoint.path_of(self.best, step))
 
     def _write_model(self, folder: Path) -> None:
         check_finite_weights(self.training.model, self.training.optimizer.steps)

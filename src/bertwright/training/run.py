@@ -84,7 +84,7 @@ def train_run(
         result = fit(run.fit_settings(), run.training(), context, console)
         if not context.is_main_process:
             return settings.run
-        finish(run, result, time.perf_counter() - started, console)
+        finish(settings.run, run, result, time.perf_counter() - started, console)
     return folder
 
 
@@ -99,11 +99,9 @@ def print_plan(
     console.print(key_value_table(cost))
 
 
-def finish(run: Run, result: FitResult, seconds: float, console: Console) -> None:
-    """Write plot, report and model of a run; print its scores and outputs."""
+def finish(folder: Path, run: Run, result: FitResult, seconds: float, console: Console) -> None:
+    """Write plot, report and model of a run into its folder; print its scores and outputs."""
     settings, report = run.fit_settings(), run.make_report(result)
-    folder = settings.run
-    assert folder is not None
     name, plot = report.plot
     if settings.resumable:
         plot_metrics(folder, folder / plot, report.panels)
