@@ -22,9 +22,9 @@ from safetensors.torch import load_file
 
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
-from bertwright.commands.finetune.setup import read_examples
 from bertwright.interop.huggingface import start_task_model
 from bertwright.tasks.collation import collate, step_items
+from bertwright.tasks.data import read_examples
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.task_io import TaskModel, save_task_folder
 from bertwright.training.metrics_log import read_metrics

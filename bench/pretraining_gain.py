@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.commands.finetune.setup import read_examples
 from bertwright.commands.pretrain.settings import ModelSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.tasks.classification import LabelPrediction
+from bertwright.tasks.data import read_examples
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import load_bert_config

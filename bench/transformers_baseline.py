@@ -26,10 +26,10 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor
 
 from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.commands.finetune.setup import read_examples
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.exact_match import best_threshold, scores
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.data import read_examples
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression

@@ -632,7 +632,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no context": ("predict question-answering who", "question answering: give two texts"),
     "no endings": ("predict multiple-choice a b", "multiple choice: give a prompt and at least two endings"),
     "task of no kind": ("predict unknown a", 'unknown/task.json: no task type "clasification"; did you'),
-    "task without labels": ("predict unfitted a", "unfitted/task.json: the tags are not known yet"),
+    "task without labels": ("predict unfitted a", "unfitted/task.json: labels: "),
     "task of another model": ("predict crossed a b", "crossed/task.json: expected a span head with 2 outputs"),
     "values given twice": ("predict classification --inputs one.tsv --inputs=bare.tsv --output found.tsv",
         "--inputs: given twice; give all values after one --inputs"),

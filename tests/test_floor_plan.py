@@ -32,13 +32,13 @@ pretraining.padding pretraining.evaluation
 training.schedules training.settings training.distributed training.context training.throughput training.muon
 training.optimizer
 training.loop training.prefetch training.interrupt training.checkpoint training.metrics_log training.trial_log
-training.run_directory training.definition training.recorder training.fit training.cost
+training.run_directory training.definition training.recorder training.fit training.cost training.run
 training.gpus training.scaling_law
 interop.tf_checkpoint interop.model_files interop.checksums interop.weight_names interop.weights interop.head_config
 interop.architectures interop.huggingface interop.google
 tasks.task tasks.splits tasks.collation tasks.prediction tasks.truncation tasks.classification tasks.regression
 tasks.multiple_choice tasks.conll tasks.tagging tasks.squad tasks.question_answering tasks.task_types tasks.presentation
-tasks.task_io tasks.presets tasks.ensemble tasks.example_scores
+tasks.task_io tasks.presets tasks.data tasks.ensemble tasks.example_scores
 inference.examples inference.fill_mask inference.next_sentence inference.attention_weights
 inference.pooling inference.feature_cache inference.model
 commands.output_paths commands.stdin_texts commands.survey commands.vocabulary commands.prepare

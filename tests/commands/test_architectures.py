@@ -22,6 +22,7 @@ import bertwright
 from bertwright.batching.batch import Batch, pack
 from bertwright.commands.evaluate import EvaluateSettings, evaluate
 from bertwright.commands.finetune.run import finetune
+from bertwright.commands.finetune.setup import layerwise_lr_scales
 from bertwright.commands.info.run import info
 from bertwright.commands.info.settings import InfoSettings
 from bertwright.commands.predict.run import predict
@@ -30,7 +31,7 @@ from bertwright.commands.probe.run import ProbeSettings, probe
 from bertwright.interop.architectures import ARCHITECTURES, Architecture
 from bertwright.interop.huggingface import load_config, load_model, load_task_model, save_model
 from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, EncoderModel
+from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.presets import TaskOptions, TaskSettings
@@ -124,6 +125,13 @@ def test_folder_of_another_architecture_round_trips(tmp_path: Path, vocabulary_f
     (tmp_path / "m/config.json").write_text(json.dumps(values | {"model_type": "lstm"}))
     with pytest.raises(ValueError, match=r"config\.json: model_type: .*test-gru.*'lstm'"):
         load_model(tmp_path / "m")
+
+
+def test_layers_of_another_architecture_can_be_frozen() -> None:
+    model = EncoderForTask(GruEncoder(GruConfig(30)), HeadSpec("sequence", 2))
+    names = ("encoder.embeddings.weight", "encoder.layers.0.weight_ih_l0", "classifier.weight")
+    assert [layerwise_lr_scales(model, None, 0.5)[name] for name in names] == [0.25, 0.5, 1]
+    assert [layerwise_lr_scales(model, 1, 0.5)[name] for name in names] == [0, 0, 1]
 
 
 def test_causal_encoder_is_fine_tuned_scored_and_used(make_tuning: Any, causal_folder: Path, tmp_path: Path) -> None:

@@ -55,8 +55,7 @@ OTHERS = "the in sees hears fears finds".split()
 def _without_plots_of_runs() -> Iterator[None]:
     """Plots take half of the time of such small runs, and other tests check them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.commands.finetune.run.plot_metrics", lambda *_: None)
-        patch.setattr("bertwright.commands.pretrain.run.plot_metrics", lambda *_: None)
+        patch.setattr("bertwright.training.run.plot_metrics", lambda *_: None)
         yield
 
 

@@ -125,8 +125,8 @@ def test_best_weights_are_the_result_if_they_are_not_the_last(
     run_finetune(settings)
     report = read_json(settings.run / "report.json")
     assert report["best_step"] < report["steps"] == 80
-    best = checkpoint.latest(settings.run / "best")
-    last = checkpoint.latest(settings.run / "checkpoints")
+    best = checkpoint.find_latest(settings.run / "best")
+    last = checkpoint.find_latest(settings.run / "checkpoints")
     assert best is not None
     assert last is not None
     assert (checkpoint.step_of(best), checkpoint.step_of(last)) == (report["best_step"], 80)
@@ -417,6 +417,18 @@ def test_resumed_run_reads_its_task_once(tmp_path: Path, make_tuning: Make, monk
     with open_finetune(settings) as (run, _):
         assert run.state.task == read(settings.run / "model")
     assert folders == [settings.run / "checkpoints" / "step-00000004"]
+
+
+def test_resumed_run_verifies_each_checkpoint_once(
+    tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    run_finetune(settings)
+    shutil.rmtree(settings.run / "model")
+    verify, verified = checkpoint.verify, []
+    monkeypatch.setattr(checkpoint, "verify", lambda path: verified.append(path) or verify(path))
+    run_finetune(replace(settings, resume=True))
+    assert verified == [settings.run / folder / "step-00000004" for folder in ("checkpoints", "best")]
 
 
 # Learning rates, evaluations, losses

@@ -42,7 +42,7 @@ Make = Callable[..., GridSettings]
 def _without_plots() -> Iterator[None]:
     """Omit plots, which take half of the time of so small a run and have their own tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.commands.finetune.run.plot_metrics", lambda *_: None)
+        patch.setattr("bertwright.training.run.plot_metrics", lambda *_: None)
         yield
 
 
@@ -204,7 +204,7 @@ def test_kill_between_a_run_and_its_record_repeats_nothing(
         with pytest.raises(SystemExit):
             run_grid(settings)
     before = read_weight_file(settings.run / "runs" / settings.trials()[0].name / "model")
-    monkeypatch.setattr(FinetuneRun, "finish", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr(FinetuneRun, "make_report", lambda *_: pytest.fail("run again"))
     run_grid(replace(settings, resume=True))
     assert read_weight_file(settings.run / "model") == before
     assert len(read_rows(settings)) == 1

@@ -38,7 +38,7 @@ def _with_few_timed_steps() -> Iterator[None]:
     """Time as few steps as possible, and omit plots; both have their own tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cost, "TIMED_S", 0.0)
-        patch.setattr("bertwright.commands.pretrain.run.plot_metrics", lambda *_: None)
+        patch.setattr("bertwright.training.run.plot_metrics", lambda *_: None)
         yield
 
 

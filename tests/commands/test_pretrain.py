@@ -436,7 +436,7 @@ def test_run_killed_at_its_end_writes_its_report_on_resume(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("bertwright.commands.pretrain.run.plot_metrics", die)
+        patched.setattr("bertwright.training.run.plot_metrics", die)
         pretrain(settings, Console(file=StringIO()))
     run_pretrain(replace(settings, resume=True))
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}

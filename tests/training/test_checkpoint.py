@@ -22,13 +22,14 @@ def write_model(folder: Path) -> None:
 
 
 def test_latest_is_the_newest_checkpoint_and_old_ones_are_deleted(tmp_path: Path) -> None:
-    assert checkpoint.latest(tmp_path) is None
+    assert checkpoint.verify_latest(tmp_path) is None
     for step in (5, 100, 20):
         checkpoint.save(tmp_path, step, write_model, STATE, keep_last=2)
     (tmp_path / "step-00000999.copy").mkdir()  # a user's own, which is none of ours
     assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["step-00000020", "step-00000100"]
-    newest = checkpoint.latest(tmp_path)
+    newest = checkpoint.verify_latest(tmp_path)
     assert newest is not None
+    assert newest == checkpoint.find_latest(tmp_path)
     assert checkpoint.step_of(newest) == 100
     loaded = checkpoint.load_optimizer(newest)
     assert all(torch.equal(loaded[name], STATE[name]) for name in STATE)
@@ -58,11 +59,12 @@ def test_damaged_checkpoint_raises_an_error_with_a_hint(tmp_path: Path, damage: 
     path = checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2)
     damage(path / "model.safetensors")  # type: ignore[operator]
     with pytest.raises(ValueError, match=message):
-        checkpoint.latest(tmp_path)
+        checkpoint.verify_latest(tmp_path)
+    assert checkpoint.find_latest(tmp_path) == path
     checkpoint.save(tmp_path, 0, write_model, STATE, keep_last=2)
     older = re.escape(f"delete {path} to resume from the one before it, or start again")
     with pytest.raises(ValueError, match=message.replace("start again", older)):
-        checkpoint.latest(tmp_path)
+        checkpoint.verify_latest(tmp_path)
 
 
 def test_failed_write_leaves_older_checkpoints(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_failed_write_leaves_older_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         checkpoint.save(tmp_path, 2, full, STATE, keep_last=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    assert checkpoint.latest(tmp_path) == tmp_path / "step-00000001"
+    assert checkpoint.verify_latest(tmp_path) == tmp_path / "step-00000001"
 
 
 def test_error_of_the_system_while_writing_is_raised(tmp_path: Path) -> None:

@@ -223,9 +223,7 @@ def run(arguments: list[str]) -> int:
         if NO_THREAD.search(str(error)):
             return print_failure(f"error: {NO_MORE_THREADS}", 1)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and PEER_LOST.search(str(error)):
-            return print_failure(
-                "error: another rank has ended; restart all ranks, with --resume if the run has begun", 1
-            )
+            return print_failure(f"error: {RANK_LOST}", 1)
         if not type(error).__module__.startswith("bertwright."):  # a defect: show its traceback
             raise
         return print_failure(f"error: {error}", 1)

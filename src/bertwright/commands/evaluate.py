@@ -64,9 +64,14 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     for name in (settings.model, *settings.ensemble):
         check_model(name)
     # These import torch, which takes longer than the checks above.
-    from bertwright.commands.finetune.run import find_only_class, score_table
     from bertwright.tasks.ensemble import predict_ensemble
-    from bertwright.tasks.presentation import format_percent, score_tables, truncation_warnings
+    from bertwright.tasks.presentation import (
+        format_percent,
+        make_score_table,
+        score_tables,
+        single_class_warnings,
+        truncation_warnings,
+    )
     from bertwright.training.context import execution_context
 
     with (
@@ -89,12 +94,9 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     heading(console, f"{name} on {len(examples):,} examples")
     warnings = notices + task.warnings(examples, settings.inputs)
     warnings += truncation_warnings(task, len(examples), encoded.truncated, model.config.max_positions)
-    if only := find_only_class(task, predictions):
-        warnings.append(f"all predictions are {only!r}: the model does not tell the classes apart")
-    for warning in warnings:
+    for warning in warnings + single_class_warnings(task, predictions):
         notice(console, warning)
-    console.print(score_table({"score": scores}, task.metric))
-    for table in score_tables(task, examples, predictions):
+    for table in (make_score_table({"score": scores}, task.metric), *score_tables(task, examples, predictions)):
         console.print(filled_table(table.columns, table.rows))
     if has_threshold(task):
         best = task.best_threshold(examples, predictions)
@@ -150,9 +152,9 @@ def has_threshold(task: AnyTask) -> TypeGuard[QuestionAnswering]:
 
 
 def _load_one(name: str, overrides: TaskOptions, context: ExecutionContext) -> Bert:
-    from bertwright.commands.finetune.setup import within_positions
     from bertwright.inference.model import load
     from bertwright.models.heads import EncoderForTask
+    from bertwright.tasks.data import within_positions
 
     folder = model_folder(name)
     model = load(folder, context.device, context.dtype)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from bertwright.commands.finetune.cost import time_evaluation
-from bertwright.commands.finetune.setup import SplitData, make_training
+from bertwright.commands.finetune.setup import make_training
 from bertwright.commands.finetune.setup import open_run as open_finetuning
 from bertwright.commands.pretrain.run import measure_cost
 from bertwright.commands.pretrain.settings import PretrainSettings
@@ -27,6 +27,7 @@ from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJo
 from bertwright.inference.feature_cache import cached_features
 from bertwright.interop.huggingface import save_model
 from bertwright.models.feature_head import FeatureHead
+from bertwright.tasks.data import SplitData
 from bertwright.training.context import execution_context
 from bertwright.training.cost import time_steps
 from bertwright.vocabulary.tokenizer import Tokenizer

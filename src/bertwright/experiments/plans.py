@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
-from bertwright.commands.finetune.setup import digest_initial_weights
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.probe.settings import ProbeSettings, ProbeTrial
 from bertwright.experiments import paper
@@ -29,10 +28,11 @@ from bertwright.experiments.paper import Figures
 from bertwright.experiments.task_files import FoundTask, add_test_files, find_task
 from bertwright.files import digest_bytes
 from bertwright.interop.huggingface import load_config
-from bertwright.interop.model_files import model_folder
+from bertwright.interop.model_files import digest_model, model_folder
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, RepresentationName
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import AnyTask
+from bertwright.training.run_directory import INITIAL_WEIGHTS
 from bertwright.training.settings import DeviceSettings
 
 ExperimentName = Literal["table1", "table5", "table6", "table7", "table8", "figure5"]
@@ -234,7 +234,7 @@ class Planner:
     def digests(self, task: FoundTask, parent: Job | None) -> tuple[tuple[str, str], ...]:
         """Return the digests of a task's files and of the user's model."""
         files = digest_task_files(task.settings)
-        return files if parent is not None else (*files, *digest_initial_weights(self.inputs.model).items())
+        return files if parent is not None else (*files, (INITIAL_WEIGHTS, digest_model(str(self.inputs.model))))
 
     def probe(
         self, cells: Mapping[RepresentationName, tuple[str, str]], task: FoundTask, parent: Job | None, name: str

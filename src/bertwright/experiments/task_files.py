@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bertwright.commands.finetune.setup import read_examples
+from bertwright.tasks.data import read_examples
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 
 # Other names of the folders in which a task's files are found.

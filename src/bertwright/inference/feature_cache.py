@@ -321,7 +321,8 @@ def _read_header(folder: Path) -> Header:
     try:
         fields: dict[str, Any] = read_json(folder / HEADER)
         layers = tuple(map(int, fields["layers"]))
-        layers[0]  # raises IndexError if there are none
+        if not layers:
+            raise ValueError("no layers")
         return Header(str(fields["model"]), str(fields["data"]), layers)
     except (FileNotFoundError, LookupError, TypeError, ValueError):
         raise ValueError(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertwright.files import atomic_folder
+from bertwright.files import atomic_folder, digest_bytes, digest_file
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -83,12 +83,19 @@ def check_model(name: str | Path | None) -> None:
         model_folder(name)
 
 
+def digest_model(name: str | Path | None) -> str:
+    """Digest configuration and weights of the model that a name refers to now; a run or the hub may change them."""
+    folder = model_folder(name)
+    files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
+    return digest_bytes(*(digest_file(file).encode() for file in files))
+
+
 def _find_checkpoint(run: Path) -> Path:
     """Return the best checkpoint of an unfinished run, or the newest if there is no best one, with a warning."""
     from bertwright.training import checkpoint
 
-    best = checkpoint.latest(run / "best")
-    found = best or checkpoint.latest(run / "checkpoints")
+    best = checkpoint.verify_latest(run / "best")
+    found = best or checkpoint.verify_latest(run / "checkpoints")
     if found is None:
         raise ValueError(f"{run}: this run has no checkpoint yet; wait for its first one, or choose another model")
     which = "best" if best else "newest"

@@ -124,6 +124,14 @@ class CompositeEncoder(TextEncoder):
         lstm = self.config.lstm_layers + 1 if self.lstm is not None else 0
         return sum(encoder.num_dropout_sites for encoder in self._encoders) + lstm
 
+    def depth_of(self, parameter: str) -> int:
+        """Return the depth of a parameter in its encoder; the BiLSTM is new, as a head is: L + 1."""
+        module, _, rest = parameter.partition(".")
+        if module != "encoders":
+            return self.config.num_layers + 1
+        number, _, inside = rest.partition(".")
+        return self._encoders[int(number)].depth_of(inside)
+
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """Compute the states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H."""
         states = [encoder(own) for encoder, own in self._with_own_batches(batch)]

@@ -57,9 +57,9 @@ class EncoderConfig(Protocol):
 class TextEncoder(nn.Module, ABC):
     """A model of any architecture that maps token ids to one vector per token.
 
-    Two conventions let training freeze layers and scale their learning rates: the module `embeddings` is below all
-    layers, and `layers` is a list of modules, lowest first. Dropout acts in training mode only; its masks are functions
-    of the batch (`Batch.dropout_seed`) and of a site number, from 0 to `num_dropout_sites` - 1.
+    Usually the module `embeddings` is below all layers, and `layers` is a list of modules, lowest first; an encoder of
+    other modules overrides `depth_of`. Dropout acts in training mode only; its masks are functions of the batch
+    (`Batch.dropout_seed`) and of a site number, from 0 to `num_dropout_sites` - 1.
     """
 
     model_type: ClassVar[str]
@@ -93,6 +93,16 @@ class TextEncoder(nn.Module, ABC):
 
         Layer 0 is the embeddings' output, layer L the last one.
         """
+
+    def depth_of(self, parameter: str) -> int:
+        """Return the depth of a parameter by its name: 0 in the embeddings, from 1 in the layers, L + 1 above them.
+
+        Training freezes layers and scales their learning rates by it.
+        """
+        module, _, rest = parameter.partition(".")
+        if module == "embeddings":
+            return 0
+        return int(rest.partition(".")[0]) + 1 if module == "layers" else self.config.num_layers + 1
 
     def pooled_positions(self, batch: Batch) -> Tensor:
         """Return the position of the state that represents each sequence, B int64: [CLS] or, if causal, the last token.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
@@ -45,6 +45,28 @@ def format_percent(share: float) -> str:
     '92.20'
     """
     return f"{100 * share:.2f}"
+
+
+def format_score(score: float | None, name: str = "") -> str:
+    """Format a share or a correlation in percent with two decimals, as papers do, and a squared error unscaled.
+
+    >>> format_score(0.92204), format_score(None), format_score(3.012, "mse")
+    ('92.20', '', '3.012')
+    """
+    if score is None:
+        return ""
+    return f"{score:.4g}" if name == "mse" else format_percent(score)
+
+
+def format_scores(scores: Mapping[str, float]) -> str:
+    """Format the first four scores for a line of text.
+
+    >>> format_scores({"f1": 0.9, "accuracy": 0.95})
+    'f1 90.00, accuracy 95.00'
+    """
+    return ", ".join(
+        f"{name.replace('_', ' ')} {format_score(value, name)}" for name, value in list(scores.items())[:4]
+    )
 
 
 # The task
@@ -98,6 +120,19 @@ def cut_answer_warnings(encoded: Encoded) -> list[str]:
         f"{count:,} of {total:,} questions ({count / total:.1%}) have an answer that begins or ends inside a token, so "
         "that no prediction can equal it; a vocabulary of fewer tokens splits words more often"
     ]
+
+
+def single_class_warnings(task: AnyTask, predictions: Sequence[Any]) -> list[str]:
+    """Format a sentence if all predictions are of one class, although the task has several."""
+    if isinstance(task, Classification):
+        classes = {prediction.label for prediction in predictions}
+    elif isinstance(task, Tagging):
+        classes = {tag for prediction in predictions for tag in prediction.tags}
+    else:
+        return []
+    if len(classes) == 1 < len(task.label_names) and len(predictions) > 1:
+        return [f"all predictions are {classes.pop()!r}: the model does not distinguish the classes"]
+    return []
 
 
 def report_fields(task: AnyTask, examples: Sequence[Any]) -> dict[str, Any]:
@@ -165,6 +200,16 @@ def _(task: QuestionAnswering, predicted: Sequence[tuple[QaExample, Answer]]) ->
 
 def _one_line(example: TextExample[Any]) -> str:
     return example.text if example.text_pair is None else f"{example.text} / {example.text_pair}"
+
+
+def make_score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> DisplayTable:
+    """Format scores by name, one column per split; the metric that selects the checkpoint comes first."""
+    names = dict.fromkeys(name for scores in results.values() for name in scores)
+    rows = []
+    for name in sorted(names, key=lambda name: name != metric):
+        cells = (format_score(scores.get(name), name) for scores in results.values())
+        rows.append((name.replace("_", " "), *cells))
+    return DisplayTable(("", *results), rows)
 
 
 @singledispatch

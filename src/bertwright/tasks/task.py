@@ -20,6 +20,7 @@ import numpy.typing as npt
 from bertwright.batching.batch import Batch, offsets_from_lengths
 from bertwright.files import write_text
 from bertwright.models.head_spec import HeadSpec
+from bertwright.renamed import find_new_name
 from bertwright.settings import convert, did_you_mean
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -242,7 +243,11 @@ def write_task(folder: Path, task: Task[Any, Any]) -> None:
 def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:
     """Build a task from the fields of `task.json` at `path` except "kind". Raises ValueError for unknown fields."""
     known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    if odd := sorted(values.keys() - known):
+    odd = sorted(values.keys() - known)
+    for name in odd:
+        if new := find_new_name(name, known):
+            raise ValueError(f'{path}: "{name}" is now called "{new}"; rename it in the file')
+    if odd:
         raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
     types = get_type_hints(cls)
     return cls(**{name: convert(value, types[name], f"{path}: {name}") for name, value in values.items()})

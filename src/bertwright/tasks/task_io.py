@@ -42,9 +42,10 @@ def read_task(folder: Path) -> AnyTask | None:
         raise ValueError(f'{path}: no task type "{kind}"; {did_you_mean(kind, TASK_TYPES)}')
     try:
         task = from_fields(TASK_TYPES[kind], values, path)
-        _ = task.head  # raises for a task without its labels
     except ValueError as error:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    if isinstance(task, Classification | Tagging) and not task.labels:
+        raise ValueError(f"{path}: labels: expected those of the training examples, got none; restore the file")
     return task
 
 

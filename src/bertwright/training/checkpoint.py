@@ -129,13 +129,17 @@ def environment_changes(checkpoint: Path, context: ExecutionContext) -> str | No
     return f"not the environment of {checkpoint}: {', '.join(changed)}; results will differ by rounding"
 
 
-def latest(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a folder, verified; None if there is none."""
-    checkpoints = list_checkpoints(folder)
-    if not checkpoints:
-        return None
-    verify(checkpoints[-1])
-    return checkpoints[-1]
+def find_latest(folder: Path) -> Path | None:
+    """Return the newest checkpoint of a folder, unread; None if there is none."""
+    return next(reversed(list_checkpoints(folder)), None)
+
+
+def verify_latest(folder: Path) -> Path | None:
+    """Return the newest checkpoint of a folder after reading all its files, as `verify`; None if there is none."""
+    latest = find_latest(folder)
+    if latest is not None:
+        verify(latest)
+    return latest
 
 
 def load_optimizer(checkpoint: Path) -> dict[str, Tensor]:
@@ -155,7 +159,7 @@ def read_weights(checkpoint: Path, model: nn.Module) -> None:
 
 def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> int:
     """Load the newest checkpoint of a folder, as `write_weights` wrote it, if there is one; return its step or 0."""
-    path = latest(folder)
+    path = verify_latest(folder)
     if path is None:
         return 0
     read_weights(path, model)

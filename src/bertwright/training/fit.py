@@ -104,7 +104,7 @@ class _Fit(Generic[M]):
         best = None if settings.metric is None else best_step(evaluations, settings.metric)
         if best is None:
             return FitResult(evaluations, self.step)
-        self.recorder.load_best()
+        self.recorder.load_best(best)
         return FitResult(evaluations, best)
 
     def train(self, stop_signals: Sequence[int]) -> None:

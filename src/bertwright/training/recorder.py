@@ -35,8 +35,8 @@ class Recorder(Protocol):
     def save(self) -> None:
         """Save what a resumed run needs, if it can be resumed. Raises DivergedError for weights that are not finite."""
 
-    def load_best(self) -> None:
-        """Load the best weights into the model."""
+    def load_best(self, step: int) -> None:
+        """Load the best weights, those of `step`, into the model."""
 
 
 @contextmanager
@@ -83,7 +83,7 @@ class MemoryRecorder:
         """Check the weights; nothing is saved."""
         check_finite_weights(self.training.model, self.training.optimizer.steps)
 
-    def load_best(self) -> None:
+    def load_best(self, step: int) -> None:
         """Load the copied weights."""
         self.training.model.load_state_dict(self.best_weights)
 
@@ -134,11 +134,10 @@ class FolderRecorder:
         for superseded in checkpoint.list_checkpoints(self.best)[:-1]:
             remove_folder(superseded)
 
-    def load_best(self) -> None:
-        """Read the best checkpoint."""
-        path = checkpoint.latest(self.best)
-        assert path is not None
-        (self.training.read_model or partial(checkpoint.read_weights, model=self.training.model))(path)
+    def load_best(self, step: int) -> None:
+        """Read the best checkpoint, which this process has written or verified."""
+        read_model = self.training.read_model or partial(checkpoint.read_weights, model=self.training.model)
+        read_model(checkpoint.path_of(self.best, step))
 
     def _write_model(self, folder: Path) -> None:
         check_finite_weights(self.training.model, self.training.optimizer.steps)
@@ -159,7 +158,7 @@ def drop_best_after(best: Path, step: int) -> None:
 
 def check_best_checkpoint(run: Path, evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> None:
     """Raise ValueError if the best checkpoint is not that of the evaluation with the best score."""
-    best = checkpoint.latest(run / "best")
+    best = checkpoint.verify_latest(run / "best")
     expected = best_step(evaluations, metric)
     if expected == (best and checkpoint.step_of(best)):
         return

@@ -12,9 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rich.console import Console
-
-from bertwright.console import say
 from bertwright.files import lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.settings import DeviceSettings
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"
 DATA = "data.json"  # digests of the data that a run reads, by name
+INITIAL_WEIGHTS = "the initial weights"  # one of these names
 
 
 class Resumable(Protocol):
@@ -100,16 +98,6 @@ def locked_run(
         yield context
 
 
-def finished_model(settings: Resumable, context: ExecutionContext, console: Console) -> Path | None:
-    """Return the model folder of a resumed run that is already finished: it is written last; else None."""
-    folder = settings.run / "model"
-    if not (settings.resume and folder.is_dir()):
-        return None
-    if context.is_main_process:
-        say(console, f"{settings.run}: finished already; the model is {folder}")
-    return folder
-
-
 def prepare_model(model: EncoderModel, context: ExecutionContext) -> None:
     """Move a model to the device and configure it for training."""
     model.encoder.compute_dtype = context.dtype
@@ -121,6 +109,12 @@ def changed_files(run: Path, now: Mapping[str, str]) -> list[str]:
     """Return the names whose digests differ from those at the start of the run."""
     before = read_digests(run)
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
+    """Raise ValueError if files, by their digests, have changed since a run started."""
+    for path in changed_files(run, data):
+        raise ValueError(f"{path}: changed since the run started; restore its content, or start again")
 
 
 def read_digests(run: Path) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.commands.finetune.setup import FinetuneState, SplitData, make_training
+from bertwright.commands.finetune.setup import FinetuneState, make_training
+from bertwright.tasks.data import SplitData
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import CostEstimate, time_steps

@@ -8,49 +8,42 @@ RUN/model/           the result, a Hugging Face folder with task.json    RUN/rep
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bertwright.commands.finetune.cost import Timer
 from bertwright.commands.finetune.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.commands.finetune.setup import (
     FinetuneState,
-    SplitData,
-    data_warnings,
     make_training,
     open_run,
     record_start,
 )
 from bertwright.console import (
+    filled_table,
     heading,
     item_progress,
     key_value_table,
     make_console,
-    make_table,
     notice,
-    print_outputs,
 )
-from bertwright.files import atomic_folder, write_json
 from bertwright.models.config import BertConfig
 from bertwright.models.text_encoder import EncoderConfig
-from bertwright.tasks.classification import Classification
+from bertwright.tasks.data import SplitData, data_warnings
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
-from bertwright.tasks.presentation import format_percent, report_fields
-from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.presentation import format_scores, make_score_table, report_fields, single_class_warnings
 from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
-from bertwright.training.context import ExecutionContext, execution_context
+from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.definition import FitSettings, Training, Window
-from bertwright.training.fit import FitResult, fit
-from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
-from bertwright.training.run_directory import check_run_directory, finished_model, locked_run, resume_command
+from bertwright.training.fit import FitResult
+from bertwright.training.run import RunReport, train_run
+from bertwright.training.run_directory import resume_command
 
 
 def finetune(
@@ -68,36 +61,11 @@ def finetune(
     files and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
     fails; the newest checkpoint is intact in each case.
     """
-    console = console or make_console()
-    if settings.dry_run:
-        return print_plan(settings, console, examples)
-    with locked_run(settings, RESUME_OVERRIDES, distributed=not temporary) as context:
-        if model := finished_model(settings, context, console):
-            return model
-        run = FinetuneRun(open_run(settings, context, console, examples), settings, context, console, temporary)
-        if context.is_main_process:
-            record_start(settings)
-            run.print_summary()
-        started = time.perf_counter()
-        result = fit(run.fit_settings(), run.training(), context, console)
-        if not context.is_main_process:
-            return settings.run
-        return run.finish(result, time.perf_counter() - started)
 
+    def open_finetuning(context: ExecutionContext, console: Console) -> FinetuneRun:
+        return FinetuneRun(open_run(settings, context, console, examples), settings, context, console, temporary)
 
-def print_plan(settings: FinetuneSettings, console: Console, examples: Mapping[str, Sequence[Any]] | None) -> Path:
-    """Print the summary and the estimated cost of a new run; nothing is written. Returns the run's folder."""
-    check_run_directory(settings, RESUME_OVERRIDES)
-    with execution_context(settings.device) as context:
-        state = open_run(settings, context, console, examples)
-        if context.is_main_process:
-            FinetuneRun(state, settings, context, console).print_summary()
-        cost = Timer(state, context).estimate(settings)
-        if context.is_main_process:
-            checkpoints = 3 if state.dev else 2  # the newest, the best, and the one that is being written
-            heading(console, "The whole run, estimated on this machine")
-            console.print(key_value_table(describe_cost(cost, context, state.optimizer, checkpoints)))
-    return settings.run
+    return train_run(settings, RESUME_OVERRIDES, open_finetuning, console or make_console(), distributed=not temporary)
 
 
 @dataclass
@@ -109,6 +77,11 @@ class FinetuneRun:
     context: ExecutionContext
     console: Console
     temporary: bool = False
+    task: AnyTask = field(init=False)
+    """The task with what it chose on dev for the present weights, such as a threshold."""
+
+    def __post_init__(self) -> None:
+        self.task = self.state.task
 
     def fit_settings(self) -> FitSettings:
         """Return the length of the run and the steps at which it evaluates and saves."""
@@ -139,36 +112,31 @@ class FinetuneRun:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Score the model on dev; the task takes over what it chooses there, such as a threshold."""
+        """Score the model on dev, where the task chooses its threshold, if it has one."""
         assert self.state.dev is not None
         scored = self.score(self.state.dev, tune=True)
-        self.state.task = scored.task
+        self.task = scored.task
         return scored.scores
 
     def score(self, split: SplitData, tune: bool = False) -> EvaluationResult:
         """Score the model on a split, with a live progress line."""
         state = self.state
         with item_progress(self.console, f"scoring {split.name}", split.encoded.num_items) as advance:
-            scored = evaluate_examples(state.model, state.task, split.examples, split.encoded, tune, advance)
-        if only := find_only_class(scored.task, scored.predictions):
-            text = f"{split.name}: all predictions are {only!r}"
-            notice(
-                self.console,
-                f"{text}; the model has not learned to distinguish the classes: try more --epochs, or another "
-                "--learning-rate",
-            )
+            scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
+        for warning in single_class_warnings(scored.task, scored.predictions):
+            notice(self.console, f"{split.name}: {warning}; try more --epochs, or another --learning-rate")
         return scored
 
     def write_model(self, folder: Path) -> None:
         """Write the model with its task."""
-        write_task_folder(folder, TaskModel(self.state.model, self.state.task), self.state.tokenizer)
+        write_task_folder(folder, TaskModel(self.state.model, self.task), self.state.tokenizer)
 
     def read_model(self, folder: Path) -> None:
         """Load the weights of a checkpoint, and the task with what it chose on dev at that step."""
         saved = load_task(folder)
         assert saved is not None
         self.state.model.load_state_dict(saved.model.state_dict())
-        self.state.task = saved.task
+        self.task = saved.task
 
     def print_summary(self) -> None:
         """Print what is trained, on what, and what the user should know of the data."""
@@ -215,39 +183,41 @@ class FinetuneRun:
         own = self.state.source_config
         return f"{rates} (the model's own: {format_dropout(own)})" if own else rates
 
-    def finish(self, result: FitResult, seconds: float) -> Path:
-        """Score the best weights on test, write plot, report and model; return the model's folder."""
-        settings, state, run = self.settings, self.state, self.settings.run
-        results: dict[str, dict[str, float]] = {}
-        if state.dev is not None:
-            results["dev"] = result.scores
-        if state.test is not None:
-            results["test"] = self.score(state.test).scores
-        if not self.temporary:
-            plot_metrics(run, run / "scores.png", (("loss", "training loss"), (state.task.metric, state.task.metric)))
-        report = {
-            "task": settings.task.task,
-            "metric": state.task.metric,
-            "steps": state.optimizer.steps,
+    def describe_cost(self) -> dict[str, str]:
+        """Measure a few steps; return the cost of the whole run as names and values."""
+        checkpoints = 3 if self.state.dev else 2  # the newest, the best, and the one that is being written
+        cost = Timer(self.state, self.context).estimate(self.settings)
+        return describe_cost(cost, self.context, self.state.optimizer, checkpoints)
+
+    def record_start(self) -> None:
+        """Write settings and digests of the data. Raises ValueError for a resumed run whose files have changed."""
+        record_start(self.settings)
+
+    def make_report(self, result: FitResult) -> RunReport:
+        """Score the best weights on test; return the scores of each split."""
+        state, metric = self.state, self.state.task.metric
+        scores = {"dev": result.scores} if state.dev else {}
+        if state.test:
+            scores["test"] = self.score(state.test).scores
+        fields = {
+            "task": self.settings.task.task,
+            "metric": metric,
             "best_step": result.step,
             "dev_evaluations": len(result.evaluations),
-            "seconds_of_this_process": seconds,
-            "scores": results,
+            "scores": scores,
         } | report_fields(state.task, state.train.examples)
-        write_json(run / "report.json", report)
-        # Written last: the folder exists if and only if the run is finished.
-        with atomic_folder(run / "model") as temporary:
-            self.write_model(temporary)
-        if results:
-            count = len(result.evaluations)
-            best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
-            heading(self.console, f"Scores after step {result.step:,}{best_of}")
-            self.console.print(score_table(results, state.task.metric))
-        if not self.temporary:
-            outputs = {"model": run / "model", "plot": run / "scores.png", "all metrics": run / METRICS_FILE}
-            example = f"bertwright predict {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
-            print_outputs(self.console, outputs | {"try it": example})
-        return run / "model"
+        example = f"bertwright predict {shlex.quote(str(self.settings.run / 'model'))} --inputs FILE --output FILE"
+        return RunReport(fields, ("plot", "scores.png"), [("loss", "training loss"), (metric, metric)], example)
+
+    def print_scores(self, fields: Mapping[str, Any]) -> None:
+        """Print the scores by split."""
+        if not fields["scores"]:
+            return
+        count = fields["dev_evaluations"]
+        best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
+        heading(self.console, f"Scores after step {fields['best_step']:,}{best_of}")
+        table = make_score_table(fields["scores"], fields["metric"])
+        self.console.print(filled_table(table.columns, table.rows))
 
 
 def format_dropout(config: EncoderConfig) -> str:
@@ -268,48 +238,6 @@ def summarize(window: Window) -> dict[str, float]:
         "tokens_per_second": window.sums["tokens"] / window.seconds,
         "sequences_per_second": window.sums["sequences"] / window.seconds,
     }
-
-
-def find_only_class(task: AnyTask, predictions: Sequence[Any]) -> str | None:
-    """Return the class of all predictions if they are all of one class, although the task has several."""
-    if isinstance(task, Classification):
-        classes = {prediction.label for prediction in predictions}
-    elif isinstance(task, Tagging):
-        classes = {tag for prediction in predictions for tag in prediction.tags}
-    else:
-        return None
-    return classes.pop() if len(classes) == 1 < len(task.label_names) and len(predictions) > 1 else None
-
-
-def score_table(results: Mapping[str, Mapping[str, float]], metric: str) -> Table:
-    """Return a table of scores by name, one column per split; the metric that selects the checkpoint comes first."""
-    table = make_table("", *results)
-    names = dict.fromkeys(name for scores in results.values() for name in scores)
-    for name in sorted(names, key=lambda name: name != metric):
-        table.add_row(name.replace("_", " "), *(format_score(scores.get(name), name) for scores in results.values()))
-    return table
-
-
-def format_score(score: float | None, name: str = "") -> str:
-    """Format a share or a correlation in percent with two decimals, as papers do, and a squared error unscaled.
-
-    >>> format_score(0.92204), format_score(None), format_score(3.012, "mse")
-    ('92.20', '', '3.012')
-    """
-    if score is None:
-        return ""
-    return f"{score:.4g}" if name == "mse" else format_percent(score)
-
-
-def format_scores(scores: Mapping[str, float]) -> str:
-    """Format the first four scores for a line of text.
-
-    >>> format_scores({"f1": 0.9, "accuracy": 0.95})
-    'f1 90.00, accuracy 95.00'
-    """
-    return ", ".join(
-        f"{name.replace('_', ' ')} {format_score(value, name)}" for name, value in list(scores.items())[:4]
-    )
 
 
 def _describe(split: SplitData) -> str:

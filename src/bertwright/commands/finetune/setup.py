@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.console import notice, silent_console
-from bertwright.files import digest_bytes, digest_file
+from bertwright.console import notice
 from bertwright.interop.huggingface import (
     check_vocabulary,
     load_config,
@@ -22,41 +19,33 @@ from bertwright.interop.huggingface import (
     random_task_model,
     start_task_model,
 )
-from bertwright.interop.model_files import CONFIG, model_folder
-from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files
+from bertwright.interop.model_files import digest_model, model_folder
 from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import EncoderForTask, is_untrained
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.collation import check_segments, micro_batches
-from bertwright.tasks.presentation import cut_answer_warnings, truncation_warnings
-from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
-from bertwright.tasks.splits import sample_examples, train_validation_split
-from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import AnyTask, Encoded, TaskBatch
+from bertwright.tasks.data import SplitData, digest_files, read_splits, within_positions
+from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.definition import Training
 from bertwright.training.loop import LossOutput, check_finite_weights
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.run_directory import changed_files, prepare_model, read_digests, record_run
+from bertwright.training.run_directory import (
+    INITIAL_WEIGHTS,
+    check_data_unchanged,
+    prepare_model,
+    read_digests,
+    record_run,
+)
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-INITIAL_WEIGHTS = "the initial weights"  # name among the digests of a run
 
-
-class SplitData(NamedTuple):
-    """Examples of a split, as they were read and as the model reads them."""
-
-    name: str
-    examples: Sequence[Any]
-    encoded: Encoded
-
-
-@dataclass
+@dataclass(frozen=True)
 class FinetuneState:
-    """State of a run after its finished steps, and its data."""
+    """Task, model, optimizer and data of a run."""
 
     task: AnyTask
     tokenizer: Tokenizer
@@ -83,15 +72,14 @@ def open_run(
         raise ValueError(
             f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
         )
-    latest = checkpoint.latest(settings.run / "checkpoints")
+    latest = checkpoint.verify_latest(settings.run / "checkpoints")
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     if settings.tuning.keep_head:
         task = continue_task(source, task)
-    notices = console if context.is_main_process else silent_console()
     resumed = load_task(source) if latest else None
-    model = resumed.model if resumed else _initial_model(settings, task, source, notices)
+    model = resumed.model if resumed else _initial_model(settings, task, source, console)
     check_vocabulary(tokenizer, model.config, source)
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
@@ -127,77 +115,6 @@ def open_run(
     )
 
 
-def read_splits(
-    settings: TaskSettings,
-    validation_fraction: float,
-    limit: int | None,
-    examples: Mapping[str, Sequence[Any]] | None = None,
-) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
-    """Return the task with the labels of its training examples, and the examples of each split that is not empty.
-
-    `examples`: those of each split, in place of the files. Raises ValueError for examples that are missing or unusable.
-    """
-    task = settings.build_task()
-    read = examples or {name: read_examples(task, settings, name) for name in settings.files_by_split("train")}
-    splits = {name: read[name] for name in SPLITS if read.get(name)}
-    task = task.with_labels_of(splits["train"])
-    if validation_fraction and "dev" not in splits:
-        splits["train"], splits["dev"] = train_validation_split(
-            splits["train"], task.group_keys(splits["train"]), validation_fraction
-        )
-        try:
-            task.check(splits["dev"])
-        except ValueError as error:
-            raise ValueError(
-                f"validation_fraction = {validation_fraction}: this dev split cannot select the best epoch; "
-                f"choose a larger fraction, or name --dev files ({error})"
-            ) from None
-    if limit is not None:
-        splits = {name: sample_examples(split, limit) for name, split in splits.items()}
-    for name in ("dev", "test"):
-        task.check(splits.get(name, ()))
-    return task, splits
-
-
-def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any]:
-    """Read the labeled examples of all files of a split, in order; raises ValueError for a file without examples."""
-    examples: list[Any] = []
-    for path in settings.files(split):
-        before = len(examples)
-        examples += task.read(path)
-        if len(examples) == before:
-            raise ValueError(f"{path}: contains no examples")
-    return examples
-
-
-def data_warnings(
-    task: AnyTask, settings: TaskSettings, splits: Sequence[SplitData], tokenizer: Tokenizer, max_positions: int
-) -> list[str]:
-    """Return a sentence on each problem of files and examples that a user should know before training.
-
-    `splits`: train first; `max_positions`: of the model.
-    """
-    warnings: list[str] = []
-    if isinstance(task, Tagging) and tokenizer.lowercase:
-        words = (word for example in splits[0].examples for word in example.words)
-        if cased := next((word for word in words if word != word.lower()), None):
-            warnings.append(
-                f"{splits[0].name}: words have capital letters, such as {cased!r}, but the vocabulary is uncased: the "
-                "model cannot see them; the paper tags with a cased model (section 5.3)"
-            )
-    for split in splits:
-        truncated = truncation_warnings(task, len(split.examples), split.encoded.truncated, max_positions)
-        notes = truncated + cut_answer_warnings(split.encoded)
-        notes += task.warnings(split.examples, settings.files(split.name))
-        warnings += [f"{split.name}: {note}" for note in notes]
-    files = {name: {file for pattern in settings.files(name) for file in resolve_files(pattern)} for name in SPLITS}
-    if shared := files["train"] & (files["dev"] | files["test"]):
-        path = min(shared)
-        path = path if path.startswith(HF_SCHEME) else os.path.relpath(path)
-        warnings.append(f"{path}: used for training and for scoring; its score says little about other examples")
-    return warnings
-
-
 def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
     """Return the model before its first step: a pre-trained or random encoder with a random or trained classifier."""
     dropout = settings.tuning.dropout
@@ -222,23 +139,6 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
     return model
 
 
-def within_positions(task: AnyTask, overrides: TaskOptions, max_positions: int) -> AnyTask:
-    """Return the task with default lengths reduced to a model's positions.
-
-    Raises ValueError for lengths that the user has set and that exceed them.
-    """
-    if overrides.max_length is not None and overrides.max_length > max_positions:
-        raise ValueError(f"max_length = {overrides.max_length}: the model has {max_positions} positions; lower it")
-    shortened = task.limited_to(max_positions)
-    query = overrides.max_query_length
-    if query is not None and query != getattr(shortened, "max_query_length", None):
-        raise ValueError(
-            f"max_query_length = {query}: leaves no room for a context in the model's {max_positions} positions; "
-            "lower it"
-        )
-    return shortened
-
-
 def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay: float) -> dict[str, float]:
     """Return the factor of each parameter's learning rate: 0 if it is frozen, else `decay` for each layer above it."""
     layers = model.config.num_layers
@@ -247,8 +147,8 @@ def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay:
         raise ValueError(f"freeze_layers = {freeze_layers}: this model has {layers} layers")
     scales = {}
     for name, parameter in model.named_parameters():
-        layer = re.match(r"encoder\.(?:encoders\.\d+\.)?(?:layers\.(\d+)|embeddings)\.", name)
-        depth = layers + 1 if layer is None else 0 if layer[1] is None else int(layer[1]) + 1
+        inside = name.removeprefix("encoder.")
+        depth = model.encoder.depth_of(inside) if inside != name else layers + 1
         scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (layers + 1 - depth)
     return scales
 
@@ -293,33 +193,10 @@ def record_start(settings: FinetuneSettings) -> None:
     Raises ValueError for a resumed run whose files have changed.
     """
     data = digest_files(settings.task)
-    if checkpoint.latest(settings.run / "checkpoints") is None:
-        data |= digest_initial_weights(settings.model)
+    if checkpoint.find_latest(settings.run / "checkpoints") is None:
+        data[INITIAL_WEIGHTS] = digest_model(settings.model)
     else:  # the weights have a digest of the start: the run that they come from may have continued since
         data |= {name: digest for name, digest in read_digests(settings.run).items() if name == INITIAL_WEIGHTS}
     if settings.resume:
         check_data_unchanged(settings.run, data)
     record_run(settings, "finetune", data)
-
-
-def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
-    """Raise ValueError if files, by their digests, have changed since a run started."""
-    for path in changed_files(run, data):
-        raise ValueError(f"{path}: changed since the run started; restore its content, or start again")
-
-
-def digest_files(task: TaskSettings) -> dict[str, str]:
-    """Return the digest of the content of each file, folder or glob of a task; for a hub data set, of its name."""
-    return {path: _digest(path) for split in SPLITS for path in task.files(split)}
-
-
-def digest_initial_weights(model: str | None) -> dict[str, str]:
-    """Return the digest of the weights that a model name refers to now; a run or the hub may change them later."""
-    folder = model_folder(model)
-    files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
-    return {INITIAL_WEIGHTS: digest_bytes(*(digest_file(file).encode() for file in files))}
-
-
-def _digest(path: str) -> str:
-    files = [] if path.startswith(HF_SCHEME) else expand_files(path)
-    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in files))

@@ -18,8 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bertwright.commands.finetune.run import finetune, format_score, format_scores, score_table
-from bertwright.commands.finetune.setup import check_data_unchanged, digest_files, digest_initial_weights
+from bertwright.commands.finetune.run import finetune
 from bertwright.commands.grid.cost import estimate_cost
 from bertwright.commands.grid.results import (
     SettingSummary,
@@ -33,6 +32,7 @@ from bertwright.commands.grid.results import (
 )
 from bertwright.commands.grid.settings import RESUME_OVERRIDES, GridSettings, HyperParams, Trial
 from bertwright.console import (
+    filled_table,
     format_duration,
     heading,
     item_progress,
@@ -44,11 +44,14 @@ from bertwright.console import (
     say,
 )
 from bertwright.files import atomic_folder, lock_folder, read_json, remove_folder, remove_stale_parts, write_json
+from bertwright.interop.model_files import digest_model
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.settings import write_settings
+from bertwright.tasks.data import digest_files
+from bertwright.tasks.presentation import format_score, format_scores, make_score_table
 from bertwright.training import checkpoint
 from bertwright.training.loop import DivergedError
-from bertwright.training.run_directory import check_run_directory
+from bertwright.training.run_directory import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory
 from bertwright.training.trial_log import RESULTS_FILE
 
 
@@ -163,7 +166,7 @@ class GridRun:
     def check_data_unchanged(self) -> None:
         """Raise ValueError if files or weights changed since the first run: scores would not be comparable."""
         for result in self.results[:1]:
-            now = digest_files(self.settings.task) | digest_initial_weights(self.settings.model)
+            now = digest_files(self.settings.task) | {INITIAL_WEIGHTS: digest_model(self.settings.model)}
             check_data_unchanged(self.settings.finetune_settings(result.trial).run, now)
 
     def prune(self) -> None:
@@ -205,7 +208,8 @@ class GridRun:
         count = chosen.dev_evaluations or 1
         best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
         heading(console, f"Chosen: {chosen.trial.name}{best_of}")
-        console.print(score_table(chosen.scores, self.metric))
+        table = make_score_table(chosen.scores, self.metric)
+        console.print(filled_table(table.columns, table.rows))
         test = self.summarize_test(chosen.trial.setting).get(self.metric)
         if test and settings.seeds > 1:
             say(console, f"test {metric} over the setting's seeds: {test}")

@@ -125,8 +125,8 @@ def _describe_model(folder: Path) -> Description:
 
 def _describe_run(folder: Path, verify: bool) -> Description:
     checkpoints = checkpoint.list_checkpoints(folder / "checkpoints")
-    if verify and checkpoints:
-        checkpoint.verify(checkpoints[-1])
+    if verify:
+        checkpoint.verify_latest(folder / "checkpoints")
     finished, fine_tuning = (folder / "model").is_dir(), "task" in read_toml(folder / "settings.toml")
     fields = {"state": "finished" if finished else "not finished"}
     fields["checkpoints"] = ", ".join(path.name for path in checkpoints) or "none yet"
@@ -139,8 +139,8 @@ def _describe_run(folder: Path, verify: bool) -> Description:
             task = read_task(newest)
         else:
             fields["model"] += f", {config.num_parameters:,} parameters"
-    if finished:  # raises ValueError for damaged weights
-        _ = load_task(folder / "model") if task else load_model(folder / "model", heads="optional")
+    if finished:
+        _check_weights(folder / "model", task is not None)
     if task is not None:
         fields |= _task_fields(task)
     with _name_damaged_file(folder / METRICS_FILE):
@@ -150,6 +150,14 @@ def _describe_run(folder: Path, verify: bool) -> Description:
         with _name_damaged_file(report):
             fields["seconds of its last process"] = f"{read_json(report)['seconds_of_this_process']:,.0f}"
     return Description(f"{'fine-tuning' if fine_tuning else 'pre-training'} run", fields, bool(checkpoints))
+
+
+def _check_weights(model: Path, has_task: bool) -> None:
+    """Raise ValueError for weights that are damaged or do not fit their configuration."""
+    if has_task:
+        load_task(model)
+    else:
+        load_model(model, heads="optional")
 
 
 def _recognize_series(folder: Path) -> tuple[str, int] | None:

@@ -8,7 +8,6 @@ RUN/report.json      first and last evaluation
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,17 +22,7 @@ from rich.table import Table
 from bertwright.commands.pretrain.cost import estimate_cost
 from bertwright.commands.pretrain.settings import RESUME_OVERRIDES, ModelSettings, PretrainSettings
 from bertwright.commands.pretrain.setup import PretrainState, open_run, record_start
-from bertwright.console import (
-    heading,
-    key_value_table,
-    make_console,
-    make_table,
-    notice,
-    print_outputs,
-    say,
-    silent_console,
-)
-from bertwright.files import write_json
+from bertwright.console import heading, key_value_table, make_console, make_table, notice, say, silent_console
 from bertwright.interop import huggingface
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
@@ -44,10 +33,10 @@ from bertwright.pretraining.padding import pad_batch
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import describe_cost, peak_memory
 from bertwright.training.definition import FitSettings, Training, Window
-from bertwright.training.fit import FitResult, fit
+from bertwright.training.fit import FitResult
 from bertwright.training.loop import LossOutput
-from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
-from bertwright.training.run_directory import check_run_directory, finished_model, locked_run, resume_command
+from bertwright.training.run import RunReport, train_run
+from bertwright.training.run_directory import resume_command
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 
 PLATEAU_STEPS = 400  # without a falling loss, near the unigram entropy, before a notice
@@ -68,41 +57,12 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
     stores and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
     fails; the newest checkpoint is intact in each case.
     """
-    console = console or make_console()
-    if settings.dry_run:
-        return print_plan(settings, console)
-    with locked_run(settings, RESUME_OVERRIDES) as context:
-        if model := finished_model(settings, context, console):
-            return model
-        state = open_run(settings, context, console)
-        if context.is_main_process:
-            record_start(settings, state)
-        started = time.perf_counter()
-        run = PretrainRun(state, settings, context, console, measure_peak(state, context))
-        if context.is_main_process:
-            run.print_summary()
-        result = fit(run.fit_settings(), run.training(), context, console)
-        if not context.is_main_process:
-            return settings.run
-        return run.finish(result, time.perf_counter() - started)
 
-
-def print_plan(settings: PretrainSettings, console: Console) -> Path:
-    """Print the summary and the estimated cost of a run; nothing is written. Returns the run's folder."""
-    check_run_directory(settings, RESUME_OVERRIDES)
-    with execution_context(settings.device) as context:
+    def open_pretraining(context: ExecutionContext, console: Console) -> PretrainRun:
         state = open_run(settings, context, console)
-        run = PretrainRun(state, settings, context, console, measure_peak(state, context))
-        if context.is_main_process:
-            run.print_summary()
-        cost = estimate_cost(run)
-        if context.is_main_process:
-            phases = zip(settings.phases, state.data, strict=True)
-            tokens = sum((phase.end - phase.first) * data.describe(1).tokens_per_step for phase, data in phases)
-            fields = describe_cost(cost, context, state.optimizer, settings.max_checkpoints)
-            heading(console, "The whole run, estimated on this machine")
-            console.print(key_value_table({"tokens": f"{tokens:,.0f}"} | fields))
-    return settings.run
+        return PretrainRun(state, settings, context, console, measure_peak(state, context))
+
+    return train_run(settings, RESUME_OVERRIDES, open_pretraining, console or make_console())
 
 
 def measure_cost(settings: PretrainSettings) -> RunCost:
@@ -156,7 +116,7 @@ class PretrainRun:
             self.batches,
             lambda batch: compute_loss(state.model, batch),
             evaluate=self.evaluate if state.held_out else None,
-            write_model=lambda folder: huggingface.write_model(folder, state.model, state.tokenizer),
+            write_model=self.write_model,
             summarize=self.summarize,
             format_metrics=format_metrics,
             format_scores=partial(format_scores, model_name=settings.model_name),
@@ -236,38 +196,50 @@ class PretrainRun:
             for text in summary.notices():
                 notice(self.console, text)
 
-    def finish(self, result: FitResult, seconds: float) -> Path:
-        """Write plot, report and model of a finished run; return the model's folder."""
-        run, folder, model_name = self.settings.run, self.settings.run / "model", self.settings.model_name
-        has_nsp = self.settings.data.objective == "mlm+nsp"
-        second = ("nsp_accuracy", "next-sentence accuracy") if has_nsp else ("mlm_accuracy", f"{model_name} accuracy")
-        plot_metrics(run, run / "loss.png", [("mlm_loss", f"{model_name} loss (nats)"), second])
-        scores = [result.evaluations[step] for step in sorted(result.evaluations)]
-        report = {
-            "steps": self.state.optimizer.steps,
-            "seconds_of_this_process": seconds,
-            "objective": self.settings.data.objective,
-            "initial_weights": describe_initial_weights(self.settings.model, self.state.model.config),
-            "held_out_before": scores[0] if scores else None,
-            "held_out_after": scores[-1] if scores else None,
+    def write_model(self, folder: Path) -> None:
+        """Write the model with its tokenizer."""
+        huggingface.write_model(folder, self.state.model, self.state.tokenizer)
+
+    def describe_cost(self) -> dict[str, str]:
+        """Measure a few steps; return the cost of the whole run as names and values."""
+        cost, settings = estimate_cost(self), self.settings
+        phases = zip(settings.phases, self.state.data, strict=True)
+        tokens = sum((phase.end - phase.first) * data.describe(1).tokens_per_step for phase, data in phases)
+        fields = describe_cost(cost, self.context, self.state.optimizer, settings.max_checkpoints)
+        return {"tokens": f"{tokens:,.0f}"} | fields
+
+    def record_start(self) -> None:
+        """Write settings and digests of the data. Raises ValueError for a resumed run whose store has changed."""
+        record_start(self.settings, self.state)
+
+    def make_report(self, result: FitResult) -> RunReport:
+        """Return the evaluations before and after training."""
+        settings, evaluations = self.settings, [*result.evaluations.values()]
+        name, has_nsp = settings.model_name, settings.data.objective == "mlm+nsp"
+        accuracy = ("nsp_accuracy", "next-sentence accuracy") if has_nsp else ("mlm_accuracy", f"{name} accuracy")
+        fields = {
+            "objective": settings.data.objective,
+            "initial_weights": describe_initial_weights(settings.model, self.state.model.config),
+            "held_out_before": evaluations[0] if evaluations else None,
+            "held_out_after": evaluations[-1] if evaluations else None,
         }
-        write_json(run / "report.json", report)
-        # Written last: the folder exists if and only if the run is finished.
-        huggingface.save_model(folder, self.state.model, self.state.tokenizer)
-        if scores:
-            heading(self.console, "Held out")
-            lengths = [phase.data.max_length for phase in self.settings.phases]
-            self.console.print(compare_evaluations(scores[0], scores[-1], model_name, lengths))
-            if scores[-1]["mlm_loss"] > scores[0]["mlm_loss"]:
-                notice(
-                    self.console,
-                    "The loss is higher than before training: the run has diverged, and its model is useless. "
-                    "Choose a lower --learning-rate (a tenth) or a higher --warmup-ratio.",
-                )
-        outputs = {"model": folder, "loss plot": run / "loss.png", "all metrics": run / METRICS_FILE}
-        example = f'bertwright fill-mask {shlex.quote(str(folder))} "Some text with a [MASK] in it."'
-        print_outputs(self.console, outputs | {"try it": example})
-        return folder
+        example = f'bertwright fill-mask {shlex.quote(str(settings.run / "model"))} "Some text with a [MASK] in it."'
+        return RunReport(fields, ("loss plot", "loss.png"), [("mlm_loss", f"{name} loss (nats)"), accuracy], example)
+
+    def print_scores(self, fields: Mapping[str, Any]) -> None:
+        """Print the scores before and after training."""
+        before, after = fields["held_out_before"], fields["held_out_after"]
+        if after is None:
+            return
+        heading(self.console, "Held out")
+        lengths = [phase.data.max_length for phase in self.settings.phases]
+        self.console.print(compare_evaluations(before, after, self.settings.model_name, lengths))
+        if after["mlm_loss"] > before["mlm_loss"]:
+            notice(
+                self.console,
+                "The loss is higher than before training: the run has diverged, and its model is useless. "
+                "Choose a lower --learning-rate (a tenth) or a higher --warmup-ratio.",
+            )
 
 
 def compute_loss(model: BertForPretraining, batch: PretrainingBatch) -> LossOutput:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.console import notice, silent_console
+from bertwright.console import notice
 from bertwright.corpus.limits import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
@@ -48,15 +48,14 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
     assert settings.store is not None  # checked by PretrainSettings
-    latest = checkpoint.latest(settings.run / "checkpoints")
+    latest = checkpoint.verify_latest(settings.run / "checkpoints")
     tokenizer = Tokenizer.load(settings.store / "tokenizer")
     train = TokenStore.open(settings.store / "train", tokenizer.digest, verify=not settings.resume)
     data = [PretrainingData(train, tokenizer, phase.data) for phase in settings.phases]
     for phase in settings.phases:
         phase.data.check_world_size(context.world_size)
-    notices = console if context.is_main_process else silent_console()
-    held_out = _open_held_out(settings, tokenizer, notices)
-    model = _initial_model(settings, tokenizer, latest, notices)
+    held_out = _open_held_out(settings, tokenizer, console)
+    model = _initial_model(settings, tokenizer, latest, console)
     check_finite_weights(model, 0)
     _check_lengths(settings, model.config)
     prepare_model(model, context)

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.batching.permutation import permute
-from bertwright.commands.finetune.setup import SplitData
 from bertwright.inference.feature_cache import Features, example_rows
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
 from bertwright.seeding import ProbeStream, derive_key
 from bertwright.tasks.collation import collate, flat_ranges
+from bertwright.tasks.data import SplitData
 from bertwright.tasks.task import AnyTask, Ints, Outputs, TaskBatch
 from bertwright.training.definition import Training
 from bertwright.training.loop import LossOutput

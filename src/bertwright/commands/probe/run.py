@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.finetune.setup import SplitData, data_warnings, read_splits, within_positions
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, make_training, predict, score
 from bertwright.commands.probe.settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.console import (
@@ -50,6 +49,7 @@ from bertwright.models.representations import (
 )
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
+from bertwright.tasks.data import SplitData, data_warnings, read_splits, within_positions
 from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext

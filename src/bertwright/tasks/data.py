@@ -1,0 +1,124 @@
+"""Data of a task: the examples of its splits, what a user should know of them, and the digests of their files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertwright.files import digest_bytes, digest_file
+from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files
+from bertwright.tasks.presentation import cut_answer_warnings, truncation_warnings
+from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.splits import sample_examples, train_validation_split
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+class SplitData(NamedTuple):
+    """Examples of a split, as they were read and as the model reads them."""
+
+    name: str
+    examples: Sequence[Any]
+    encoded: Encoded
+
+
+def read_splits(
+    settings: TaskSettings,
+    validation_fraction: float,
+    limit: int | None,
+    examples: Mapping[str, Sequence[Any]] | None = None,
+) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
+    """Return the task with the labels of its training examples, and the examples of each split that is not empty.
+
+    `examples`: those of each split, in place of the files. Raises ValueError for examples that are missing or unusable.
+    """
+    task = settings.build_task()
+    read = examples or {name: read_examples(task, settings, name) for name in settings.files_by_split("train")}
+    splits = {name: read[name] for name in SPLITS if read.get(name)}
+    task = task.with_labels_of(splits["train"])
+    if validation_fraction and "dev" not in splits:
+        splits["train"], splits["dev"] = train_validation_split(
+            splits["train"], task.group_keys(splits["train"]), validation_fraction
+        )
+        try:
+            task.check(splits["dev"])
+        except ValueError as error:
+            raise ValueError(
+                f"validation_fraction = {validation_fraction}: this dev split cannot select the best epoch; "
+                f"choose a larger fraction, or name --dev files ({error})"
+            ) from None
+    if limit is not None:
+        splits = {name: sample_examples(split, limit) for name, split in splits.items()}
+    for name in ("dev", "test"):
+        task.check(splits.get(name, ()))
+    return task, splits
+
+
+def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any]:
+    """Read the labeled examples of all files of a split, in order; raises ValueError for a file without examples."""
+    examples: list[Any] = []
+    for path in settings.files(split):
+        before = len(examples)
+        examples += task.read(path)
+        if len(examples) == before:
+            raise ValueError(f"{path}: contains no examples")
+    return examples
+
+
+def within_positions(task: AnyTask, overrides: TaskOptions, max_positions: int) -> AnyTask:
+    """Return the task with default lengths reduced to a model's positions.
+
+    Raises ValueError for lengths that the user has set and that exceed them.
+    """
+    if overrides.max_length is not None and overrides.max_length > max_positions:
+        raise ValueError(f"max_length = {overrides.max_length}: the model has {max_positions} positions; lower it")
+    shortened = task.limited_to(max_positions)
+    query = overrides.max_query_length
+    if isinstance(shortened, QuestionAnswering) and query not in (None, shortened.max_query_length):
+        raise ValueError(
+            f"max_query_length = {query}: leaves no room for a context in the model's {max_positions} positions; "
+            "lower it"
+        )
+    return shortened
+
+
+def data_warnings(
+    task: AnyTask, settings: TaskSettings, splits: Sequence[SplitData], tokenizer: Tokenizer, max_positions: int
+) -> list[str]:
+    """Return a sentence on each problem of files and examples that a user should know before training.
+
+    `splits`: train first; `max_positions`: of the model.
+    """
+    warnings: list[str] = []
+    if isinstance(task, Tagging) and tokenizer.lowercase:
+        words = (word for example in splits[0].examples for word in example.words)
+        if cased := next((word for word in words if word != word.lower()), None):
+            warnings.append(
+                f"{splits[0].name}: words have capital letters, such as {cased!r}, but the vocabulary is uncased: the "
+                "model cannot see them; the paper tags with a cased model (section 5.3)"
+            )
+    for split in splits:
+        truncated = truncation_warnings(task, len(split.examples), split.encoded.truncated, max_positions)
+        notes = truncated + cut_answer_warnings(split.encoded)
+        notes += task.warnings(split.examples, settings.files(split.name))
+        warnings += [f"{split.name}: {note}" for note in notes]
+    files = {name: {file for pattern in settings.files(name) for file in resolve_files(pattern)} for name in SPLITS}
+    if shared := files["train"] & (files["dev"] | files["test"]):
+        path = min(shared)
+        path = path if path.startswith(HF_SCHEME) else os.path.relpath(path)
+        warnings.append(f"{path}: used for training and for scoring; its score says little about other examples")
+    return warnings
+
+
+def digest_files(task: TaskSettings) -> dict[str, str]:
+    """Return the digest of the content of each file, folder or glob of a task; for a hub data set, of its name."""
+    return {path: _digest(path) for split in SPLITS for path in task.files(split)}
+
+
+def _digest(path: str) -> str:
+    files = [] if path.startswith(HF_SCHEME) else expand_files(path)
+    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in files))
