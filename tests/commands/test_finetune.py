@@ -748,7 +748,7 @@ def test_presets_find_their_files(tmp_path: Path) -> None:
 def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> None:
     for changes, message in (
         ({"epochs": 0.0}, "epochs must be above 0"),
-        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"batch_size": 0}, "batch_size: expected 1 to 1,048,576, got 0"),
         ({"dropout": 1.0}, "dropout is a share"),
         ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay is a factor"),
         ({"freeze_layers": -1}, "freeze_layers is -1; it must be at least 0"),

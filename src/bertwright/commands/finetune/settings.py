@@ -10,7 +10,7 @@ from typing import Any
 
 from bertwright.interop.model_files import check_model
 from bertwright.seeding import check_seed
-from bertwright.settings import check_minimum
+from bertwright.settings import check_batch_size, check_minimum
 from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.tasks.regression import Regression
 from bertwright.training.run_directory import check_run_directory
@@ -94,7 +94,8 @@ class FinetuneSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_minimum(self, 1, "batch_size", "eval_every", "save_every", "log_every")
+        check_batch_size(self.batch_size)
+        check_minimum(self, 1, "eval_every", "save_every", "log_every")
         check_seed(self.seed)
         check_model_is_given(self.model, self.resume)
         if not (self.epochs > 0 and math.isfinite(self.epochs)):
@@ -114,7 +115,8 @@ class FinetuneSettings:
     def describe_hyperparams(self) -> str:
         """Describe batch size, epochs and learning rate, and the paper's where it names them for the task."""
         own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
-        text = f"batch size {self.batch_size}, {self.epochs:g} epochs, learning rate {self.optimizer.learning_rate:g}"
+        epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
+        text = f"batch size {self.batch_size}, {epochs}, learning rate {self.optimizer.learning_rate:g}"
         paper = paper_settings({"task": {"task": self.task.task}})
         if paper is None:
             return text
