@@ -446,3 +446,11 @@ def test_settings_that_contradict_the_labels_are_rejected() -> None:
         Classification(pos_label="yes").with_labels_of(examples)
     with pytest.raises(ValueError, match="the labels are not known yet"):
         _ = Classification().head
+
+
+def test_labels_that_are_different_for_most_examples_are_reported() -> None:
+    labels = [str(number) for number in range(30)]
+    examples = [TextExample("a text", None, label, "row") for label in labels]
+    (note,) = Classification(labels=tuple(labels)).warnings(examples)
+    assert note.startswith("30 labels in 30 examples: is 'label' the right column?")
+    assert Classification(labels=tuple(labels)).warnings([*examples, *examples]) == []

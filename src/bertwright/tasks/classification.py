@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
 SHOWN_LABELS = 20  # in a message
+MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]
 
 L = TypeVar("L")  # a label: text, or a number
@@ -231,6 +232,8 @@ class Classification(TextTask[str, LabelPrediction]):
     def warnings(self, examples: Sequence[TextExample[str]], paths: Sequence[str] = ()) -> list[str]:
         found = super().warnings(examples, paths)
         labels = set(known_labels(examples))
+        if len(labels) > max(MANY_LABELS, len(examples) // 2):
+            found.append(f"{len(labels):,} labels in {len(examples):,} examples: is {self.label!r} the right column?")
         if labels and self.metric == "f1" and self.f1_label not in labels:
             found.append(f"no example has the label {self.f1_label!r}: its f1 is 0 for any prediction")
         if self.metric == "matthews" and len(labels) == 1:

@@ -19,6 +19,8 @@ from bertwright.training.settings import DeviceSettings, OptimizerSettings
 # Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "device")
 
+MAX_EPOCHS = 10_000  # each is followed by an evaluation
+
 
 def paper_optimizer() -> OptimizerSettings:
     """Return the settings of section A.3, with Adam's bias correction: without it small data sets often fail."""
@@ -98,8 +100,8 @@ class FinetuneSettings:
         check_minimum(self, 1, "eval_every", "save_every", "log_every")
         check_seed(self.seed)
         check_model_is_given(self.model, self.resume)
-        if not (self.epochs > 0 and math.isfinite(self.epochs)):
-            raise ValueError(f"epochs must be above 0, not {self.epochs}")
+        if not 0 < self.epochs <= MAX_EPOCHS:
+            raise ValueError(f"epochs: expected above 0 and at most {MAX_EPOCHS:,}, got {self.epochs:g}")
         if self.tuning.label_smoothing and isinstance(self.task.build_task(), Regression):
             raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
 
