@@ -360,7 +360,7 @@ MISUSE = {
     "info on nothing": ("info nowhere", "nowhere: no such folder"),
     "info on a file": ("info text.txt", "text.txt: a file; name its folder"),
     "info on any folder": ("info .", "neither a run"),
-    "nothing to verify": ("info vocabulary --verify", "--verify is for token stores and for runs"),
+    "nothing to verify": ("info vocabulary --verify", "--verify: expected a token store, a run"),
     "output is there": ("convert run vocabulary", "vocabulary: already exists"),
     "source is no model": ("convert vocabulary new", "vocabulary: no config.json"),
     "unknown key": ("pretrain --config a.toml", 'a.toml: unknown setting "stepz"; did you mean "steps"?'),

@@ -466,7 +466,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "label spaces": (f"{CLASSIFY} spaced.tsv", "spaced.tsv, line 4: labels 'dry ' and 'dry' differ in white space"),
     "header only": (f"{CLASSIFY} header.tsv", "header.tsv: no rows; is it the right file?"),
     "no header": (f"{CLASSIFY} bare.tsv", "bare.tsv, line 1: no column 'text'; the columns are the bear, dry (choose"),
-    "blank": (f"{CLASSIFY} blank.tsv", "blank.tsv, line 1: no column 'text'; the columns are none"),
+    "blank": (f"{CLASSIFY} blank.tsv", "blank.tsv, line 1: no column 'text'; expected the names"),
     "empty": (f"{CLASSIFY} empty.tsv", "empty.tsv: empty file (0 bytes)"),
     "empty archive": (f"{CLASSIFY} empty.tsv.gz", "empty.tsv.gz: empty file (0 bytes)"),
     "not UTF-8": (f"{CLASSIFY} latin.tsv", "latin.tsv, byte 14: e9 is not UTF-8 text"),

@@ -587,7 +587,7 @@ def test_run_without_enough_held_out_text_is_not_evaluated(
     assert {record["kind"] for record in read_metrics(settings.run)} == {"train"}
 
 
-def test_small_held_out_part_is_reported_with_its_standard_errors(
+def test_small_held_out_text_is_reported_with_its_standard_errors(
     tmp_path: Path, make_settings: Make, store: Path, vocabulary_folder: Path
 ) -> None:
     corpus = CorpusSettings((str(store.parent / "text.txt"),))

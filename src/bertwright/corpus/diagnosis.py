@@ -10,7 +10,7 @@ from bertwright.corpus.survey import LONG_LINE, LONG_WORD, Survey
 
 UNSPACED = frozenset("Han Kana Thai Lao Myanmar Khmer Tibetan".split())  # scripts without spaces between words
 CHARACTERS_PER_WORD = 2  # in these scripts, roughly
-MAX_HELD_OUT_PERCENT = 20
+MAX_VALIDATION_PERCENT = 20
 
 
 def diagnose(survey: Survey) -> list[str]:
@@ -70,7 +70,7 @@ def _document_warnings(survey: Survey) -> Iterator[str]:
 def _advise_held_out(words: int) -> str:
     """Return the advice on the share of a small corpus to hold out, in round percent."""
     percent = math.ceil(100 * min_held_out_share(words * TOKENS_PER_WORD))
-    if percent > MAX_HELD_OUT_PERCENT:
+    if percent > MAX_VALIDATION_PERCENT:
         return "It is too little to hold out text that measures the loss; name other text with --held-out-inputs."
     return f"To measure its loss, hold out at least {percent} % (prepare --held-out {percent / 100:g})."
 

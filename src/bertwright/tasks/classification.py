@@ -40,6 +40,7 @@ MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
 SHOWN_LABELS = 20  # in a message
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]
+WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
 
 L = TypeVar("L")  # a label: text, or a number
 L_co = TypeVar("L_co", covariant=True)
@@ -110,7 +111,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
 
     def _schema(self, labeled: bool) -> TableSchema:
         texts = (self.text,) if self.text_pair is None else (self.text, self.text_pair)
-        hint = "choose columns with --text, --text-pair and --label"
+        hint = f"choose columns with --text, --text-pair and --label{WITHOUT_HEADER}"
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = ((self.label,), self.max_short_rows) if labeled else ((), 0)
         return TableSchema(
