@@ -371,10 +371,7 @@ MISUSE = {
         "prepare text.txt --vocabulary vocabulary --store run",
         "already exists and is not from an interrupted build",
     ),
-    "a folder for a settings file": (
-        "survey text.txt --config vocabulary",
-        "--config vocabulary: expected a TOML file",
-    ),
+    "a folder for a settings file": ("survey text.txt --config vocabulary", "--config vocabulary: expected a TOML"),
     "not TOML": ("survey text.txt --config text.txt", "text.txt: not valid TOML"),
     "settings file not named": ("survey text.txt --config", "--config needs a value"),
 }  # fmt: skip

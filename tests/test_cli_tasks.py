@@ -381,7 +381,7 @@ def test_published_task_prints_the_settings_of_the_paper(at: Path) -> None:
     before = files(at)
     command = f"finetune --task squad_v2 --train train.json --dev dev.json --model bert --run new {WINDOW} {HERE}"
     planned = " ".join(run_successfully(f"{command} --epochs 1 --dry-run").split())
-    assert "batch size 48, 1 epochs, learning rate 5e-05 (paper, 4.3: 48, 2, 5e-05)" in planned
+    assert "batch size 48, 1 epoch, learning rate 5e-05 (paper, 4.3: 48, 2, 5e-05)" in planned
     assert "estimated time" in planned
     assert files(at) == before
     grid = " ".join(run_successfully("grid --task mrpc --help").replace("│", " ").split())
@@ -480,7 +480,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "label spaces": (f"{CLASSIFY} spaced.tsv", "spaced.tsv, line 4: labels 'dry ' and 'dry' differ in white space"),
     "header only": (f"{CLASSIFY} header.tsv", "header.tsv: no rows; is it the right file?"),
     "no header": (f"{CLASSIFY} bare.tsv", "bare.tsv, line 1: no column 'text'; the columns are the bear, dry (choose"),
-    "blank": (f"{CLASSIFY} blank.tsv", "blank.tsv, line 1: no column 'text'; the columns are none"),
+    "blank": (f"{CLASSIFY} blank.tsv", "blank.tsv, line 1: no column 'text'; expected the names"),
     "empty": (f"{CLASSIFY} empty.tsv", "empty.tsv: empty file (0 bytes)"),
     "empty archive": (f"{CLASSIFY} empty.tsv.gz", "empty.tsv.gz: empty file (0 bytes)"),
     "not UTF-8": (f"{CLASSIFY} latin.tsv", "latin.tsv, byte 14: e9 is not UTF-8 text"),

@@ -621,7 +621,7 @@ def test_tagger_rejects_invalid_data(bert: str, X: Any, y: Any, message: str) ->
     ("parameters", "message"),
     [
         ({"epochs": "3"}, "BertClassifier: epochs: expected float, got '3'"),
-        ({"epochs": 0}, "epochs must be above 0"),
+        ({"epochs": 0}, "epochs: expected above 0"),
         ({"batch_size": 2.5}, "BertClassifier: batch_size: expected int, got 2.5"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
         ({"learning_rate": float("inf")}, "learning_rate must be above 0 and finite, not inf"),

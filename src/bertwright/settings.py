@@ -27,6 +27,8 @@ from bertwright.renamed import find_new_name
 S = TypeVar("S")
 T = TypeVar("T")
 
+MAX_BATCH_SIZE = 1 << 20  # sequences of a step; the largest batches of BERT that have been published have 65,536
+
 Positional = Annotated[T, "positional"]  # a field that the command line gives without a flag
 
 
@@ -187,6 +189,12 @@ def check_minimum(record: Any, minimum: int, *names: str) -> None:
         value = getattr(record, name)
         if value is not None and value < minimum:
             raise ValueError(f"{name} is {value}; it must be at least {minimum}")
+
+
+def check_batch_size(value: int, name: str = "batch_size") -> None:
+    """Raise ValueError for a batch that is empty, or that no memory holds."""
+    if not 1 <= value <= MAX_BATCH_SIZE:
+        raise ValueError(f"{name}: expected 1 to {MAX_BATCH_SIZE:,}, got {value:,}")
 
 
 def _check_table(value: Any, where: str) -> dict[str, Any]:

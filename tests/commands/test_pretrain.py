@@ -697,7 +697,7 @@ def test_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Mak
     [
         ({"steps": 0}, "steps is 0; it must be at least 1"),
         ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be at least 1"),
-        ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size is 0"),
+        ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size: expected 1 to"),
         ({"long": LongPhase(0.5, 512)}, "max_length = 512: the model has 64 positions"),
         ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "multiple of num_heads"),
     ],

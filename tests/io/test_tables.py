@@ -320,7 +320,7 @@ TABLE = "text\tlabel\na\t0\n"
         ),
         ("a.tsv", '"text"\n"a"\n', TableSchema(("text",)), r"are fields in quotes\? Use --quotes True"),
         ("a.tsv", f"{'long ' * 30}\tb\na\tb\n", BOTH, r"no column 'text'; the columns are long .{30,60}…, b$"),
-        ("a.tsv", f"\n{TABLE}", BOTH, r"line 1: no column 'text'; the columns are none"),
+        ("a.tsv", f"\n{TABLE}", BOTH, r"line 1: no column 'text'; expected the names of the columns, got nothing"),
         ("a.tsv", TABLE.replace("label", "text"), TableSchema(("text",)), r"line 1: 'text' names several columns"),
         ("a.csv", 'text,label\n"a,0\n', BOTH, r"a\.csv, line 2: .*is a quote left open"),
         ("a.csv", "text,label\ra,0\r", BOTH, r"a\.csv, line 1: .*carriage return"),

@@ -247,7 +247,8 @@ def test_describe_summarizes_the_store(data: PretrainingData) -> None:
     [
         ({"max_length": 2}, "max_length is 2; mlm.nsp needs at least 5"),
         ({"max_length": 3, "objective": "ltr"}, "max_length is 3; ltr needs at least 4"),
-        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 0}, "batch_size: expected 1 to 1,048,576, got 0"),
+        ({"batch_size": 99_999_999}, "batch_size: expected 1 to 1,048,576, got 99,999,999"),
         ({"short_seq_prob": 1.5}, "short_seq_prob is 1.5"),
         ({"mlm_probability": 0.0}, "mlm_probability is 0.0"),
         ({"mask_mix": (0.8, 0.1, 0.2)}, "sum to 1"),

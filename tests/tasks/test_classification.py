@@ -76,7 +76,8 @@ def test_unlabeled_read_needs_no_label_column(tmp_path: Path) -> None:
     path = write_file(tmp_path, "text\na\n")
     assert list(Classification().read(path, labeled=False)) == [TextExample("a", None, None, f"{path}, line 2")]
     with pytest.raises(
-        ValueError, match=r"no column 'label'; .*\(choose columns with --text, --text-pair and --label\)"
+        ValueError,
+        match=r"no column 'label'; .*\(choose columns with --text, --text-pair and --label; .*--header False",
     ):
         list(Classification().read(path))
 
@@ -446,3 +447,11 @@ def test_settings_that_contradict_the_labels_are_rejected() -> None:
         Classification(pos_label="yes").with_labels_of(examples)
     with pytest.raises(ValueError, match="the labels are not known yet"):
         _ = Classification().head
+
+
+def test_labels_of_a_single_example_each_are_reported() -> None:
+    labels = [str(number) for number in range(30)]
+    examples = [TextExample("a text", None, label, "row") for label in labels]
+    (note,) = Classification(labels=tuple(labels)).warnings(examples)
+    assert note.startswith("30 labels in 30 examples: is 'label' the right column?")
+    assert Classification(labels=tuple(labels)).warnings([*examples, *examples]) == []

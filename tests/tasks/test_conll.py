@@ -436,3 +436,12 @@ def test_errors_at_a_line_that_looks_like_a_comment_name_the_setting(tmp_path: P
     with pytest.raises(ValueError, match=r"line 1: tag '<a:OG> b' of '## id-1': .*--comment-prefix '##'") as caught:
         Tagging().with_labels_of(list(sentences))
     assert "scheme none" not in str(caught.value)
+
+
+def test_words_with_spaces_are_reported(tmp_path: Path) -> None:
+    """A table of texts and labels reads as words and tags."""
+    path = tmp_path / "table.tsv"
+    path.write_text("the bear sees\tB-X\nthe wolf sees\tO\n\n")
+    (example,) = Tagging().read(str(path))
+    (note,) = Tagging(labels=("O", "B-X"), scheme="iob2").warnings([example])
+    assert "words contain spaces, such as 'the bear sees'" in note

@@ -60,6 +60,8 @@ def model_folder(name: str | Path | None) -> Path:
         return folder / "model"
     if is_run(folder):
         return _find_checkpoint(folder)
+    if folder.is_file():
+        raise ValueError(f"{name}: expected a model folder, a run folder or a hub name, got a file")
     if not folder.is_dir():
         return _download(str(name))
     locate_config(folder)

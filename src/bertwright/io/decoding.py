@@ -270,7 +270,9 @@ def _explain_damage(file: InputFile) -> Iterator[None]:
     try:
         yield
     except EOFError:
-        raise ValueError(f"{file.path}: truncated: ends in the middle of its {file.compression} data") from None
+        raise ValueError(
+            f"{file.path}: truncated, ends in the middle of its {file.compression} data; copy it again"
+        ) from None
     except (zlib.error, zstandard.ZstdError) as error:
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None
     except OSError as error:

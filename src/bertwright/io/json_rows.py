@@ -25,7 +25,8 @@ def read_json_rows(
     for number, record, text in parse(file.path, decoder, numbered_lines):
         location = f"{file.path}, line {number}"
         if not isinstance(record, dict):
-            raise ValueError(f"{location}: expected a JSON object, got {type(record).__name__}")
+            hint = "; an array of objects is a .json file" if file.format == ".jsonl" else ""
+            raise ValueError(f"{location}: expected a JSON object, got {type(record).__name__}{hint}")
         try:
             values = tuple([_look_up(record, name) for name in schema.names])
         except KeyError as error:

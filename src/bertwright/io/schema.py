@@ -52,5 +52,7 @@ def missing_column_error(
     short = [other if len(other) <= NAME_CHARACTERS else f"{other[:NAME_CHARACTERS]}…" for other in found]
     nearest = did_you_mean(name, short)
     if not nearest.startswith("did you mean"):  # no name is similar: list all, in the order of the file
-        nearest = f"the columns are {', '.join(short) or 'none'}"
+        nearest = (
+            f"the columns are {', '.join(short)}" if any(short) else "expected the names of the columns, got nothing"
+        )
     return ValueError(f"{location}: no column {name!r}; {nearest}{hint}" + (f" ({schema.hint})" if schema.hint else ""))

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Literal
 
 from bertwright.seeding import check_seed
+from bertwright.settings import check_batch_size
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ class DataSettings:
                 f"max_length is {self.max_length}; {self.objective} needs at least {min_length}: "
                 f"{self.specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
             )
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
+        check_batch_size(self.batch_size)
         if not 0 <= self.short_seq_prob <= 1:
             raise ValueError(
                 f"short_seq_prob is {self.short_seq_prob}; expected a share from 0 to 1 (Google's code: 0.1)"

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
 SHOWN_LABELS = 20  # in a message
+MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]
+WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
 
 L = TypeVar("L")  # a label: text, or a number
 L_co = TypeVar("L_co", covariant=True)
@@ -109,7 +111,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
 
     def _schema(self, labeled: bool) -> TableSchema:
         texts = (self.text,) if self.text_pair is None else (self.text, self.text_pair)
-        hint = "choose columns with --text, --text-pair and --label"
+        hint = f"choose columns with --text, --text-pair and --label{WITHOUT_HEADER}"
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = ((self.label,), self.max_short_rows) if labeled else ((), 0)
         return TableSchema(
@@ -231,6 +233,8 @@ class Classification(TextTask[str, LabelPrediction]):
     def warnings(self, examples: Sequence[TextExample[str]], paths: Sequence[str] = ()) -> list[str]:
         found = super().warnings(examples, paths)
         labels = set(known_labels(examples))
+        if len(labels) > max(MANY_LABELS, len(examples) // 2):
+            found.append(f"{len(labels):,} labels in {len(examples):,} examples: is {self.label!r} the right column?")
         if labels and self.metric == "f1" and self.f1_label not in labels:
             found.append(f"no example has the label {self.f1_label!r}: its f1 is 0 for any prediction")
         if self.metric == "matthews" and len(labels) == 1:

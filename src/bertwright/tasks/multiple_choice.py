@@ -18,7 +18,7 @@ from bertwright.io.schema import TableSchema
 from bertwright.io.tables import format_label, read_rows
 from bertwright.metrics import scores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.tasks.classification import known_labels
+from bertwright.tasks.classification import WITHOUT_HEADER, known_labels
 from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch, check_metric, softmax, sum_cross_entropy
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         before = (self.prompt,) if self.start is None else (self.prompt, self.start)
         label = (self.label,) if labeled else ()
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
-        hint = "choose columns with --prompt, --start, --endings and --label"
+        hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
         schema = TableSchema(texts, values, self.header, self.quotes, hint, keep_label_ids=True, encoding=self.encoding)
         offset, count, first = len(before), 0, ""
         for location, row in read_rows(path, schema):

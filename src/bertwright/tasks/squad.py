@@ -115,7 +115,7 @@ def read_questions(path: str, labeled: bool = True, encoding: str = "utf-8") -> 
         seen.add(example.id)
         yield example
     if not seen:
-        raise ValueError(f"{path}: no questions")
+        raise ValueError(f"{path}: no questions; is it the right file?")
 
 
 class _Record(NamedTuple):

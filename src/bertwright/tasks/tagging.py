@@ -81,10 +81,10 @@ class Tagging(Task[TagExample, TagPrediction]):
     kind: ClassVar[str] = "tagging"
 
     words: str | None = None
-    """Column of the words: a number from 1, from the last if negative; in .conllu also a name; in .jsonl and .parquet
-    the field with a list. Unset: the first column; form; words."""
+    """Column of the words: a number from 1, or negative, counted from the last; in .conllu also a name; in .jsonl and
+    .parquet the field with a list. Unset: the first column; in .conllu form; in .jsonl and .parquet words."""
     tags: str | None = None
-    """Column of the tags, likewise. Unset: the last column; upos; tags."""
+    """Column of the tags, as for the words. Unset: the last column; in .conllu upos; in .jsonl and .parquet tags."""
     scheme: str | None = None
     """Scheme of tags that spell spans: iob1, iob2, bioes (or BILOU), or none for plain classes; unset: detected in the
     training data. IOB1 is learned as IOB2 and BILOU as BIOES. I- at the start of a span is an error only in iob2."""
@@ -180,15 +180,18 @@ class Tagging(Task[TagExample, TagPrediction]):
         found = []
         if blank := sum(not word.strip() for example in examples for word in example.words):
             found.append(f"{blank:,} words are blanks; the model reads each as [UNK]")
+        spaced = [word for example in examples for word in example.words if " " in word.strip()]
+        if len(spaced) > sum(len(example.words) for example in examples) / 2:
+            found.append(f"most words contain spaces, such as {spaced[0][:40]!r}: does each line hold one word?")
         counts = Counter(tag for example in examples for tag in to_canonical_scheme(known_tags(example), self._scheme))
         # A foreign model may have learned iob1 without conversion, with I- at the start of spans; `score` converts it.
         starts = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and split_tag(label)[1]}
         unseen = {tag: count for tag, count in counts.items() if tag not in starts.union(self.labels)}
         if unseen:
             number = sum(unseen.values())
-            words = "1 word has a tag" if number == 1 else f"{number:,} words have tags"
+            having = "1 word has a tag" if number == 1 else f"{number:,} words have tags"
             tags = ", ".join(sorted(unseen))
-            found.append(f"{words} that the training data lack ({tags}): scored, but never predicted")
+            found.append(f"{having} that the training data lack ({tags}): scored, but never predicted")
         return found
 
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:

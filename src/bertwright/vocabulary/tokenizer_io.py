@@ -61,7 +61,9 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     if path.is_dir():
         found = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
         if not found:
-            raise FileNotFoundError(f"{path}: no tokenizer.json and no vocab.txt there")
+            raise FileNotFoundError(
+                f"{path}: neither tokenizer.json nor vocab.txt is there; name the folder of a vocabulary or of a model"
+            )
         path = found[0]
     elif not path.is_file():
         raise FileNotFoundError(f"{path}: no such file or folder")

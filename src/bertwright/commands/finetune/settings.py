@@ -10,7 +10,7 @@ from typing import Any
 
 from bertwright.interop.model_files import check_model
 from bertwright.seeding import check_seed
-from bertwright.settings import check_minimum
+from bertwright.settings import check_batch_size, check_minimum
 from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.tasks.regression import Regression
 from bertwright.training.run_directory import check_run_directory
@@ -18,6 +18,8 @@ from bertwright.training.settings import DeviceSettings, OptimizerSettings
 
 # Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "device")
+
+MAX_EPOCHS = 10_000  # each is followed by an evaluation
 
 
 def paper_optimizer() -> OptimizerSettings:
@@ -98,10 +100,11 @@ class FinetuneSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_minimum(self, 1, "batch_size", "eval_every", "save_every", "log_every")
+        check_batch_size(self.batch_size)
+        check_minimum(self, 1, "eval_every", "save_every", "log_every")
         check_seed(self.seed)
-        if not (self.epochs > 0 and math.isfinite(self.epochs)):
-            raise ValueError(f"epochs must be above 0, not {self.epochs}")
+        if not 0 < self.epochs <= MAX_EPOCHS:
+            raise ValueError(f"epochs: expected above 0 and at most {MAX_EPOCHS:,}, got {self.epochs:g}")
         if self.tuning.label_smoothing and isinstance(self.task.build_task(), Regression):
             raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
 
@@ -117,7 +120,8 @@ class FinetuneSettings:
     def describe_hyperparams(self) -> str:
         """Describe batch size, epochs and learning rate, and the paper's where it names them for the task."""
         own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
-        text = f"batch size {self.batch_size}, {self.epochs:g} epochs, learning rate {self.optimizer.learning_rate:g}"
+        epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
+        text = f"batch size {self.batch_size}, {epochs}, learning rate {self.optimizer.learning_rate:g}"
         paper = paper_settings({"task": {"task": self.task.task}})
         if paper is None:
             return text

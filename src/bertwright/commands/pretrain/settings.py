@@ -158,7 +158,7 @@ class PretrainSettings:
     eval_every: int = 1_000
     """Steps between evaluations on the held-out documents of the store."""
     eval_sequences: int = 1_024
-    """Held-out sequences per evaluation; in the long phase also as many of its length."""
+    """Held-out sequences per evaluation; in the long phase, the same number of that phase's length in addition."""
     dry_run: bool = False
     """Print the plan, memory, disk space and the estimated time, measured by a few steps; write nothing, and stop."""
     model: ModelSettings = field(default_factory=ModelSettings)

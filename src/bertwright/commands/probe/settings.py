@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bertwright.interop.model_files import check_model
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName
 from bertwright.seeding import check_seed
-from bertwright.settings import check_minimum
+from bertwright.settings import check_batch_size, check_minimum
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.run_directory import check_run_directory
 from bertwright.training.settings import DeviceSettings
@@ -83,7 +83,8 @@ class ProbeSettings:
             values = getattr(self, name)
             if not values or len({*values}) < len(values):
                 raise ValueError(f"{name} = {[*values]}: at least one value is required, and each only once")
-        check_minimum(self, 1, "limit", "epochs", "batch_size", "lstm_layers")
+        check_batch_size(self.batch_size)
+        check_minimum(self, 1, "limit", "epochs", "lstm_layers")
         check_minimum(self, 2, "lstm_size")
         for seed in self.seeds:
             check_seed(seed, "one of seeds")
