@@ -107,7 +107,7 @@ def share_dropout(model: Any, masks: SharedMasks) -> None:
             weights = masks.apply(weights, rows, sites[module])
         return (weights @ value).transpose(1, 2), weights
 
-    modeling_bert.eager_attention_forward = attend
+    modeling_bert.eager_attention_forward = attend  # type: ignore[assignment]
 
 
 def items_of(encoded: Encoded) -> list[Item]:

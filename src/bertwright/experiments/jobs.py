@@ -149,14 +149,12 @@ class PretrainJob(Job):
         pretrain(_at(self.settings, folder), console)
         with execution_context(self.settings.device) as context:
             state = open_pretraining(_at(self.settings, folder), context, console)
-            losses = [
-                (
-                    evaluate(state.model, [batch.to(context.device)]).mlm_loss * batch.num_predictions,
-                    batch.num_predictions,
-                )
-                for batch in state.held_out[0].validation_batches(self.settings.eval_sequences, micro_batch_size=1)
+            batches = state.held_out[0].validation_batches(self.settings.eval_sequences, micro_batch_size=1)
+            means = [
+                (evaluate(state.model, [batch.to(context.device)]).mlm_loss, batch.num_predictions) for batch in batches
             ]
-        ExampleScores("loss", np.array(losses)).save(self.examples_file(folder, "perplexity"))
+        sums = np.array([(mean * count, count) for mean, count in means])
+        ExampleScores("loss", sums).save(self.examples_file(folder, "perplexity"))
         scores: dict[str, float] | None = read_json(folder / "report.json")["held_out_after"]
         return {name: value for name, value in (scores or {}).items() if isinstance(value, float)}
 

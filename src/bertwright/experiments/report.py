@@ -206,7 +206,7 @@ def format_p(p: float) -> str:
 
 
 def interval_of(report: Report, row: str, column: str) -> tuple[float, float] | None:
-    """Return the 95 % bootstrap interval of a cell's mean; None if nothing could be resampled."""
+    """Return the 95 % interval of a cell's mean; None if nothing could be resampled."""
     found = report.estimates[row, column].interval
     if found is None or column != PERPLEXITY:
         return found

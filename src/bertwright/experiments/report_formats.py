@@ -13,7 +13,7 @@ from bertwright.files import atomic_file
 
 PANELS = 6  # of a plot, side by side
 CONTRAST_LEGEND = (
-    "In points, with 95 % bootstrap intervals over seeds and examples; \\* p < 0.05, \\*\\* p < 0.01. Of perplexities, "
+    "In points, with 95 % intervals over seeds and examples; \\* p < 0.05, \\*\\* p < 0.01. Of perplexities, "
     "the fall of their logarithm, in nats per token."
 )
 LEGEND = (
