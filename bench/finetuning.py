@@ -158,8 +158,8 @@ def ours(chosen: argparse.Namespace) -> Block:
     def block(number: int) -> float:
         rows = shuffle(block_examples(encoded.lengths, number, chosen.steps), number)
         batches = ([step_batch(row, number * chosen.steps + step)] for step, row in enumerate(rows))
-        reports = train_steps(compute, batches, optimizer, lambda _: RECIPE.learning_rate)
-        return statistics.fmean(report.sums["loss"] for report in reports)
+        results = train_steps(compute, batches, optimizer, lambda _: RECIPE.learning_rate)
+        return statistics.fmean(result.sums["loss"] for result in results)
 
     return block
 

@@ -151,8 +151,8 @@ def ours(chosen: argparse.Namespace) -> Step:
         while True:
             yield [whole]
 
-    reports = train_steps(lambda batch: compute_loss(model, batch), forever(), optimizer, lambda _: 1e-4)
-    return lambda _: next(reports).sums["mlm_sum"] / len(labels)
+    results = train_steps(lambda batch: compute_loss(model, batch), forever(), optimizer, lambda _: 1e-4)
+    return lambda _: next(results).sums["mlm_sum"] / len(labels)
 
 
 def ceiling(chosen: argparse.Namespace) -> Step:

@@ -391,7 +391,7 @@ def test_labels_are_strings_without_the_file_of_classes(classifier: BertClassifi
     (folder / "checksums.json").unlink()
     for content in ({"classes": [0, 2], "dtype": "l"}, {"classes": [0, 1]}, [0, 1], {"classes": ["a"], "dtype": "l"}):
         (folder / "classes.json").write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=r"classes\.json: expected the labels of the model"):
+        with pytest.raises(ValueError, match=r"classes\.json: expected the labels"):
             BertClassifier.from_folder(folder)
     classifier.save(tmp_path / "whole")
     bertwright.load(tmp_path / "whole").save(tmp_path / "again")
@@ -404,9 +404,9 @@ def test_labels_are_strings_without_the_file_of_classes(classifier: BertClassifi
 
 def test_folder_of_another_task_is_rejected(tagger: BertTagger, bert: str, tmp_path: Path) -> None:
     tagger.save(tmp_path / "folder")
-    with pytest.raises(ValueError, match="BertClassifier needs a model for classification, got one for tagging"):
+    with pytest.raises(ValueError, match=r"BertClassifier needs .*classification, got .*tagging"):
         BertClassifier.from_folder(tmp_path / "folder")
-    with pytest.raises(ValueError, match="BertTagger needs a model for tagging, got one for no task"):
+    with pytest.raises(ValueError, match=r"BertTagger needs .*tagging, got .*no task"):
         BertTagger.from_folder(bert)
 
 

@@ -35,6 +35,7 @@ tokens sequences examples steps documents sentences pages lines words seconds mi
 bytes numbers samples pairs predictions targets passes products files rows
 """.split()
 PER = re.compile(rf"\b(?:{'|'.join(COUNTED)}) an? (?:{'|'.join(RATES)})\b", re.IGNORECASE)
+MAX_PHRASE = 5  # words in a row, in the pattern of an expected message
 VERBS_IN_ED = "embed feed need proceed seed speed".split()
 PARTICIPLES = """
 bound built chosen done drawn found given held kept known left lost made met sent shown spent taken told written
@@ -289,6 +290,17 @@ def test_cpp_comments_and_identifiers_are_checked() -> None:
 
 
 # Counts
+
+
+def test_expected_messages_name_location_key_and_value() -> None:
+    """Patterns of `match` hold no sentences: a message may be worded better without changing its tests."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.keyword) and node.arg == "match" and isinstance(node.value, ast.Constant)):
+                continue
+            phrases = re.split(r"\.\*|\\.|[^a-zA-Z -]", node.value.value)
+            longest = max(phrases, key=lambda phrase: len(phrase.split()))
+            assert len(longest.split()) <= MAX_PHRASE, f"{path.name}:{node.value.lineno}: {longest!r}: use .*"
 
 
 def count_words(root: Path) -> dict[str, Counter[str]]:

@@ -381,8 +381,9 @@ def _check_word_lists(values: Any, name: str, kind: str) -> list[tuple[str, ...]
 def _check_sentences(X: Any, y: Any) -> list[TagExample]:
     """Return tagged sentences. Raises ValueError if X or y is invalid, or if a sentence has more or fewer tags."""
     words = _check_word_lists(X, "X", "words")
-    pairs = zip(words, _check_word_lists(_check_y(y, words), "y", "tags"), strict=True)
-    return [TagExample(*pair, source=f"X[{index}]") for index, pair in enumerate(pairs)]
+    tags = _check_word_lists(_check_y(y, words), "y", "tags")
+    pairs = enumerate(zip(words, tags, strict=True))
+    return [TagExample(sentence, labels, source=f"X[{index}]") for index, (sentence, labels) in pairs]
 
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:

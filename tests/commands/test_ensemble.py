@@ -188,7 +188,7 @@ def test_threshold_of_an_ensemble_is_the_mean_until_evaluate_finds_its_own(
 def test_threshold_of_a_task_without_one_is_an_error(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
     for task, texts in ((CLASSES, (TEXT,)), (QUESTIONS, ("the wolf", TEXT))):
         _, name = save_random_model(vocabulary_folder, task, tmp_path / task.kind)
-        with pytest.raises(ValueError, match=r"--threshold 0\.5: this model never predicts that there is no answer"):
+        with pytest.raises(ValueError, match=r"--threshold 0\.5: .*no answer"):
             predict(PredictSettings(name, texts, threshold=0.5, device=CPU), console)
 
 
@@ -202,5 +202,5 @@ def test_models_of_different_vocabularies_are_rejected(
         if path.is_file():
             (folder / path.name).write_text(path.read_text().replace("wolf", "yak"))
     _, second = save_random_model(folder, CLASSES, tmp_path / "second")
-    with pytest.raises(ValueError, match=r"second: its vocabulary is not that of .*first"):
+    with pytest.raises(ValueError, match=r"second: .*vocabulary.* of .*first"):
         predict(PredictSettings(first, (TEXT,), ensemble=(second,), device=CPU), console)

@@ -39,7 +39,7 @@ def test_evaluate_scores_an_answer_that_is_not_in_its_context(
 def test_evaluate_rejects_an_unknown_label(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
     _, model = save_random_model(vocabulary_folder, CLASSES, tmp_path / "model")
     (tmp_path / "a.tsv").write_text("text\tlabel\nthe bear\tgood\nthe wolf\tugly\n")
-    with pytest.raises(ValueError, match=r"a\.tsv, line 3: label 'ugly' is not one of the training data"):
+    with pytest.raises(ValueError, match=r"a\.tsv, line 3: label 'ugly'"):
         evaluate(EvaluateSettings(model, (str(tmp_path / "a.tsv"),), device=CPU), console)
 
 

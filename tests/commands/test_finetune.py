@@ -331,7 +331,7 @@ def test_weights_broken_by_the_last_step_are_not_written(tmp_path: Path, make_tu
     task = TaskSettings("classification", train=(str(review_files / "dev.tsv"),))
     wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0, bias_correction=True)
     settings = make_tuning(tmp_path / "run", task=task, optimizer=wild, epochs=0.01, save_every=1_000)
-    with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \("):
+    with pytest.raises(DivergedError, match=r"step 1: .*not finite.* \("):
         finetune(settings, Console(file=io.StringIO()))
     assert not (settings.run / "model").exists()
     assert not (settings.run / "report.json").exists()
@@ -363,7 +363,7 @@ def test_missing_or_unknown_best_checkpoint_is_rejected(tmp_path: Path, make_tun
         finetune(again)
     (tmp_path / "best").rename(settings.run / "best")
     (settings.run / "metrics.jsonl").rename(tmp_path / "metrics.jsonl")
-    with pytest.raises(ValueError, match=r"metrics.jsonl lacks the scores of the best checkpoint, step-000000"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl lacks .*best checkpoint, step-000000"):
         finetune(again)
     (tmp_path / "metrics.jsonl").rename(settings.run / "metrics.jsonl")
     finetune(again)
@@ -405,7 +405,7 @@ def test_examples_replace_files(tmp_path: Path, make_tuning: Make) -> None:
     assert read_untimed(settings.run) == read_untimed(given.run)
     assert read_json(settings.run / "report.json")["scores"] == read_json(given.run / "report.json")["scores"]
     odd = [examples["train"][0]._replace(label=label) for label in "xy"]
-    with pytest.raises(ValueError, match=r"dev\.tsv, line 2: .*label .* is not one of the training data: 'x', 'y'"):
+    with pytest.raises(ValueError, match=r"dev\.tsv, line 2: .*label .*training data: 'x', 'y'"):
         finetune(replace(given, run=tmp_path / "odd"), Console(quiet=True), examples | {"train": odd})
 
 
@@ -804,7 +804,7 @@ def test_skipped_rows_of_published_files_are_reported_by_split(tmp_path: Path, m
 def test_task_settings_are_checked() -> None:
     with pytest.raises(ValueError, match='no task "mprc"; did you mean "mrpc"'):
         TaskSettings("mprc")
-    with pytest.raises(ValueError, match="--doc-stride: not an option of classification tasks"):
+    with pytest.raises(ValueError, match="--doc-stride: not an option of classification"):
         TaskSettings("mrpc", overrides=TaskOptions(doc_stride=64))
     with pytest.raises(ValueError, match="name files with --train"):
         TaskSettings("classification", data=Path()).files("train")
@@ -861,7 +861,7 @@ def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> 
         ({"dropout": 1.0}, "dropout is a share"),
         ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay is a factor"),
         ({"lstm_lr_scale": 0.0}, "lstm_lr_scale is a factor"),
-        ({"freeze_layers": -1}, "freeze_layers is -1; it must be at least 0"),
+        ({"freeze_layers": -1}, "freeze_layers = -1: expected at least 0"),
         ({"from_scratch": True, "keep_head": True}, "from_scratch and keep_head"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -914,7 +914,7 @@ def test_limit_uses_the_same_few_examples_of_each_split(tmp_path: Path, make_tun
             chosen.append([example.location for split in splits if split for example in split.examples])
     assert chosen[0] == chosen[1]
     assert chosen[0][:70] != [f"train.tsv, line {number}" for number in range(2, 72)]
-    with pytest.raises(ValueError, match="limit is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="limit = 0: expected at least 1"):
         make_tuning(tmp_path / "run", limit=0)
 
 

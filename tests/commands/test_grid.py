@@ -218,7 +218,7 @@ def test_resumed_grid_with_other_settings_or_files_is_rejected(tmp_path: Path, m
     run_grid(settings)
     with pytest.raises(ValueError, match="already holds a run; resume it with --resume"):
         run_grid(settings)
-    with pytest.raises(ValueError, match=r"seeds was 1, now 2: a resumed run keeps its settings"):
+    with pytest.raises(ValueError, match=r"seeds was 1, now 2"):
         run_grid(replace(settings, seeds=2, resume=True))
 
     last, second = (settings.run / "results.jsonl").read_text().splitlines()
@@ -396,7 +396,7 @@ def test_impossible_settings_are_rejected(tmp_path: Path, make: Make, changes: d
 
 def test_grid_without_dev_split_is_rejected(tmp_path: Path, make: Make, review_files: Path) -> None:
     task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
-    with pytest.raises(ValueError, match="no dev split to select by"):
+    with pytest.raises(ValueError, match="no dev split"):
         run_grid(make(tmp_path / "run", task=task))
     assert not (tmp_path / "run").exists()
 

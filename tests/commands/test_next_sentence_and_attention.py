@@ -79,7 +79,7 @@ def test_next_sentence_without_its_pre_training_is_an_error(
 ) -> None:
     data = DataSettings(max_length=32, batch_size=8, objective=objective)
     run_and_capture(pretrain, make_settings(tmp_path / "run", data=data, long=LongPhase(long_ratio=0), steps=2))
-    with pytest.raises(ValueError, match="model was pre-trained without next-sentence prediction"):
+    with pytest.raises(ValueError, match="without next-sentence prediction"):
         next_sentence(NextSentenceSettings(str(tmp_path / "run"), TEXTS, HERE))
 
 

@@ -456,7 +456,7 @@ def test_store_may_be_moved_but_not_changed(tmp_path: Path, make_settings: Make,
     (tmp_path / "other.txt").write_text(text.rpartition("\n\n")[0], encoding="utf-8")  # without its last document
     corpus = CorpusSettings((str(tmp_path / "other.txt"),))
     build(tmp_path / "other", corpus, Tokenizer.load(vocabulary_folder), BuildSettings(held_out=0.1, workers=1))
-    with pytest.raises(ValueError, match=r"other: its text or sentences changed since the run started"):
+    with pytest.raises(ValueError, match=r"other: .* changed since"):
         pretrain(replace(settings, resume=True, store=tmp_path / "other"))
 
 
@@ -649,7 +649,7 @@ def test_infinite_weights_are_not_written(tmp_path: Path, make_settings: Make) -
     """Loss and gradient of the last step are finite; no later step would detect the broken weights."""
     wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, steps=1, save_every=1)
-    with pytest.raises(DivergedError, match=r"step 1: the weights are not finite any more \(.*try a hundredth"):
+    with pytest.raises(DivergedError, match=r"step 1: .*not finite.* \(.*try a hundredth"):
         pretrain(settings, Console(file=StringIO()))
     assert not (settings.run / "model").exists()
     assert list((settings.run / "checkpoints").iterdir()) == []
@@ -695,8 +695,8 @@ def test_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Mak
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 0}, "steps is 0; it must be at least 1"),
-        ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be at least 1"),
+        ({"steps": 0}, "steps = 0: expected at least 1"),
+        ({"micro_batch_size": 0}, "micro_batch_size = 0: expected at least 1"),
         ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size: expected 1 to"),
         ({"long": LongPhase(0.5, 512)}, "max_length = 512: the model has 64 positions"),
         ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "multiple of num_heads"),
@@ -717,5 +717,5 @@ def test_init_with_another_vocabulary_is_rejected(tmp_path: Path, make_settings:
     for name in ("vocab.txt", "tokenizer.json"):
         text = (other / name).read_text()
         (other / name).write_text(text.replace("bear", "boar"))
-    with pytest.raises(ValueError, match="its vocabulary differs from that of"):
+    with pytest.raises(ValueError, match="vocabulary differs"):
         pretrain(make_settings(tmp_path / "second", model=ModelSettings(init=str(other))))

@@ -383,9 +383,9 @@ def test_input_that_does_not_fit_is_rejected_before_writing(make: Make, tmp_path
         ({"representations": ("last", "last")}, "each only once"),
         ({"learning_rates": (0.0,)}, "learning_rates must be above 0"),
         ({"learning_rates": (float("nan"),)}, "learning_rates must be above 0"),
-        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+        ({"epochs": 0}, "epochs = 0: expected at least 1"),
         ({"lstm_size": 15}, "lstm_size must be even, half for each direction, not 15"),
-        ({"lstm_layers": 0}, "lstm_layers is 0; it must be at least 1"),
+        ({"lstm_layers": 0}, "lstm_layers = 0: expected at least 1"),
         ({"dropout": 1.0}, "dropout is a share"),
     ],
 )

@@ -95,12 +95,12 @@ def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:
     without = Bert(model.model, model.tokenizer, missing_heads=("next_sentence",))
     with pytest.raises(ValueError, match="no next-sentence head"):
         without.next_sentence("a", "b")
-    with pytest.raises(ValueError, match="left-to-right model was pre-trained without next-sentence prediction"):
+    with pytest.raises(ValueError, match=r"left-to-right .*without next-sentence prediction"):
         make_bert(is_causal=True).next_sentence("a", "b")
     for untrained in ("pooler.dense", "next_sentence"):
         bert = make_bert()
         torch.nn.init.zeros_(bert.model.get_submodule(untrained).bias)
-        with pytest.raises(ValueError, match="bidirectional model was pre-trained without next-sentence prediction"):
+        with pytest.raises(ValueError, match=r"bidirectional .*without next-sentence prediction"):
             bert.next_sentence("a", "b")
     with pytest.raises(ValueError, match="expected at most the 16 tokens that the model reads, got 17"):
         model.attention(" ".join("abcdefghijabcde"))

@@ -20,7 +20,7 @@ def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):
         model_folder(run)
     write_text(run / "settings.toml", "")
     assert is_run(run)
-    with pytest.raises(ValueError, match="run: this run has no checkpoint yet"):
+    with pytest.raises(ValueError, match=r"run: .*no checkpoint"):
         model_folder(run)
     write = partial(write_text, text="")
     for step in (9, 10):
@@ -37,7 +37,7 @@ def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):
 
 
 def test_unknown_name_is_rejected(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"no config\.json, so this is not a model folder"):
+    with pytest.raises(ValueError, match=r"no config\.json, .*not a model folder"):
         model_folder(tmp_path)
     write_text(tmp_path / "config.json", "{}")
     assert model_folder(tmp_path) == tmp_path

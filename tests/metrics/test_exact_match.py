@@ -216,5 +216,5 @@ def test_threshold_may_answer_all_or_no_questions() -> None:
 def test_no_questions_are_an_error() -> None:
     with pytest.raises(ValueError, match="no questions to score"):
         scores([], [])
-    with pytest.raises(ValueError, match="no questions to choose a threshold on"):
+    with pytest.raises(ValueError, match="no questions"):
         best_threshold([], [], np.empty(0))

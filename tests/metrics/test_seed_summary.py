@@ -20,5 +20,5 @@ def test_format_of_a_summary() -> None:
 
 def test_one_seed_has_no_deviation_and_none_has_no_mean() -> None:
     assert summarize_seeds([0.5]) == SeedSummary(0.5, None, 0.5, 0.5, 1)
-    with pytest.raises(ValueError, match="at least one seed is needed"):
+    with pytest.raises(ValueError, match="at least one seed"):
         summarize_seeds([])

@@ -102,7 +102,7 @@ def test_integer_labels_of_hub_files_become_names(tmp_path: Path) -> None:
     assert [example.label for example in examples] == ["pos", "neg"]
     assert task.label_names == ("neg", "pos")
     assert [example.label for example in Regression(label="score").read(str(path))] == [1.0, 5.0]
-    with pytest.raises(ValueError, match=r"a\.parquet, row 1: expected a finite number in 'label', got 'pos'"):
+    with pytest.raises(ValueError, match=r"a\.parquet, row 1: .*number in 'label', got 'pos'"):
         list(Regression().read(str(path)))
 
     polars.DataFrame({"text": ["a"], "label": [-1]}).write_parquet(path, metadata=metadata)  # as GLUE's test files are
@@ -153,9 +153,7 @@ def test_broken_rows_of_other_files_are_rejected(tmp_path: Path) -> None:
     assert own.warnings((), [path]) == []
 
     many = write_file(tmp_path, HEADER + BROKEN[0] * 11 + "5\t9\n", "own.tsv")
-    with pytest.raises(
-        ValueError, match=r"line 24: .* got 2; 22 such rows were skipped, and the published file has no more"
-    ):
+    with pytest.raises(ValueError, match=r"line 24: .* got 2; 22 such rows"):
         list(qqp.read(many))
     wide = write_file(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\t\n", "own.tsv")
     with pytest.raises(ValueError, match=r"line 2: expected 6 columns \(id, .*\), got 7$"):
@@ -315,7 +313,7 @@ def test_cross_entropy_hand_worked() -> None:
 def test_squared_errors_hand_worked() -> None:
     batch = collate(Regression().encode(texts("a", "b", labels=[1.0, -2.0]), TOKENIZER), np.array([0, 1]))
     assert Regression().loss(torch.tensor([[1.5], [1.0]]), batch).item() == pytest.approx(0.25 + 9)
-    with pytest.raises(ValueError, match="a regression has no labels to smooth"):
+    with pytest.raises(ValueError, match="regression has no labels"):
         Regression().loss(torch.zeros(2, 1), batch, smoothing=0.1)
 
 
@@ -443,9 +441,9 @@ def test_settings_that_contradict_the_labels_are_rejected() -> None:
     examples = texts("a", "b", "c", labels=["0", "1", "2"])
     with pytest.raises(ValueError, match="set it to macro_f1"):
         Classification(metric="f1").with_labels_of(examples)
-    with pytest.raises(ValueError, match="pos_label = 'yes' is none of the labels: '0', '1', '2'"):
+    with pytest.raises(ValueError, match=r"pos_label = 'yes' .*: '0', '1', '2'"):
         Classification(pos_label="yes").with_labels_of(examples)
-    with pytest.raises(ValueError, match="the labels are not known yet"):
+    with pytest.raises(ValueError, match="labels are not known"):
         _ = Classification().head
 
 

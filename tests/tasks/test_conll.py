@@ -331,7 +331,7 @@ def test_written_columns_are_read_back_equal(tmp_path_factory, words, data):
     "word", ["", "\r", " \r", "a\tb", "a\nb", "-DOCSTART-", "#begin document", "# newdoc", "\ufeff", "\ufeffa"]
 )
 def test_word_that_columns_cannot_represent_is_rejected(word):
-    with pytest.raises(ValueError, match="cannot be written to a column file"):
+    with pytest.raises(ValueError, match="written to a column file"):
         to_conll([word], ["O"])
 
 

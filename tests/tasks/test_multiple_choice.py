@@ -71,9 +71,7 @@ def test_class_names_of_hub_files_are_numbers(tmp_path: Path, names: list[str]) 
     expected = ("The b 0.", "The b 1.", "The b 2.", "The b 3.")
     assert list(task.read(str(path))) == [ChoiceExample("A.", expected, 2, f"{path}, row 1")]
     polars.DataFrame(table | {"label": [-1]}).write_parquet(path)
-    with pytest.raises(
-        ValueError, match=r"row 1: expected the number of the right ending in 'label', 0 to 3, got '-1'"
-    ):
+    with pytest.raises(ValueError, match=r"row 1: expected .* in 'label', 0 to 3, got '-1'"):
         list(task.read(str(path)))
 
 

@@ -556,7 +556,7 @@ def test_task_survives_a_round_trip_through_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"doc_stride": 0}, "doc_stride = 0: at least 1"),
+        ({"doc_stride": 0}, "doc_stride = 0: expected at least 1"),
         ({"max_answer_length": 0}, "max_answer_length = 0"),
         ({"n_best_size": -1}, "n_best_size = -1"),
         ({"max_query_length": 0}, "max_query_length = 0"),

@@ -195,7 +195,7 @@ def test_held_out_inputs_replace_the_share(tmp_path: Path, tokenizer: Tokenizer)
 
 def test_single_document_cannot_be_divided(tmp_path: Path, tokenizer: Tokenizer) -> None:
     corpus = lines_corpus(tmp_path / "c.txt", "the cat\nsat\n")
-    with pytest.raises(ValueError, match=r"c\.txt: expected at least two different documents, got 1; .* --held-out 0"):
+    with pytest.raises(ValueError, match=r"c\.txt: expected .*two .*documents, got 1; .* --held-out 0"):
         build(tmp_path / "s", corpus, tokenizer)
     assert build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY).train.num_documents == 1
 

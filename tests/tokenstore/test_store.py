@@ -105,7 +105,7 @@ def test_open_folder_without_header_raises_an_error(tmp_path: Path) -> None:
     [
         ('{"format_version": 99}', "expected store format 2, got 99"),
         ("[]", "expected store format 2, got None"),
-        ('{"format_version": 2}', "altered since the store was built; copy the store again"),
+        ('{"format_version": 2}', "altered since; copy the store again"),
         ('{"format_version": 2, "more"', "line 1: not valid JSON"),
     ],
 )
@@ -124,7 +124,7 @@ def test_open_with_altered_header_raises_an_error(tmp_path: Path, change: dict[s
     write(tmp_path / "s", TEXT)
     path = tmp_path / "s" / "header.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=r"header.json: altered since the store was built"):
+    with pytest.raises(ValueError, match=r"header.json: altered"):
         TokenStore.open(tmp_path / "s")
 
 
@@ -148,7 +148,7 @@ def test_open_with_missing_file_raises_an_error(tmp_path: Path) -> None:
 def test_open_with_an_altered_byte_raises_an_error(tmp_path: Path, name: str, offset: int) -> None:
     write(tmp_path / "s", TEXT)
     flip(tmp_path / "s" / name, offset)
-    with pytest.raises(ValueError, match=f"{name}: altered since the store was built"):
+    with pytest.raises(ValueError, match=f"{name}: altered since"):
         TokenStore.open(tmp_path / "s")
 
 
@@ -157,7 +157,7 @@ def test_verify_finds_an_altered_byte_between_the_sampled_blocks(tmp_path: Path)
     path = tmp_path / "s" / "tokens-00000.npy"
     flip(path, SAMPLE_BYTES + 10)  # the blocks are about two block sizes apart
     TokenStore.open(tmp_path / "s")
-    with pytest.raises(ValueError, match="altered since the store was built"):
+    with pytest.raises(ValueError, match="altered since"):
         TokenStore.open(tmp_path / "s", verify=True)
     flip(path, SAMPLE_BYTES + 10)
     TokenStore.open(tmp_path / "s", verify=True)

@@ -139,7 +139,7 @@ def test_best_checkpoint_with_weights_that_are_not_finite_is_not_written(tmp_pat
     training = Training(
         model, optimizer, settings.make_schedule(9), lambda _: iter([[torch.ones(1, 1)]] * 9), loss, evaluate
     )
-    with pytest.raises(DivergedError, match=r"step 3: the weights are not finite any more \(weight\)"):
+    with pytest.raises(DivergedError, match=r"step 3: .*not finite.* \(weight\)"):
         fit(FitSettings(tmp_path, 9, eval_steps=(3,), metric="score"), training, CPU, Console(file=StringIO()))
     assert not checkpoint.list_checkpoints(tmp_path / "best")
 
@@ -162,7 +162,7 @@ def test_altered_metrics_are_rejected_on_resume_and_deleted_ones_are_not(tmp_pat
         with pytest.raises(ValueError, match=r"metrics\.jsonl: altered .*step 60.*delete the file"):
             train_toy(tmp_path / "run")
     log.unlink()
-    with pytest.raises(ValueError, match=r"metrics\.jsonl lacks the scores of the best checkpoint"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl lacks .*best checkpoint"):
         train_toy(tmp_path / "run")
 
 

@@ -40,8 +40,8 @@ def losses(device: Literal["cpu", "cuda"], dtype: torch.dtype) -> Iterator[float
         model.encoder.compute_dtype = dtype
         optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
         batches = repeat([make_batch().to(context.device)], STEPS)
-        for report in train_steps(lambda batch: compute_loss(model, batch), batches, optimizer, lambda _: 1e-3):
-            yield float(report.sums["mlm_sum"]) / float(report.sums["mlm_count"])
+        for result in train_steps(lambda batch: compute_loss(model, batch), batches, optimizer, lambda _: 1e-3):
+            yield float(result.sums["mlm_sum"]) / float(result.sums["mlm_count"])
 
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

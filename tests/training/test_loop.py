@@ -36,11 +36,11 @@ def test_micro_batches_give_the_same_step_and_report() -> None:
         line = Line()
         micro_batches = [(x[i : i + size], y[i : i + size], 12) for i in range(0, 12, size)]
         optimizer = Optimizer(dict(line.named_parameters()), SETTINGS)
-        reports = list(train_steps(line, [micro_batches] * 5, optimizer, lambda step: 0.1 / (step + 1)))
-        found.append((line.weight.item(), [report.sums["error"] for report in reports]))
-        assert [report.step for report in reports] == [1, 2, 3, 4, 5]
-        assert [report.sums["seen"] for report in reports] == [12.0] * 5
-        assert [report.learning_rate for report in reports] == pytest.approx([0.1, 0.05, 0.1 / 3, 0.025, 0.02])
+        results = list(train_steps(line, [micro_batches] * 5, optimizer, lambda step: 0.1 / (step + 1)))
+        found.append((line.weight.item(), [result.sums["error"] for result in results]))
+        assert [result.step for result in results] == [1, 2, 3, 4, 5]
+        assert [result.sums["seen"] for result in results] == [12.0] * 5
+        assert [result.learning_rate for result in results] == pytest.approx([0.1, 0.05, 0.1 / 3, 0.025, 0.02])
     for weight, errors in found[1:]:
         assert weight == pytest.approx(found[0][0], rel=1e-6)
         assert errors == pytest.approx(found[0][1], rel=1e-6)
@@ -58,8 +58,8 @@ def test_seconds_of_a_step_include_the_wait_for_data_but_not_the_caller(monkeypa
 
     line = Line()
     seconds = []
-    for report in train_steps(line, slow_data(), Optimizer(dict(line.named_parameters()), SETTINGS), lambda _: 0.1):
-        seconds.append(report.seconds)
+    for result in train_steps(line, slow_data(), Optimizer(dict(line.named_parameters()), SETTINGS), lambda _: 0.1):
+        seconds.append(result.seconds)
         clock[0] += 100  # an evaluation, a checkpoint
     assert seconds == [1, 1, 1]
 

@@ -72,7 +72,7 @@ def test_full_disk_raises_an_error_with_the_file(tmp_path: Path, file: str, capf
 @pytest.mark.parametrize("line", [b'{"step": 1, "kind"', b"[1]", b'{"step": 1}', b"\xff", b"7"])
 def test_damaged_line_raises_an_error_with_its_number(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(line + b'\n{"step": 2, "kind": "train"}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 1: not a record of a run"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 1: not a record"):
         read_metrics(tmp_path)
 
 

@@ -244,7 +244,8 @@ def _placeholder(kind: Any) -> str | None:
     if kind == bool | None:  # three values: a switch has only two
         return "{True,False}"
     if _is_list(kind):
-        return (one := _placeholder(get_args(kind)[0])) and f"{one} ..."
+        item = _placeholder(get_args(kind)[0])
+        return None if item is None else f"{item} ..."
     if get_origin(kind) in (Union, UnionType):
         one = get_args(kind)[0]
         return f"{{{','.join(get_args(one))}}}" if get_origin(one) is Literal else _placeholder(one)

@@ -14,8 +14,8 @@ from bertwright.files import atomic_folder
 from bertwright.settings import write_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.trainer import (
-    VocabularyReport,
     VocabularySettings,
+    VocabularySummary,
     count_corpus_words,
     learn,
     vocabulary_stats,
@@ -68,7 +68,7 @@ def _text_size(corpus: CorpusSettings) -> int | None:
     return sum(file.size for file in inputs)
 
 
-def _report_fields(report: VocabularyReport) -> dict[str, str]:
+def _report_fields(report: VocabularySummary) -> dict[str, str]:
     fields = {
         "tokens": f"{report.tokens:,}",
         "characters with a token": f"{report.characters:,}, {report.character_coverage:.3%} of the text",

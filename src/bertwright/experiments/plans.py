@@ -29,6 +29,7 @@ from bertwright.experiments.task_files import FoundTask, add_test_files, find_ta
 from bertwright.files import digest_bytes
 from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import digest_model, model_folder
+from bertwright.models.config import format_shape
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, RepresentationName
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import AnyTask
@@ -380,7 +381,7 @@ def table6(planner: Planner) -> Plan:
     tasks = planner.find_tasks(("mnli", "mrpc", "sst2"), **ACCURACY)
     trials, figures = list[Trial](), Figures()
     for shape, (published, scores) in zip(planner.level.shapes, paper.TABLE6.items(), strict=True):
-        row = "L{} H{} A{}".format(*shape)
+        row = format_shape(*shape)
         parent = planner.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
         row = row if row == published else f"{row} (paper: {published})"
         figures[row] = scores

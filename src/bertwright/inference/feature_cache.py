@@ -11,7 +11,6 @@ blocks.json has digests of the states themselves, which reveal what a killed pro
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import shutil
@@ -37,6 +36,7 @@ from bertwright.files import (
     sync,
     write_json,
 )
+from bertwright.io.npy import npy_header
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel
 from bertwright.models.text_encoder import TextEncoder
@@ -46,7 +46,8 @@ from bertwright.training.loop import DivergedError
 
 Vectors = npt.NDArray[np.float32]
 
-BLOCK_ROWS = 8_192  # states per write: bounds memory, and the work that is lost if the process is killed
+DTYPE = np.dtype("<f2")
+BLOCK_STATES = 8_192  # per write: bounds memory, and the work that is lost if the process is killed
 HEADER, BLOCKS = "header.json", "blocks.json"
 
 
@@ -81,10 +82,10 @@ def word_features(encoder: TextEncoder, encoded: Encoded, examples: int, layers:
     """
     shape = (-1, len(layers), encoder.config.hidden_size)
     states = predict_logits(cast(EncoderForTask, LayerStates(encoder, layers)), encoded).reshape(shape)
-    return np.split(states, example_rows(encoded, examples)[1:-1])
+    return np.split(states, example_state_starts(encoded, examples)[1:-1])
 
 
-def example_rows(encoded: Encoded, examples: int) -> Ints:
+def example_state_starts(encoded: Encoded, examples: int) -> Ints:
     """Return the index of each example's first state, and the number of states. An example's states are contiguous."""
     counts = np.zeros(examples, dtype=np.int64)
     np.add.at(counts, encoded.example_ids, encoded.position_counts)
@@ -110,9 +111,9 @@ class Features:
     stored: tuple[npt.NDArray[np.float16], ...]
     """For each layer of the header, R × H, memory-mapped."""
 
-    def take(self, rows: Ints, layers: Sequence[int]) -> Tensor:
+    def take(self, indices: Ints, layers: Sequence[int]) -> Tensor:
         """Read the states with these indices, R × K × H float32."""
-        read = [self.stored[self.header.layers.index(layer)][rows] for layer in layers]
+        read = [self.stored[self.header.layers.index(layer)][indices] for layer in layers]
         return torch.from_numpy(np.stack(read, axis=1).astype(np.float32))
 
 
@@ -131,7 +132,7 @@ def cached_features(
     holds features of another model or other data, for damaged ones, and for a layer that the encoder does not have.
     """
     states = LayerStates(encoder, layers, pooled)
-    header = Header(encoder_digest(encoder), rows_digest(encoded), states.layers)
+    header = Header(encoder_digest(encoder), input_digest(encoded), states.layers)
     shape = len(encoded.positions), encoder.config.hidden_size
     with lock_folder(folder.parent):
         remove_stale_parts(folder.parent)
@@ -157,11 +158,11 @@ def cache_info(folder: Path) -> tuple[Header, tuple[int, int]]:
     header = _read_header(folder)
     first = _layer_file(folder, header.layers[0])
     try:
-        rows, size = np.load(first, mmap_mode="r").shape
+        count, size = np.load(first, mmap_mode="r").shape
     except (OSError, EOFError, ValueError):
         raise ValueError(f"{first}: damaged; delete {folder} to compute it again") from None
-    _map_files(folder, header, (rows, size), "r")
-    return header, (rows, size)
+    _map_files(folder, header, (count, size), "r")
+    return header, (count, size)
 
 
 def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
@@ -188,7 +189,7 @@ def encoder_digest(encoder: TextEncoder) -> str:
     return digest_bytes(repr(constants).encode(), *(weight.encode() for weight in weights))
 
 
-def rows_digest(encoded: Encoded) -> str:
+def input_digest(encoded: Encoded) -> str:
     """Digest the encoder's input: the tokens, and the positions of the states."""
     arrays = (encoded.input_ids, encoded.token_type_ids, encoded.lengths, encoded.positions, encoded.position_counts)
     return digest_bytes(*(_digest(array).encode() for array in arrays))
@@ -222,11 +223,11 @@ def _compute(
         except (DivergedError, ValueError):  # a second attempt would fail the same way
             shutil.rmtree(folder)
             raise
-        rows = _block_rows(encoded, first, last)
+        block = _block_states(encoded, first, last)
         for file, layer in zip(files, np.split(computed, len(files), axis=1), strict=True):
-            file[rows] = layer
+            file[block] = layer
             file.flush()
-        digests.append(_block_digest(files, rows))
+        digests.append(_block_digest(files, block))
         write_json(folder / BLOCKS, digests)
 
 
@@ -247,7 +248,8 @@ def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
     """Create a cache folder with empty files of their final size."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    start, size = _npy_start_and_size(shape)
+    start = npy_header(DTYPE, shape)
+    size = len(start) + DTYPE.itemsize * math.prod(shape)
     try:
         for layer in header.layers:
             path = _layer_file(folder, layer)
@@ -263,14 +265,7 @@ def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
         raise
 
 
-def _npy_start_and_size(shape: tuple[int, int]) -> tuple[bytes, int]:
-    """Return the bytes before the numbers of a .npy file of float16, and the size of the whole file in bytes."""
-    start = io.BytesIO()
-    np.lib.format.write_array_header_1_0(start, {"descr": "<f2", "fortran_order": False, "shape": shape})
-    return start.getvalue(), len(start.getvalue()) + 2 * math.prod(shape)
-
-
-def _block_rows(encoded: Encoded, first: int, last: int) -> slice:
+def _block_states(encoded: Encoded, first: int, last: int) -> slice:
     """Return the indices of the states of the items `first` to `last` - 1."""
     return slice(
         encoded.position_starts[first * encoded.sequences_per_item],
@@ -281,27 +276,27 @@ def _block_rows(encoded: Encoded, first: int, last: int) -> slice:
 def _block_digests(files: Sequence[npt.NDArray[np.float16]], encoded: Encoded) -> Iterator[str]:
     """Yield the digest of each block."""
     for first, last in pairwise(_block_bounds(encoded)):
-        yield _block_digest(files, _block_rows(encoded, first, last))
+        yield _block_digest(files, _block_states(encoded, first, last))
 
 
-def _block_digest(files: Sequence[npt.NDArray[np.float16]], rows: slice) -> str:
+def _block_digest(files: Sequence[npt.NDArray[np.float16]], states: slice) -> str:
     """Digest these states of all layers."""
-    return digest_bytes(*(file[rows].tobytes() for file in files))
+    return digest_bytes(*(file[states].tobytes() for file in files))
 
 
 def _block_bounds(encoded: Encoded) -> list[int]:
-    """Return the first item of each block of about BLOCK_ROWS states, and the number of items.
+    """Return the first item of each block of about BLOCK_STATES states, and the number of items.
 
     The bounds depend on the data alone: a resumed computation has the same blocks.
     """
     of_items = encoded.position_starts[:: encoded.sequences_per_item]
-    begin = np.searchsorted(of_items, np.arange(BLOCK_ROWS, len(encoded.positions), BLOCK_ROWS))
+    begin = np.searchsorted(of_items, np.arange(BLOCK_STATES, len(encoded.positions), BLOCK_STATES))
     return [int(item) for item in np.unique([0, *begin, encoded.num_items])]
 
 
 def _slice_sequences(encoded: Encoded, first: int, last: int) -> Encoded:
     """Return the sequences `first` to `last` - 1, without labels."""
-    tokens, rows = (slice(bounds[first], bounds[last]) for bounds in (encoded.starts, encoded.position_starts))
+    tokens, states = (slice(bounds[first], bounds[last]) for bounds in (encoded.starts, encoded.position_starts))
     sequences = slice(first, last)
     return replace(
         encoded,
@@ -309,7 +304,7 @@ def _slice_sequences(encoded: Encoded, first: int, last: int) -> Encoded:
         token_type_ids=encoded.token_type_ids[tokens],
         lengths=encoded.lengths[sequences],
         example_ids=encoded.example_ids[sequences],
-        positions=encoded.positions[rows],
+        positions=encoded.positions[states],
         position_counts=encoded.position_counts[sequences],
         labels=encoded.labels[:0],
         label_counts=np.zeros((last - first) // encoded.sequences_per_item, dtype=np.int64),
@@ -347,7 +342,8 @@ def _map_files(
     folder: Path, header: Header, shape: tuple[int, int], mode: Literal["r", "r+"]
 ) -> tuple[np.memmap[Any, np.dtype[np.float16]], ...]:
     """Map the layers' files into memory. Raises ValueError for one that is missing or of another size or type."""
-    start, size = _npy_start_and_size(shape)
+    start = npy_header(DTYPE, shape)
+    size = len(start) + DTYPE.itemsize * math.prod(shape)
     paths = [_layer_file(folder, layer) for layer in header.layers]
     for path in paths:
         found = path.stat().st_size if path.is_file() else 0

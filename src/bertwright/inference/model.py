@@ -260,8 +260,8 @@ class Bert:
             return prediction
         prompts, several = to_list(prompt, "prompt"), to_list(endings, "endings")
         _check_lengths("prompt", prompts, "endings", several)
-        pairs = zip(prompts, several, strict=True)
-        examples = [choice_example(*pair, f"choice {index}") for index, pair in enumerate(pairs)]
+        choices = enumerate(zip(prompts, several, strict=True))
+        examples = [choice_example(begin, ends, f"choice {index}") for index, (begin, ends) in choices]
         return list(self._predict(task, examples))
 
     @overload
@@ -306,8 +306,8 @@ class Bert:
         questions = [question] if is_single else to_list(question, "question")
         contexts = [context] * len(questions) if isinstance(context, str) else to_list(context, "context")
         _check_lengths("question", questions, "context", contexts)
-        pairs = zip(questions, contexts, strict=True)
-        answers = list(self._predict(task, [qa_example(index, *pair) for index, pair in enumerate(pairs)]))
+        pairs = enumerate(zip(questions, contexts, strict=True))
+        answers = list(self._predict(task, [qa_example(index, asked, read) for index, (asked, read) in pairs]))
         return answers[0] if is_single else answers
 
     @overload

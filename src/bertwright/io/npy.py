@@ -1,13 +1,21 @@
-"""A .npy file of unknown length, written in constant memory."""
+"""The header of a .npy file, and files of unknown length, written in constant memory."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the bytes of a .npy file before its numbers; their count does not depend on the first length."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    return header.getvalue()
 
 
 class NpyWriter:
@@ -42,6 +50,4 @@ class NpyWriter:
         self.length += len(values)
 
     def _write_header(self) -> None:
-        # numpy pads this header, so its size does not depend on the length
-        shape = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length, *self.row_shape)}
-        np.lib.format.write_array_header_1_0(self._file, shape)
+        self._file.write(npy_header(self.dtype, (self.length, *self.row_shape)))

@@ -49,12 +49,7 @@ def find_levels() -> list[Level]:
     `BERTWRIGHT_ISA` names the best one to use, for the same bits on different machines. Raises ValueError if this
     processor lacks it.
     """
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    listed = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    features = set(listed.partition(":")[2].split())
+    features = set(_read_cpuinfo("flags", "Features").split())
     levels = [level for level in LEVELS.get(platform.machine(), ()) if level.features <= features]
     wanted = os.environ.get("BERTWRIGHT_ISA")
     if not wanted:
@@ -67,12 +62,16 @@ def find_levels() -> list[Level]:
 
 def model_name() -> str:
     """Return the processor's name in /proc/cpuinfo, or the architecture if it has none."""
+    return _read_cpuinfo("model name", "CPU part") or platform.machine()
+
+
+def _read_cpuinfo(*names: str) -> str:
+    """Return the value of the first line of /proc/cpuinfo with one of these names; "" if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
-    return next(named, platform.machine())
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
 
 
 def available_cpus(processes: int = 1, root: Path = Path("/")) -> int:

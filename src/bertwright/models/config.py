@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from bertwright.settings import check_minimum
+
 # name: layers L, hidden size H, heads A; the feed-forward size is 4 H.
 # base and large: Devlin et al. 2018, section 3. The smaller ones: Turc et al. 2019 (arXiv 1908.08962), table 1.
 SIZES: dict[str, tuple[int, int, int]] = {
@@ -21,6 +23,15 @@ SIZES: dict[str, tuple[int, int, int]] = {
 }
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
+
+
+def format_shape(layers: int, hidden_size: int, heads: int) -> str:
+    """Format a shape as Turc et al. do.
+
+    >>> format_shape(2, 128, 2)
+    'L2 H128 A2'
+    """
+    return f"L{layers} H{hidden_size} A{heads}"
 
 
 @dataclass(frozen=True)
@@ -65,12 +76,8 @@ class BertConfig:
     def __post_init__(self) -> None:
         for name in ("hidden_dropout", "attention_dropout", "layer_norm_eps", "initializer_range"):
             object.__setattr__(self, name, float(getattr(self, name)))  # kernels take C doubles
-        for name in (
-            "vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions",
-            "type_vocab_size",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: expected at least 1")
+        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
+        check_minimum(self, 1, *sizes, "type_vocab_size")
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"hidden_size = {self.hidden_size}: expected a multiple of num_heads = {self.num_heads}; heads have "
@@ -91,7 +98,7 @@ class BertConfig:
 
     def __str__(self) -> str:
         """Format layers, hidden size and heads as Turc et al. do: "L2 H128 A2"."""
-        return f"L{self.num_layers} H{self.hidden_size} A{self.num_heads}"
+        return format_shape(self.num_layers, self.hidden_size, self.num_heads)
 
     @classmethod
     def from_size(cls, size: str, vocab_size: int, **changes: Any) -> BertConfig:

@@ -6,21 +6,19 @@ read the same sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertwright.batching.batch import offsets_from_lengths
-from bertwright.tasks.prediction import PredictedChunk, predict_logits, split_into_chunks
+from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.presets import options_of
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import AnyTask, Encoded, Outputs
 from bertwright.tasks.task_io import TaskModel
-from bertwright.vocabulary.tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.float64]
 
@@ -92,13 +90,3 @@ def log_probabilities(outputs: Floats, encoded: Encoded, kind: str) -> Floats:
     totals = np.log(np.add.reduceat(np.exp(shifted), starts))
     competing: Floats = shifted - np.repeat(totals, counts, axis=0)
     return competing
-
-
-def predict_ensemble_chunks(
-    members: Sequence[TaskModel], task: AnyTask, tokenizer: Tokenizer, examples: Iterable[Any]
-) -> Iterator[PredictedChunk[Any, Any]]:
-    """Predict any number of examples in constant memory, in order, chunk by chunk. `task`: of `merge_tasks`."""
-    for chunk in split_into_chunks(examples):
-        encoded = task.encode(chunk, tokenizer, labeled=False)
-        predictions = task.decode(chunk, encoded, predict_ensemble(members, encoded))
-        yield PredictedChunk(chunk, predictions, encoded.truncated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -34,12 +35,19 @@ class PredictedChunk(NamedTuple, Generic[E, P]):
 
 
 def predict_chunks(
-    model: EncoderForTask, task: Task[E, P], tokenizer: Tokenizer, examples: Iterable[E]
+    model: EncoderForTask | Callable[[Encoded], Outputs],
+    task: Task[E, P],
+    tokenizer: Tokenizer,
+    examples: Iterable[E],
 ) -> Iterator[PredictedChunk[E, P]]:
-    """Predict any number of examples in constant memory, in order, chunk by chunk."""
+    """Predict any number of examples in constant memory, in order, chunk by chunk.
+
+    `model`: a task model, or a function to its outputs R × C, such as those of an ensemble.
+    """
+    compute = partial(predict_logits, model) if isinstance(model, EncoderForTask) else model
     for chunk in split_into_chunks(examples):
         encoded = task.encode(chunk, tokenizer, labeled=False)
-        yield PredictedChunk(chunk, task.decode(chunk, encoded, predict_logits(model, encoded)), encoded.truncated)
+        yield PredictedChunk(chunk, task.decode(chunk, encoded, compute(encoded)), encoded.truncated)
 
 
 def split_into_chunks(examples: Iterable[E]) -> Iterator[list[E]]:

@@ -19,7 +19,7 @@ from bertwright.batching.batch import offsets_from_lengths, positions_from_lengt
 from bertwright.corpus.documents import check_encoding
 from bertwright.metrics.exact_match import RULES, Threshold, best_threshold, scores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.settings import did_you_mean
+from bertwright.settings import check_minimum, did_you_mean
 from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.squad import QaExample, align_answers, read_questions
 from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric
@@ -125,9 +125,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     characters."""
 
     def __post_init__(self) -> None:
-        for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: at least 1 is needed")
+        check_minimum(self, 1, "doc_stride", "max_query_length", "n_best_size", "max_answer_length")
         check_encoding(self.encoding)
         if self.max_length <= self.max_query_length + NUM_SPECIALS:
             raise ValueError(

@@ -62,9 +62,9 @@ def time_steps(training: Training[M], context: ExecutionContext, first_step: int
     """
     timed = replace(training, schedule=lambda _: 0.0, batches=lambda _: training.batches(first_step))
     seconds: list[float] = []
-    with closing(train_until_stopped(timed, context, ())) as reports:
-        for report in islice(reports, 1 + MAX_TIMED_STEPS):
-            seconds.append(report.seconds)
+    with closing(train_until_stopped(timed, context, ())) as results:
+        for result in islice(results, 1 + MAX_TIMED_STEPS):
+            seconds.append(result.seconds)
             if len(seconds) > MIN_TIMED_STEPS and sum(seconds[1:]) > TIMED_S:
                 break
     return statistics.median(seconds[1:] or seconds)

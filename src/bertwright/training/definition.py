@@ -44,7 +44,7 @@ class FitSettings:
     """Command that resumes the run."""
 
 
-class Window(NamedTuple):
+class MetricWindow(NamedTuple):
     """Totals of consecutive steps, which one record of metrics.jsonl summarizes."""
 
     sums: dict[str, float]
@@ -52,7 +52,7 @@ class Window(NamedTuple):
     seconds: float
 
 
-def average_per_step(window: Window) -> dict[str, float]:
+def average_per_step(window: MetricWindow) -> dict[str, float]:
     """Return the mean of each sum over the steps."""
     return {name: total / window.steps for name, total in window.sums.items()}
 
@@ -82,7 +82,7 @@ class Training(Generic[M]):
     """Write the model into a checkpoint; unset: its state dict, which `checkpoint.restore` loads."""
     read_model: Callable[[Path], None] | None = None
     """Load the weights of a checkpoint that `write_model` wrote; unset: its state dict."""
-    summarize: Callable[[Window], dict[str, float]] = average_per_step
+    summarize: Callable[[MetricWindow], dict[str, float]] = average_per_step
     format_metrics: Callable[[Mapping[str, float]], str] = format_first
     format_scores: Callable[[Mapping[str, float]], str] | None = format_first
     """Format an evaluation for its line of output; None: it has no line."""

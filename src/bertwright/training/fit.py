@@ -18,10 +18,10 @@ from rich.console import Console
 from bertwright.console import format_duration, notice, say
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.definition import FitSettings, Training, Window
+from bertwright.training.definition import FitSettings, MetricWindow, Training
 from bertwright.training.distributed import any_rank, wrap
 from bertwright.training.interrupt import graceful_shutdown
-from bertwright.training.loop import LossModule, StepReport, train_steps
+from bertwright.training.loop import LossModule, StepResult, train_steps
 from bertwright.training.metrics_log import step_progress
 from bertwright.training.prefetch import prefetch
 from bertwright.training.recorder import Recorder, best_step, open_recorder
@@ -63,12 +63,12 @@ def fit(settings: FitSettings, training: Training[M], context: ExecutionContext,
 
 def train_until_stopped(
     training: Training[M], context: ExecutionContext, stop_signals: Sequence[int]
-) -> Generator[StepReport]:
+) -> Generator[StepResult]:
     """Run the remaining steps on this rank; end early, after the same step on all ranks, if one received a signal."""
     loss: Any = wrap(LossModule(training.model, training.loss), training.find_unused_parameters)
     with closing(prefetch(training.batches(training.optimizer.steps))) as batches:
-        for report in train_steps(loss, batches, training.optimizer, training.schedule):
-            yield report
+        for result in train_steps(loss, batches, training.optimizer, training.schedule):
+            yield result
             if any_rank(bool(stop_signals), context.device):
                 return
 
@@ -112,15 +112,15 @@ class _Fit(Generic[M]):
         settings = self.settings
         if self.step == 0 and 0 in settings.eval_steps:
             self.evaluate()
-        window: list[StepReport] = []
+        window: list[StepResult] = []
         first, started = self.step, time.perf_counter()
         last_print = started
         with step_progress(self.console) as progress:
             line = progress.add_task("", total=settings.steps, completed=first, metrics="")
-            for report in train_until_stopped(self.training, self.context, stop_signals):
-                step, last = report.step, report.step == settings.steps
+            for result in train_until_stopped(self.training, self.context, stop_signals):
+                step, last = result.step, result.step == settings.steps
                 saving = last or step in settings.save_steps
-                window.append(report)
+                window.append(result)
                 if saving or step % settings.log_every == 0:
                     text = self.write_metrics(window)
                     window = []
@@ -138,14 +138,14 @@ class _Fit(Generic[M]):
             self.write_metrics(window)
         self.recorder.save()
 
-    def write_metrics(self, reports: Sequence[StepReport]) -> str:
+    def write_metrics(self, results: Sequence[StepResult]) -> str:
         """Log the metrics of some steps; return them as text."""
-        seconds = sum(report.seconds for report in reports)
-        sums = {name: sum(report.sums[name] for report in reports) for name in reports[0].sums}
-        rates = {"learning_rate": reports[-1].learning_rate, "gradient_norm": reports[-1].gradient_norm}
-        metrics = self.training.summarize(Window(sums, len(reports), seconds)) | rates
+        seconds = sum(result.seconds for result in results)
+        sums = {name: sum(result.sums[name] for result in results) for name in results[0].sums}
+        rates = {"learning_rate": results[-1].learning_rate, "gradient_norm": results[-1].gradient_norm}
+        metrics = self.training.summarize(MetricWindow(sums, len(results), seconds)) | rates
         self.recorder.write("train", metrics)
-        if self.training.diagnose and (text := self.training.diagnose(reports[-1].step, metrics)):
+        if self.training.diagnose and (text := self.training.diagnose(results[-1].step, metrics)):
             notice(self.console, text)
         return self.training.format_metrics(metrics)
 

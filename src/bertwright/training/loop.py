@@ -1,4 +1,4 @@
-"""The training loop: micro-batches in, one report per step out. It yields; the caller saves, evaluates and stops.
+"""The training loop: micro-batches in, one result per step out. It yields; the caller saves, evaluates and stops.
 
 A loss arrives divided by the counts of the whole step, so the gradients of micro-batches and ranks simply add up.
 """
@@ -42,7 +42,7 @@ class LossOutput(NamedTuple):
     """Scalars that add up over the step: sums of losses, of correct answers, of tokens."""
 
 
-class StepReport(NamedTuple):
+class StepResult(NamedTuple):
     """Report of a finished step."""
 
     step: int
@@ -74,8 +74,8 @@ def train_steps(
     batches: Iterable[Sequence[M]],
     optimizer: Optimizer,
     schedule: LRSchedule,
-) -> Iterator[StepReport]:
-    """Run one optimizer step for each list of micro-batches, counted from `optimizer.steps`; yield a report of each.
+) -> Iterator[StepResult]:
+    """Run one optimizer step for each list of micro-batches, counted from `optimizer.steps`; yield a result of each.
 
     Raises DivergedError, before the weights are updated, if the loss or the gradient is not finite.
     """
@@ -86,7 +86,7 @@ def train_steps(
         _check_finite(optimizer.steps + 1, sums, norm)
         learning_rate = schedule(optimizer.steps)
         optimizer.step(learning_rate, norm)
-        yield StepReport(optimizer.steps, sums, norm, learning_rate, time.perf_counter() - started)
+        yield StepResult(optimizer.steps, sums, norm, learning_rate, time.perf_counter() - started)
         started = time.perf_counter()
 
 

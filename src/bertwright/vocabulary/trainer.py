@@ -181,7 +181,7 @@ def _tokenize_words(tokens: Sequence[str], counts: WordCounts) -> tuple[npt.NDAr
     return encoded.ids, np.repeat(np.arange(len(encoded)), np.diff(encoded.offsets))
 
 
-class VocabularyReport(NamedTuple):
+class VocabularySummary(NamedTuple):
     """Statistics of a vocabulary on the words that it was learned from."""
 
     tokens: int
@@ -196,7 +196,7 @@ class VocabularyReport(NamedTuple):
     last: tuple[str, ...]  # learned last: the rarest
 
 
-def vocabulary_stats(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> VocabularyReport:
+def vocabulary_stats(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> VocabularySummary:
     """Compute statistics of a vocabulary on counted words."""
     ids, word_of = _tokenize_words(tokens, counts)
     occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
@@ -209,7 +209,7 @@ def vocabulary_stats(tokens: Sequence[str], counts: WordCounts, examples: int = 
     regular = [token for token in tokens if token not in SPECIAL_TOKENS]
     frequency = counts.characters()
     covered = sum(count for character, count in frequency.items() if character in known)
-    return VocabularyReport(
+    return VocabularySummary(
         tokens=len(tokens),
         characters=sum(len(text) == 1 for text in known),
         character_coverage=covered / frequency.total(),

@@ -42,6 +42,7 @@ from bertwright.experiments.plans import Plan
 from bertwright.experiments.report import Report, make_report
 from bertwright.experiments.report_formats import LEGEND, plot, table_cells, to_markdown, to_record
 from bertwright.files import write_json, write_text
+from bertwright.models.config import format_shape
 from bertwright.settings import to_table
 from bertwright.training.distributed import independent_ranks
 
@@ -138,7 +139,6 @@ def print_plan(
 
 def describe_level(level: Level, model: str | None) -> dict[str, str]:
     """Return what the models of an experiment have in common, for people; `model`: the folder that the user gave."""
-    layers, hidden, heads = level.shape
     lengths = f"length {level.max_length}" + (
         f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
     )
@@ -146,7 +146,7 @@ def describe_level(level: Level, model: str | None) -> dict[str, str]:
     limit = "all" if level.limit is None else f"at most {level.limit:,}"
     words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
     trained = {
-        "model": f"L{layers} H{hidden} A{heads} unless stated; the same first weights ({level.init_scheme} "
+        "model": f"{format_shape(*level.shape)} unless stated; the same first weights ({level.init_scheme} "
         "initialization) for all objectives",
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}",
         "optimizer": ", ".join(f"{name} {value}" for name, value in to_table(level.optimizer).items()),

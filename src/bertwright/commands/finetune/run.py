@@ -40,7 +40,7 @@ from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
-from bertwright.training.definition import FitSettings, Training, Window
+from bertwright.training.definition import FitSettings, MetricWindow, Training
 from bertwright.training.fit import FitResult
 from bertwright.training.run import RunReport, train_run
 from bertwright.training.run_directory import resume_command
@@ -231,7 +231,7 @@ def format_dropout(config: EncoderConfig) -> str:
     return f"{config.hidden_dropout:g}"
 
 
-def summarize(window: Window) -> dict[str, float]:
+def summarize(window: MetricWindow) -> dict[str, float]:
     """Return the mean loss and the speed of some steps."""
     return {
         "loss": window.sums["loss"] / window.steps,

@@ -194,7 +194,7 @@ class GridRun:
         chosen = ranked[0].best
         if chosen.failure is not None:
             raise DivergedError(f"all runs diverged; the first one: {chosen.failure}")
-        write_json(settings.run / "report.json", self.report(ranked))
+        write_json(settings.run / "report.json", self.make_report(ranked))
         folder = settings.run / "model"
         if not folder.is_dir():  # written last: the folder exists if and only if the grid is finished
             remove_stale_parts(settings.run)
@@ -223,7 +223,7 @@ class GridRun:
         runs = [one.scores["test"] for one in self.results if one.trial.setting == setting and "test" in one.scores]
         return {name: summarize_seeds([scores[name] for scores in runs]) for name in (runs[0] if runs else ())}
 
-    def report(self, ranked: list[SettingSummary]) -> dict[str, Any]:
+    def make_report(self, ranked: list[SettingSummary]) -> dict[str, Any]:
         """Return the content of report.json."""
         chosen = ranked[0].best
         return {

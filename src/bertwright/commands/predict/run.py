@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -23,7 +24,8 @@ from bertwright.commands.predict.outputs import PredictedExample, open_output, w
 from bertwright.commands.predict.settings import STANDARD_OUTPUT, PredictSettings
 from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
 from bertwright.io.decoding import STDIN
-from bertwright.tasks.ensemble import predict_ensemble_chunks
+from bertwright.tasks.ensemble import predict_ensemble
+from bertwright.tasks.prediction import PredictedChunk, predict_chunks
 from bertwright.tasks.presentation import (
     NATIVE_SUFFIXES,
     DisplayTable,
@@ -95,7 +97,7 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, console: Con
     with item_progress(console, "predicting", total) as advance, open_output(settings.output) as file:
         pairs = _predict_all(models, read_examples(settings, task), counts, advance)
         rows = zip(pairs, read_passthrough(settings, task), strict=bool(settings.keep_columns))
-        predicted = (PredictedExample(*pair, passthrough) for pair, passthrough in rows)
+        predicted = (PredictedExample(example, found, passthrough) for (example, found), passthrough in rows)
         changed = write_predictions(file, settings.suffix, task, predicted, settings.safe_csv)
     rate = counts.examples / (time.perf_counter() - started)
     name = "standard output" if settings.output == STANDARD_OUTPUT else settings.output
@@ -109,7 +111,7 @@ def _predict_all(
     models: LoadedModels, examples: Iterable[Any], counts: Counts, advance: ProgressCallback
 ) -> Iterator[tuple[Any, Any]]:
     """Yield each example with its prediction, in order; add each chunk to `counts`, and report it to `advance`."""
-    for chunk in predict_ensemble_chunks(models.members, models.task, models.first.tokenizer, examples):
+    for chunk in _predict_chunks(models, examples):
         yield from zip(chunk.examples, chunk.predictions, strict=True)
         counts.examples += len(chunk.examples)
         counts.truncated += chunk.truncated
@@ -131,10 +133,15 @@ def _check_output_format(settings: PredictSettings, task: AnyTask) -> None:
         )
 
 
+def _predict_chunks(models: LoadedModels, examples: Iterable[Any]) -> Iterator[PredictedChunk[Any, Any]]:
+    """Predict any number of examples in constant memory, in order, chunk by chunk."""
+    return predict_chunks(partial(predict_ensemble, models.members), models.task, models.first.tokenizer, examples)
+
+
 def _predict_first_record(settings: PredictSettings, models: LoadedModels) -> dict[str, Any]:
     """Predict the first example; return its record, whose fields are those of all examples."""
     first = islice(read_examples(settings, models.task), 1)
-    chunk = next(predict_ensemble_chunks(models.members, models.task, models.first.tokenizer, first))
+    chunk = next(_predict_chunks(models, first))
     return to_record(models.task, chunk.examples[0], chunk.predictions[0])
 
 

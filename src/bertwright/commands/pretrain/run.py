@@ -32,7 +32,7 @@ from bertwright.pretraining.objective import pretraining_losses
 from bertwright.pretraining.padding import pad_batch
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import describe_cost, peak_memory
-from bertwright.training.definition import FitSettings, Training, Window
+from bertwright.training.definition import FitSettings, MetricWindow, Training
 from bertwright.training.fit import FitResult
 from bertwright.training.loop import LossOutput
 from bertwright.training.run import RunReport, train_run
@@ -168,7 +168,7 @@ class PretrainRun:
         batches = data.validation_batches(sequences)
         return evaluate(self.state.model, (batch.to(self.context.device) for batch in batches))._asdict()
 
-    def summarize(self, window: Window) -> dict[str, float]:
+    def summarize(self, window: MetricWindow) -> dict[str, float]:
         """Return the mean losses and accuracies, the speed and the utilization of some steps."""
         return compute_metrics(window.sums)._asdict() | {
             "tokens_per_second": window.sums["tokens"] / window.seconds,

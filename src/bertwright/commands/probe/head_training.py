@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.batching.permutation import permute
-from bertwright.inference.feature_cache import Features, example_rows
+from bertwright.inference.feature_cache import Features, example_state_starts
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
 from bertwright.seeding import ProbeStream, derive_key
@@ -41,7 +41,7 @@ class HeadBatch(NamedTuple):
     """R × K × H float32."""
     lengths: list[int]
     """States of each example."""
-    rows: Ints
+    indices: Ints
     """R, their indices among all states of the split."""
     task: TaskBatch
     """The same examples for the task's loss."""
@@ -57,9 +57,9 @@ class HeadData:
     device: torch.device
 
     @cached_property
-    def row_starts(self) -> Ints:
+    def state_starts(self) -> Ints:
         """N + 1: index of each example's first state."""
-        return example_rows(self.split.encoded, len(self.split.examples))
+        return example_state_starts(self.split.encoded, len(self.split.examples))
 
     @cached_property
     def item_starts(self) -> Ints:
@@ -70,7 +70,7 @@ class HeadData:
     @cached_property
     def lengths(self) -> Ints:
         """N: states of each example."""
-        return np.diff(self.row_starts)
+        return np.diff(self.state_starts)
 
     @cached_property
     def readable(self) -> Ints:
@@ -83,11 +83,11 @@ class HeadData:
 
     def batch(self, chosen: Ints) -> HeadBatch:
         """Return the batch of some examples, in the given order."""
-        rows = flat_ranges(self.row_starts[chosen], self.lengths[chosen])
+        indices = flat_ranges(self.state_starts[chosen], self.lengths[chosen])
         items = flat_ranges(self.item_starts[chosen], np.diff(self.item_starts)[chosen])
-        states = self.features.take(rows, self.layers).to(self.device)
+        states = self.features.take(indices, self.layers).to(self.device)
         return HeadBatch(
-            states, self.lengths[chosen].tolist(), rows, collate(self.split.encoded, items).to(self.device)
+            states, self.lengths[chosen].tolist(), indices, collate(self.split.encoded, items).to(self.device)
         )
 
 
@@ -167,5 +167,5 @@ def predict_logits(head: FeatureHead, data: HeadData) -> Outputs:
     order = data.readable[np.argsort(-data.lengths[data.readable], kind="stable")]
     for begin in range(0, len(order), SCORING_BATCH):
         batch = data.batch(order[begin : begin + SCORING_BATCH])
-        logits[batch.rows] = head(batch.states, batch.lengths).cpu().numpy()
+        logits[batch.indices] = head(batch.states, batch.lengths).cpu().numpy()
     return logits

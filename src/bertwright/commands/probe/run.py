@@ -33,7 +33,7 @@ from bertwright.console import (
     say,
 )
 from bertwright.files import atomic_file, digest_bytes, ensure_folder, remove_stale_parts, write_json
-from bertwright.inference.feature_cache import Features, cached_features, check_cache_key, encoder_digest, rows_digest
+from bertwright.inference.feature_cache import Features, cached_features, check_cache_key, encoder_digest, input_digest
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -157,7 +157,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
     if cached := [split for split in splits if run.features_folder(split).exists()]:
         model = encoder_digest(run.encoder)
         for split in cached:
-            check_cache_key(run.features_folder(split), model, rows_digest(split.encoded))
+            check_cache_key(run.features_folder(split), model, input_digest(split.encoded))
     return run
 
 
@@ -194,28 +194,28 @@ class ProbeRun:
                 results.append(self.train(trial, features, source))
                 write_results(run / RESULTS_FILE, map(asdict, results))
         rows = table_rows(results, self.task.metric)
-        self.report(rows)
+        self.finish(rows)
         return rows
 
     def print_summary(self, heads: int) -> None:
         """Print what is trained on what, and what the user should know of the data."""
         config, settings, head = self.encoder.config, self.settings, self.head_config(next(iter(self.representations)))
         lstm = f"{head.lstm_layers}-layer BiLSTM of {head.lstm_size}, " if head.lstm_layers else ""
-        rows = {
+        fields = {
             "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
             "frozen": f"{config}, from {settings.model}",
         }
-        rows |= {
+        fields |= {
             split.name: f"{len(split.examples):,} examples, {len(split.encoded.positions):,} states"
             for split in self.splits
         }
-        rows |= {
+        fields |= {
             "head": f"{lstm}linear, {head.outputs} outputs; {settings.epochs} epochs in batches of "
             f"{settings.batch_size}",
             "heads": f"{heads}, of {len(self.representations)} representations",
             "device": str(self.context),
         }
-        self.console.print(key_value_table(rows))
+        self.console.print(key_value_table(fields))
         for warning in data_warnings(self.task, settings.task, self.splits, self.tokenizer, config.max_positions):
             notice(self.console, warning)
 
@@ -297,7 +297,7 @@ class ProbeRun:
             source=source,
         )
 
-    def report(self, rows: Sequence[ProbeRow]) -> None:
+    def finish(self, rows: Sequence[ProbeRow]) -> None:
         """Print the table, beside the paper's if it is of the same data set, and write it as JSON."""
         types = {split_tag(name)[1] for name in self.task.label_names} - {""}
         comparable = self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
