@@ -38,28 +38,43 @@ TEXTS: dict[str, tuple[list[str], list[str]]] = {  # inputs; options of vocabula
 }
 LENGTH, VOCABULARY, EVALUATED = 64, 8_000, 2_048
 COMMON = [
-    *["--size", "mini", "--max-positions", "128", "--max-length", str(LENGTH), "--long-ratio", "0"],
-    *["--hidden-dropout", "0", "--attention-dropout", "0", "--bias-correction", "--threads", "1"],
+    *["--size", "mini", "--max-positions", "128", "--hidden-dropout", "0", "--attention-dropout", "0"],
+    *["--bias-correction", "--warmup-ratio", "0.05", "--threads", "1"],
     *["--eval-every", "1000000", "--save-every", "1000000", "--eval-sequences", "64"],
 ]
-ADAMW = "--batch-size 16 --learning-rate 8e-4 --warmup-ratio 0.05".split()
-MUON = "--algorithm muon --batch-size 32 --learning-rate 3e-3 --warmup-ratio 0.05".split()
+FIXED = ["--max-length", str(LENGTH), "--long-ratio", "0"]
+ADAMW = ["--batch-size", "16", "--learning-rate", "8e-4"]
+MUON = ["--algorithm", "muon", "--batch-size", "32", "--learning-rate", "3e-3"]
+NORMAL = ["--init-scheme", "normal", "--initializer-range", "0.02"]
+SECOND_HALF = ["--long-ratio", "0.5", "--long-length", str(LENGTH)]
 RECIPES: dict[str, list[str]] = {
-    "adamw": ADAMW,
-    "adamw-normal": [*ADAMW, "--init-scheme", "normal", "--initializer-range", "0.02"],
-    "adamw-no-nsp": [*ADAMW, "--objective", "mlm"],
-    "adamw-wsd": [*ADAMW, "--schedule", "warmup-stable-decay"],
-    "adamw-mask-30": [*ADAMW, "--mlm-probability", "0.3"],
-    "muon": MUON,
-    "muon-no-nsp": [*MUON, "--objective", "mlm"],
-    "muon-normal": [*MUON, "--init-scheme", "normal", "--initializer-range", "0.02"],
-    "muon-wsd": [*MUON, "--schedule", "warmup-stable-decay"],
-    "muon-mask-30": [*MUON, "--mlm-probability", "0.3"],
-    "muon-mask-40": [*MUON, "--mlm-probability", "0.4"],
-    "muon-batch-16": [*MUON, "--batch-size", "16"],
-    "muon-batch-64": [*MUON, "--batch-size", "64"],
-    "muon-rate-2e-3": [*MUON, "--learning-rate", "2e-3"],
-    "muon-rate-5e-3": [*MUON, "--learning-rate", "5e-3"],
+    "adamw": [*FIXED, *ADAMW],  # the present recipe: `mini.toml` at the length, batch and rate that suit minutes
+    "adamw-normal": [*FIXED, *ADAMW, *NORMAL],
+    "adamw-no-nsp": [*FIXED, *ADAMW, "--objective", "mlm"],
+    "adamw-wsd": [*FIXED, *ADAMW, "--schedule", "warmup-stable-decay"],
+    "adamw-mask-30": [*FIXED, *ADAMW, "--mlm-probability", "0.3"],
+    "muon": [*FIXED, *MUON],
+    "muon-no-nsp": [*FIXED, *MUON, "--objective", "mlm"],
+    "muon-normal": [*FIXED, *MUON, *NORMAL],
+    "muon-wsd": [*FIXED, *MUON, "--schedule", "warmup-stable-decay"],
+    "muon-mask-30": [*FIXED, *MUON, "--mlm-probability", "0.3"],
+    "muon-mask-40": [*FIXED, *MUON, "--mlm-probability", "0.4"],
+    "muon-batch-16": [*FIXED, *MUON, "--batch-size", "16"],
+    "muon-batch-64": [*FIXED, *MUON, "--batch-size", "64"],
+    "muon-rate-2e-3": [*FIXED, *MUON, "--learning-rate", "2e-3"],
+    "muon-rate-5e-3": [*FIXED, *MUON, "--learning-rate", "5e-3"],
+    # the first half of the steps with sequences of half the length, or with half of the sequences
+    "muon-length-warm-up": [*MUON, "--max-length", str(LENGTH // 2), *SECOND_HALF],
+    "muon-batch-ramp": [
+        *MUON,
+        "--batch-size",
+        "16",
+        "--max-length",
+        str(LENGTH),
+        *SECOND_HALF,
+        "--long-batch-size",
+        "32",
+    ],
 }
 
 

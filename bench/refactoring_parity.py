@@ -1,6 +1,7 @@
 """Check that training is bit-equal to an earlier commit: the loss of every step and the final weights.
 
     python bench/refactoring_parity.py [--base DIR] [--tree DIR] [--work DIR] [--jobs NAME ...] [--reference]
+    python bench/refactoring_parity.py --speed 5 [--work DIR]
 
 Both source trees run the same jobs as command lines, in processes of their own: they learn a vocabulary, prepare a
 token store, pre-train BERT-mini for 20 steps (with one and two threads), and fine-tune the pre-trained model on four
@@ -8,19 +9,23 @@ tasks for at least 20 steps each. The present tree repeats three of the jobs whi
 resumed. The table names the job, the steps that were compared, whether all records and weights are equal to the last
 bit, and the largest differences. The exit status is 1 if anything differs.
 
-All runs use float32 on the CPU. `--reference` sets BERTWRIGHT_NATIVE=0 for both trees, so that only the reference
-implementations compute: use it when a native kernel was changed on purpose. With `--work DIR` the runs of the earlier
-commit are saved and reused the next time. Data: ../shared/data (environment variable BERTWRIGHT_DATA).
+`--speed ROUNDS` instead compares tokens per second of both trees, each with the kernels that it compiles itself.
+
+All comparisons of bits use float32 on the CPU. `--reference` sets BERTWRIGHT_NATIVE=0 for both trees, so that only the
+reference implementations compute: use it when a native kernel was changed on purpose. With `--work DIR` the runs of the
+earlier commit are saved and reused the next time. Data: ../shared/data (environment variable BERTWRIGHT_DATA).
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -52,8 +57,13 @@ RENAMED = {
     "--stride": "--doc-stride",
 }
 
-TIMING = ("_per_second", "utilization")  # ends of the names of fields that a clock decides
+# Options of commands whose defaults have changed since, as they were.
+FORMER_DEFAULTS = {"vocabulary": ("--criterion", "ratio")}
+
+TIMING = ("_per_second", "utilisation", "utilization")  # ends of the names of fields that a clock decides
 NUM_STEPS = 20
+SPEED_STEPS = 60
+WARM_UP_STEPS = 10
 KILL_AFTER = (7, 13)  # steps in the log when the process is killed; checkpoints are at 5, 10, 15, 20
 
 
@@ -76,20 +86,25 @@ class Tree(NamedTuple):
 
     def command(self, command: str, *arguments: str) -> list[str]:
         """Return a command line in this tree's names."""
-        return [sys.executable, "-m", "bertwright", command, *(self.renamed.get(word, word) for word in arguments)]
+        words = [sys.executable, "-m", "bertwright", command, *(self.renamed.get(word, word) for word in arguments)]
+        return [*words, *FORMER_DEFAULTS.get(command, ())] if self.renamed else words
 
-    def environment(self, threads: int) -> dict[str, str]:
-        """Return the environment variables of its processes."""
+    def environment(self, threads: int, own_kernels: bool = False) -> dict[str, str]:
+        """Return the environment variables of its processes. `own_kernels`: compiled as the tree does itself."""
         own = {"PYTHONPATH": str(self.source / "src"), "OMP_NUM_THREADS": str(threads)}
+        if own_kernels:
+            return os.environ | own
         own |= {"CXX": str(Path(__file__).parent / "native_g++"), "BERTWRIGHT_NATIVE": "compile"}
         if self.reference:
             own["BERTWRIGHT_NATIVE"] = "0"
         return os.environ | own
 
-    def run(self, command: str, *arguments: str, threads: int = 1) -> None:
+    def run(self, command: str, *arguments: str, threads: int = 1, own_kernels: bool = False) -> None:
         """Run one command to its end. Raises SystemExit with its output if it fails."""
         words = self.command(command, *arguments)
-        done = subprocess.run(words, env=self.environment(threads), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, env=self.environment(threads, own_kernels), capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
 
@@ -104,16 +119,16 @@ class Difference(NamedTuple):
     max_weight: float
 
 
-def make_jobs(store: Path, model: Path, data: Path, folder: Path) -> dict[str, Job]:
+def make_jobs(store: Path, model: Path, data: Path, folder: Path, steps: int = NUM_STEPS) -> dict[str, Job]:
     """Return all jobs by name. `folder` receives the data files, which are cut down to the first examples."""
     common = ("--log-every", "1", "--save-every", "5", "--device", "cpu", "--dtype", "float32")
     mini = (
-        "--store", str(store), "--steps", str(NUM_STEPS), "--size", "mini", "--max-positions", "128",
+        "--store", str(store), "--steps", str(steps), "--size", "mini", "--max-positions", "128",
         "--batch-size", "16", "--long-share", "0.2", "--long-length", "128", "--learning-rate", "5e-4",
         "--warmup-share", "0.1", "--bias-correction", "--evaluate-every", "10", "--evaluate-sequences", "32", *common,
     )  # fmt: skip
     tuning = ("--model", str(model), "--epochs", "1", "--learning-rate", "3e-4", "--evaluate-every", "10", *common)
-    examples, dev_examples = 32 * NUM_STEPS, 64
+    examples, dev_examples = 32 * steps, 64
     document_marks = 40  # blocks of CoNLL files that are no examples
 
     def files(train: Path, dev: Path, number: int = examples) -> tuple[str, ...]:
@@ -214,8 +229,12 @@ def read_records(run: Path, renamed: dict[str, str]) -> dict[tuple[str, int], di
 
 
 def compare(base: Path, present: Path) -> Difference:
-    """Compare two runs' records (exact floats, as JSON preserves them) and final weights (all bits)."""
+    """Compare two runs' records (exact floats, as JSON preserves them) and final weights (all bits).
+
+    Fields that only the present records have are ignored: the long phase has been evaluated at its length, too, since.
+    """
     old, new = read_records(base, RENAMED), read_records(present, {})
+    new = {key: {name: record[name] for name in old.get(key, record) if name in record} for key, record in new.items()}
     unequal = [
         f"{kind} record of step {step}: {old.get((kind, step))}, now {new.get((kind, step))}"
         for kind, step in sorted(old.keys() | new.keys())
@@ -264,6 +283,34 @@ def run_jobs(base: Tree, present: Tree, names: Sequence[str], data: Path) -> Ite
             yield f"{name}, killed twice", compare(expected, train_killed(present, name, present_jobs[name]))
 
 
+def measure_speed(trees: Sequence[Tree], data: Path, rounds: int) -> None:
+    """Print the speed of both trees, each with its own kernels, in turn; and the ratio of a round's speeds."""
+    base = trees[0]
+    corpus = base.work / "corpus.txt"
+    if not corpus.exists():
+        subprocess.run([sys.executable, str(base.source / "demo" / "corpus.py"), str(corpus)], check=True)
+    stores = [prepare(tree, corpus) for tree in trees]
+    model = train(base, "pretrain", make_jobs(stores[0], base.work, data, base.work / "data")["pretrain"]) / "model"
+    jobs = [make_jobs(store, model, data, base.work / "data", SPEED_STEPS) for store in stores]
+    print("| job | number type | tokens/s before | now | ratio (min to max) |\n|---|---|---:|---:|---:|")
+    for name, dtype in itertools.product(("pretrain-2-threads", "sst2"), ("float32", "bfloat16")):
+        speeds: list[list[float]] = []
+        for _ in range(rounds):
+            speeds.append([])
+            for tree, own in zip(trees, jobs, strict=True):
+                job, run = own[name], tree.work / "speed"
+                shutil.rmtree(run, ignore_errors=True)
+                words = [dtype if word == "float32" else word for word in job.arguments]
+                tree.run(job.command, "--run", str(run), *words, "--threads", "2", threads=2, own_kernels=True)
+                records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+                steps = [one["tokens_per_second"] for one in records if one["kind"] == "train"]
+                speeds[-1].append(statistics.median(steps[WARM_UP_STEPS:]))
+        ratios = [now / before for before, now in speeds]
+        before, now = (statistics.median(column) for column in zip(*speeds, strict=True))
+        ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"| {name} | {dtype} | {before:,.0f} | {now:,.0f} | {ratio} |", flush=True)
+
+
 def main() -> None:
     """Print the table; exit with status 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -272,6 +319,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the runs, to be reused (default: a temporary one)")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--jobs", nargs="+", help="names of the jobs to run (default: all)")
+    parser.add_argument(
+        "--speed", type=int, metavar="ROUNDS", help="instead, time both trees in turn, two threads each"
+    )
     parser.add_argument("--reference", action="store_true", help="reference implementations instead of native kernels")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -281,6 +331,9 @@ def main() -> None:
         base = Tree(source.resolve(), work / f"base-{mode}", {}, arguments.reference)
         present = Tree(arguments.tree.resolve(), work / f"present-{mode}", RENAMED, arguments.reference)
         base.work.mkdir(parents=True, exist_ok=True)
+        if arguments.speed:
+            print(f"{describe_machine(2)}\n")
+            return measure_speed((base, present), arguments.data, arguments.speed)
         names = arguments.jobs or list(make_jobs(base.work, base.work, arguments.data, base.work / "data"))
         print(f"{describe_machine(1)}; {mode} kernels, float32\n")
         print(
