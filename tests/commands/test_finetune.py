@@ -858,9 +858,9 @@ def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> 
         ({"epochs": 0.0}, "epochs: expected above 0 and at most 10,000, got 0"),
         ({"epochs": 1e300}, r"epochs: .*got 1e\+300"),
         ({"batch_size": 0}, "batch_size: expected 1 to 1,048,576, got 0"),
-        ({"dropout": 1.0}, "dropout is a share"),
-        ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay is a factor"),
-        ({"lstm_lr_scale": 0.0}, "lstm_lr_scale is a factor"),
+        ({"dropout": 1.0}, "dropout: expected a share"),
+        ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay: expected above 0"),
+        ({"lstm_lr_scale": 0.0}, "lstm_lr_scale: expected a factor"),
         ({"freeze_layers": -1}, "freeze_layers is -1; it must be at least 0"),
         ({"from_scratch": True, "keep_head": True}, "from_scratch and keep_head"),
     ):

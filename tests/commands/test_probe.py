@@ -386,7 +386,7 @@ def test_input_that_does_not_fit_is_rejected_before_writing(make: Make, tmp_path
         ({"epochs": 0}, "epochs is 0; it must be at least 1"),
         ({"lstm_size": 15}, "lstm_size must be even, half for each direction, not 15"),
         ({"lstm_layers": 0}, "lstm_layers is 0; it must be at least 1"),
-        ({"dropout": 1.0}, "dropout is a share"),
+        ({"dropout": 1.0}, "dropout: expected a share"),
     ],
 )
 def test_impossible_settings_are_rejected(make: Make, changes: dict[str, Any], message: str) -> None:
