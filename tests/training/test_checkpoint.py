@@ -40,10 +40,10 @@ def test_latest_is_the_newest_checkpoint_and_old_ones_are_deleted(tmp_path: Path
     [
         (
             lambda f: f.write_bytes(f.read_bytes()[:-1]),
-            r"model.safetensors: 700 bytes expected, 699 bytes; start again",
+            r"model.safetensors: expected 700 bytes, got 699 bytes; start again",
         ),
         (lambda f: f.write_bytes(b"W" + f.read_bytes()[1:]), r"model.safetensors: its content was altered"),
-        (lambda f: f.unlink(), r"model.safetensors: 700 bytes expected, missing"),
+        (lambda f: f.unlink(), r"model.safetensors: expected 700 bytes, got no file"),
         (
             lambda f: (f.parent / "state.json").unlink(),
             r"state.json is missing; start again in another folder",

@@ -126,10 +126,7 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         started = start_task_model(source, task.head, settings.seed, dropout)
         model = started.model
         if (trained := load_head(source)) and trained.head == task.head:
-            notice(
-                console,
-                f"{source}: its head is not used; the new one has random weights (--keep-head uses the old one)",
-            )
+            notice(console, f"{source}: its head is not used; a new one starts from random weights (see --keep-head)")
         if "pooler" in started.newly_initialized:
             notice(console, f"{source} has no pooler: a new one starts from random weights, like the classifier")
         elif model.pooler is not None and is_untrained(model.pooler.dense):
