@@ -1,6 +1,6 @@
 """Training speed on a machine that is not idle: ours and transformers, one and two trainings, beside a busy process.
 
-    python bench/busy_machine.py [--sizes tiny mini] [--spins 300000 2000] [--rounds 3] [--seconds 3]
+    python bench/busy_machine.py [--sizes tiny mini] [--spins 300000 20000] [--rounds 3] [--seconds 3]
 
 A thread that waits for others at the end of a parallel region spins before it sleeps. Where a foreign thread has taken
 the CPU that it waits for, spinning keeps the CPU from both. `--spins` are the counts after which libgomp's threads

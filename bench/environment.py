@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from bertwright.interop.huggingface import load_config
-from bertwright.kernels.cpu import model_name
+from bertwright.kernels.cpu import processor_name
 from bertwright.models.config import BertConfig
 from bertwright.training.context import supports_bfloat16
 
@@ -44,11 +44,9 @@ def describe_machine(threads: int | None = None, device: str = "cpu") -> str:
     """
     bfloat16 = "yes" if supports_bfloat16(torch.device(device)) else "no"
     gpu = f"{torch.cuda.get_device_name()}, " if device == "cuda" else ""
-    return (
-        f"{date.today()}, {model_name()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}, {gpu}bf16 "
-        f"units: {bfloat16}, threads: {threads or torch.get_num_threads()}; Python {platform.python_version()}, "
-        f"{', '.join(versions())}"
-    )
+    processor = f"{processor_name()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
+    units = f"bf16 units: {bfloat16}, threads: {threads or torch.get_num_threads()}"
+    return f"{date.today()}, {processor}, {gpu}{units}; Python {platform.python_version()}, {', '.join(versions())}"
 
 
 def versions() -> list[str]:

@@ -38,7 +38,7 @@ import sys
 
 import lazy_loader
 
-SPIN_COUNT = 2_000  # iterations of a loop after which an OpenMP thread that waits for others sleeps
+SPIN_COUNT = 20_000  # iterations of a loop after which an OpenMP thread that waits for others sleeps
 
 # By default, waiting OpenMP threads spin for milliseconds. If another process is busy, they take the CPU from the
 # thread that they wait for (bench/busy_machine.py). This must be set before torch loads OpenMP.

@@ -188,7 +188,7 @@ def check_minimum(record: Any, minimum: int, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
         if value is not None and value < minimum:
-            raise ValueError(f"{name} = {value}: expected at least {minimum}")
+            raise ValueError(f"{name}: expected at least {minimum}, got {value}")
 
 
 def check_batch_size(value: int, name: str = "batch_size") -> None:

@@ -383,10 +383,10 @@ def test_input_that_does_not_fit_is_rejected_before_writing(make: Make, tmp_path
         ({"representations": ("last", "last")}, "each only once"),
         ({"learning_rates": (0.0,)}, "learning_rates must be above 0"),
         ({"learning_rates": (float("nan"),)}, "learning_rates must be above 0"),
-        ({"epochs": 0}, "epochs = 0: expected at least 1"),
+        ({"epochs": 0}, "epochs: expected at least 1, got 0"),
         ({"lstm_size": 15}, "lstm_size must be even, half for each direction, not 15"),
-        ({"lstm_layers": 0}, "lstm_layers = 0: expected at least 1"),
-        ({"dropout": 1.0}, "dropout is a share"),
+        ({"lstm_layers": 0}, "lstm_layers: expected at least 1, got 0"),
+        ({"dropout": 1.0}, "dropout: expected a share"),
     ],
 )
 def test_impossible_settings_are_rejected(make: Make, changes: dict[str, Any], message: str) -> None:

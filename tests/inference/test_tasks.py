@@ -364,7 +364,7 @@ def test_task_of_a_folder_of_transformers_is_inferred_from_its_configuration(tmp
 
 # ---- Misuse
 
-FINE_TUNE = r"needs one fine-tuned for it: bertwright finetune --task "
+FINE_TUNE = r"needs a model from: bertwright finetune --task "
 
 
 @pytest.mark.parametrize(

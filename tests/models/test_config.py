@@ -61,8 +61,8 @@ def test_causal_attention_counts_the_lower_triangle_only():
     ("changes", "message"),
     [
         ({"hidden_size": 100, "num_heads": 3}, "hidden_size = 100.*num_heads = 3"),
-        ({"num_layers": 0}, "num_layers = 0"),
-        ({"vocab_size": -1}, "vocab_size = -1"),
+        ({"num_layers": 0}, "num_layers: expected at least 1, got 0"),
+        ({"vocab_size": -1}, "vocab_size: expected at least 1, got -1"),
         ({"hidden_dropout": 1.0}, "hidden_dropout = 1.0"),
         ({"attention_dropout": -0.1}, "attention_dropout = -0.1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps = 0.0"),

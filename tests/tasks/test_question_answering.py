@@ -556,10 +556,10 @@ def test_task_survives_a_round_trip_through_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"doc_stride": 0}, "doc_stride = 0: expected at least 1"),
-        ({"max_answer_length": 0}, "max_answer_length = 0"),
-        ({"n_best_size": -1}, "n_best_size = -1"),
-        ({"max_query_length": 0}, "max_query_length = 0"),
+        ({"doc_stride": 0}, "doc_stride: expected at least 1, got 0"),
+        ({"max_answer_length": 0}, "max_answer_length: expected at least 1, got 0"),
+        ({"n_best_size": -1}, "n_best_size: expected at least 1, got -1"),
+        ({"max_query_length": 0}, "max_query_length: expected at least 1, got 0"),
         ({"max_length": 67}, "max_length = 67: .* max_query_length = 64 .* at least 68"),
         ({"scoring": "korqad"}, "scoring = 'korqad': did you mean \"korquad\""),
         ({"metric": "accuracy"}, "metric = 'accuracy': known: exact_match, f1"),

@@ -40,10 +40,10 @@ def test_latest_is_the_newest_checkpoint_and_old_ones_are_deleted(tmp_path: Path
     [
         (
             lambda f: f.write_bytes(f.read_bytes()[:-1]),
-            r"model.safetensors: 700 bytes expected, 699 bytes; start again",
+            r"model.safetensors: expected 700 bytes, got 699 bytes; start again",
         ),
         (lambda f: f.write_bytes(b"W" + f.read_bytes()[1:]), r"model.safetensors: its content was altered"),
-        (lambda f: f.unlink(), r"model.safetensors: 700 bytes expected, missing"),
+        (lambda f: f.unlink(), r"model.safetensors: expected 700 bytes, got no file"),
         (
             lambda f: (f.parent / "state.json").unlink(),
             r"state.json is missing; start again in another folder",
@@ -106,7 +106,7 @@ def test_changed_environment_is_reported_on_resume(tmp_path: Path, monkeypatch: 
     recorded = checkpoint.describe_environment(CPU)
     now = replace(CPU, dtype=torch.bfloat16, threads=3, world_size=4)
     monkeypatch.setattr(checkpoint, "describe_library", lambda name: "kernels-x86-64-v2")
-    monkeypatch.setattr(checkpoint, "model_name", lambda: "Other Processor")
+    monkeypatch.setattr(checkpoint, "processor_name", lambda: "Other Processor")
     monkeypatch.setattr(torch, "__version__", "9.9")
     changes = checkpoint.environment_changes(path, now)
     assert changes is not None

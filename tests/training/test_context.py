@@ -21,7 +21,7 @@ from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import context
-from bertwright.training.context import execution_context, supports_bfloat16
+from bertwright.training.context import execution_context, prefers_bfloat16
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.throughput import (
@@ -46,7 +46,7 @@ def test_device_settings_configure_the_process() -> None:
             assert context.is_main_process
             assert torch.get_num_threads() == 1
         with execution_context(DeviceSettings(device="cpu")) as context:
-            fast = supports_bfloat16(torch.device("cpu"))
+            fast = prefers_bfloat16(torch.device("cpu"))
             assert context.dtype == (torch.bfloat16 if fast else torch.float32)
             assert measure_peak_flops(context, hidden_size=128, seconds=0.01) > 1e8
     finally:

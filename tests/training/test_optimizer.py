@@ -136,7 +136,7 @@ def test_loaded_state_is_bit_equal_and_that_of_another_model_raises_an_error() -
     with pytest.raises(ValueError, match="another model: 2 names differ"):
         Optimizer({"weight": straight["weight"]}, SETTINGS).load_state(first.state())
     other = {"weight": nn.Parameter(torch.zeros(2, 2)), "bias": nn.Parameter(torch.zeros(5))}
-    with pytest.raises(ValueError, match=r"exp_avg.weight is \[5, 3\], \[2, 2\] expected"):
+    with pytest.raises(ValueError, match=r"exp_avg.weight: expected \[2, 2\], got \[5, 3\]"):
         Optimizer(other, SETTINGS).load_state(first.state())
 
 

@@ -45,5 +45,5 @@ def test_rates_are_positive_and_not_above_the_peak(name: ScheduleName, steps: in
 def test_linear_schedule_is_the_default_and_needs_no_warmup() -> None:
     assert OptimizerSettings().schedule == "linear"
     assert [linear_warmup_decay(step, peak=1.0, warmup=0, total=4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
-    with pytest.raises(ValueError, match=r"schedule is one of linear, .*, not 'quadratic'"):
+    with pytest.raises(ValueError, match=r"schedule: expected one of linear, .*, got 'quadratic'"):
         OptimizerSettings(schedule="quadratic")  # type: ignore[arg-type]

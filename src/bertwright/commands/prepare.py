@@ -75,7 +75,7 @@ def _print_result(console: Console, result: BuildResult) -> None:
         if predictions < MIN_PREDICTIONS:
             notice(
                 console,
-                f"held out: {result.held_out.num_tokens:,} tokens are few to measure with: the loss will have a "
+                f"held out: {result.held_out.num_tokens:,} tokens are too few for exact scores: the loss will have a "
                 f"standard error of about {loss_error(predictions):.2f} nats; hold out more (--held-out)",
             )
     if result.empty_documents:

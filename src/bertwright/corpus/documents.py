@@ -173,7 +173,7 @@ def shard_corpus(
     Compressed files, tables and documents are never split.
     """
     if target_bytes < 1:
-        raise ValueError(f"target_bytes = {target_bytes}: expected at least 1")
+        raise ValueError(f"target_bytes: expected at least 1, got {target_bytes}")
     shards: list[CorpusShard] = []
     group: list[InputFile] = []
     size = 0  # of the group; summing it for each file would be quadratic

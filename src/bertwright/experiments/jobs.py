@@ -47,7 +47,7 @@ from bertwright.files import (
     try_lock,
     write_json,
 )
-from bertwright.kernels.cpu import model_name
+from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.pretraining.evaluation import evaluate
 from bertwright.settings import to_table
@@ -344,7 +344,7 @@ class Work:
                     scores = job.execute(folder / "run", self, Console(file=log, width=120, force_terminal=False))
                 except DivergedError as error:
                     failure = str(error)
-        processor = torch.cuda.get_device_name() if torch.cuda.is_available() else model_name()
+        processor = torch.cuda.get_device_name() if torch.cuda.is_available() else processor_name()
         environment = {"processor": processor, "torch": torch.__version__, "bertwright": version("bertwright")}
         environment |= {"threads": str(torch.get_num_threads())}
         environment |= job.identity["settings"].get("device", {})  # the number type

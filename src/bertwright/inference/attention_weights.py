@@ -35,7 +35,7 @@ def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokeni
 
 
 def attention_weights(encoder: BertEncoder, batch: Batch) -> npt.NDArray[np.float32]:
-    """Compute the attention weights of a batch with one sequence: L A T T, by the order of its tokens in the text."""
+    """Compute the attention weights of a batch with one sequence, L A T T; the tokens are in the order of the text."""
     config = encoder.config
     batch, _ = encoder.to_reading_order(batch, None)
     hidden = encoder.embed(batch)  # T H

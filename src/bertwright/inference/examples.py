@@ -1,4 +1,4 @@
-"""Input of the Python interface: lists, arrays and columns of texts become examples; anything else is an error."""
+"""Conversion of the Python interface's input: lists, arrays and columns of texts to examples. All else is an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample
 from bertwright.tasks.squad import QaExample
 
-UNORDERED = (Mapping, set, frozenset)  # iterating over them yields keys, or values in any order
+UNORDERED = (Mapping, set, frozenset)  # iteration over these yields keys, or values in arbitrary order
 MAX_SHOWN = 40  # characters of a value in a message
 
 
@@ -27,17 +27,17 @@ def to_list(values: Any, name: str) -> list[Any]:
 
 
 def check_text(value: Any, location: str) -> str:
-    """Return a text. Raises ValueError, naming the location, for another type and for lone surrogates."""
+    """Return a value that is a text. Raises ValueError, naming the location, for other types and lone surrogates."""
     if not isinstance(value, str):  # the tokenizer would accept bytes
         raise ValueError(f"{location}: expected a text, got {abbreviate(value)}")
     if surrogate := SURROGATE.search(value):
         code = f"U+{ord(surrogate[0]):04X}"
-        raise ValueError(f"{location}: lone surrogate {code} at character {surrogate.start()}, which is not a text")
+        raise ValueError(f"{location}: lone surrogate {code} at character {surrogate.start()}; remove it")
     return value
 
 
 def text_example(value: Any, label: Any, location: str) -> TextExample[Any]:
-    """Build an example from a text or a pair of texts. Raises ValueError for anything else."""
+    """Build an example from a text or a pair of texts. Raises ValueError for other values."""
     if isinstance(value, str):
         return TextExample(check_text(value, location), None, label, location)
     pair = to_tuple(value)
@@ -48,7 +48,7 @@ def text_example(value: Any, label: Any, location: str) -> TextExample[Any]:
 
 
 def choice_example(prompt: Any, endings: Any, location: str) -> ChoiceExample:
-    """Build an example from a prompt and its endings. Raises ValueError for fewer than two, and for other types."""
+    """Build an example from a prompt and its endings. Raises ValueError for fewer than two endings and other types."""
     texts = to_tuple(endings)
     if len(texts) < 2:
         raise ValueError(f"{location}: expected a list of at least two endings, got {abbreviate(endings)}")
@@ -72,7 +72,7 @@ def tag_example(value: Any, location: str) -> TagExample:
 
 
 def check_words(value: Any, location: str, expected: str) -> tuple[str, ...]:
-    """Return a list of words, or of tags, as a tuple. Raises ValueError for anything else and for empty words."""
+    """Return a list of words or of tags as a tuple. Raises ValueError for empty words and for other values."""
     words = to_tuple(value)
     if not is_ordered(value) or not all(isinstance(word, str) and word for word in words):
         raise ValueError(f"{location}: expected {expected}, got {abbreviate(value)}")
@@ -80,7 +80,7 @@ def check_words(value: Any, location: str, expected: str) -> tuple[str, ...]:
 
 
 def to_tuple(value: Any) -> tuple[Any, ...]:
-    """Return the items of a list or another ordered collection; none of anything else, such as a text."""
+    """Return the items of a list or another ordered collection; an empty tuple for other values, such as a text."""
     return tuple(value) if is_ordered(value) else ()
 
 

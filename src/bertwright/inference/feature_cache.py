@@ -1,12 +1,12 @@
 """Feature-based use of BERT (section 5.3): the states of a frozen encoder, computed once and saved on disk.
 
-R states that a task reads (a word's first token, a text's [CLS]), K layers of each, H hidden size. Layer 0 is the
-output of the embeddings, layer L the last one.
+R states that a task reads (a word's first token, a text's [CLS]), K layers, H hidden size. Layer 0 is the output of the
+embeddings, layer L that of the last layer.
 
-A cache folder holds header.json, blocks.json and, for each layer, layer-NN.npy: R × H float16, read memory-mapped.
-The header has digests of everything that determines the states: the weights, the token ids and the positions. So a
-cache is never used for another model or other data, and other changes (a file's name, a label) leave it valid.
-blocks.json has digests of the states themselves, which reveal what a killed process or a bad disk has damaged.
+A cache folder contains header.json, blocks.json and, for each layer, layer-NN.npy: R × H float16, memory-mapped. The
+header has digests of everything that determines the states: the weights, the token ids and the positions. A cache is
+therefore never used for another model or other data, but stays valid after other changes (a file's name, a label).
+blocks.json has digests of the states, to detect damage by a killed process or a bad disk.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from bertwright.training.loop import DivergedError
 Vectors = npt.NDArray[np.float32]
 
 DTYPE = np.dtype("<f2")
-BLOCK_STATES = 8_192  # per write: bounds memory, and the work that is lost if the process is killed
+BLOCK_STATES = 8_192  # per write; bounds memory, and the work lost if the process is killed
 HEADER, BLOCKS = "header.json", "blocks.json"
 
 
 class LayerStates(EncoderModel):
-    """An encoder whose output concatenates the states of several layers. `predict_logits` runs it like a task model."""
+    """An encoder that outputs the states of several layers, concatenated, in a model that `predict_logits` can run."""
 
     def __init__(self, encoder: TextEncoder, layers: Sequence[int], pooled: bool = False) -> None:
         """Select K `layers`, in ascending order. `pooled`: one state per sequence.
@@ -66,19 +66,19 @@ class LayerStates(EncoderModel):
         self.layers = tuple(layers)
         self.pooled = pooled
         self.head = HeadSpec("token", len(layers) * encoder.config.hidden_size)
-        self.train(encoder.training)  # `predict_logits` restores the mode that it finds: keep that of the encoder
+        self.train(encoder.training)  # the encoder's mode, which `predict_logits` restores
 
     def forward(self, batch: Batch, positions: Tensor) -> Tensor:
-        """Compute the states R × K·H, float32, at `positions` (R int64); if `pooled`, as `EncoderForTask` does."""
+        """Compute the states R × K·H float32 at `positions` (R int64); if `pooled`, at the pooled positions."""
         if self.pooled and self.config.is_causal:
             positions = self.encoder.pooled_positions(batch)
         return torch.cat(self.encoder.hidden_states(batch, self.layers, positions), dim=1).float()
 
 
 def word_features(encoder: TextEncoder, encoded: Encoded, examples: int, layers: Sequence[int]) -> list[Vectors]:
-    """Compute the states of each example of a tagging task, W × K × H float32, one per word, without a cache.
+    """Compute the states of the W words of each example of a tagging task, W × K × H float32, without a cache.
 
-    `examples`: their number; examples without words have no sequence in `encoded`.
+    `examples`: the number of examples, because examples without words have no sequence in `encoded`.
     """
     shape = (-1, len(layers), encoder.config.hidden_size)
     states = predict_logits(cast(EncoderForTask, LayerStates(encoder, layers)), encoded).reshape(shape)
@@ -86,7 +86,7 @@ def word_features(encoder: TextEncoder, encoded: Encoded, examples: int, layers:
 
 
 def example_state_starts(encoded: Encoded, examples: int) -> Ints:
-    """Return the index of each example's first state, and the number of states. An example's states are contiguous."""
+    """Return the index of each example's first state and, as the last element, the number of states."""
     counts = np.zeros(examples, dtype=np.int64)
     np.add.at(counts, encoded.example_ids, encoded.position_counts)
     return offsets_from_lengths(counts)
@@ -99,7 +99,7 @@ class Header:
     model: str
     """Digest of the encoder: its weights, number type and configuration."""
     data: str
-    """Digest of its input: token ids, lengths of sequences, and positions of the states."""
+    """Digest of the encoder's input: token ids, lengths of sequences, and positions of the states."""
     layers: tuple[int, ...]
 
 
@@ -112,7 +112,7 @@ class Features:
     """For each layer of the header, R × H, memory-mapped."""
 
     def take(self, indices: Ints, layers: Sequence[int]) -> Tensor:
-        """Read the states with these indices, R × K × H float32."""
+        """Read the states with the indices `indices` (R), R × K × H float32."""
         read = [self.stored[self.header.layers.index(layer)][indices] for layer in layers]
         return torch.from_numpy(np.stack(read, axis=1).astype(np.float32))
 
@@ -127,9 +127,9 @@ def cached_features(
 ) -> Features:
     """Open the features in `folder`; compute them first if the folder is absent or lacks one of these layers.
 
-    A computation that was killed is resumed. float16 rounds each number by at most 0.05 %, far less than the difference
-    between two seeds of a head. `advance` is called with the number of items done. Raises ValueError if the folder
-    holds features of another model or other data, for damaged ones, and for a layer that the encoder does not have.
+    A computation that was killed is resumed. float16 rounds each number by at most 0.05 %, which changes a head's score
+    far less than another seed does. `advance` is called with a number of items when they are done. Raises ValueError if
+    the folder has features of another model or other data, if they are damaged, or if the encoder lacks a layer.
     """
     states = LayerStates(encoder, layers, pooled)
     header = Header(encoder_digest(encoder), input_digest(encoded), states.layers)
@@ -183,7 +183,7 @@ def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
 
 
 def encoder_digest(encoder: TextEncoder) -> str:
-    """Digest everything that determines an encoder's states for given tokens, without dropout, on one device."""
+    """Digest everything that determines the encoder's states for given tokens on one device, without dropout."""
     constants = (encoder.config, encoder.compute_dtype)
     weights = (f"{name} {_digest(tensor.cpu().numpy())}" for name, tensor in encoder.state_dict().items())
     return digest_bytes(repr(constants).encode(), *(weight.encode() for weight in weights))
@@ -232,7 +232,7 @@ def _compute(
 
 
 def _completed_blocks(folder: Path, header: Header, shape: tuple[int, int], encoded: Encoded) -> list[str]:
-    """Return the digests of the first blocks, as far as a killed computation with this header has completed them."""
+    """Return the digests of the leading blocks that a killed computation with this header has completed."""
     try:
         saved = read_json(folder / BLOCKS)
         if _read_header(folder) != header or not isinstance(saved, list):
@@ -245,7 +245,7 @@ def _completed_blocks(folder: Path, header: Header, shape: tuple[int, int], enco
 
 
 def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
-    """Create a cache folder with empty files of their final size."""
+    """Create a cache folder whose files have their final size but no states yet."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     start = npy_header(DTYPE, shape)
@@ -256,10 +256,10 @@ def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
             with attach_filename(path), path.open("wb") as file:
                 file.write(start)
                 file.truncate(size)
-                if hasattr(os, "posix_fallocate"):  # otherwise, a write to the mapping on a full disk kills the process
+                if hasattr(os, "posix_fallocate"):  # else a full disk would kill the process on a write
                     os.posix_fallocate(file.fileno(), 0, size)
         write_json(folder / HEADER, asdict(header))
-        write_json(folder / BLOCKS, [])  # last: it marks the folder as complete
+        write_json(folder / BLOCKS, [])  # last: without it, the folder counts as incomplete
     except OSError:
         shutil.rmtree(folder)
         raise
@@ -280,14 +280,14 @@ def _block_digests(files: Sequence[npt.NDArray[np.float16]], encoded: Encoded) -
 
 
 def _block_digest(files: Sequence[npt.NDArray[np.float16]], states: slice) -> str:
-    """Digest these states of all layers."""
+    """Digest the states `states` of all layers."""
     return digest_bytes(*(file[states].tobytes() for file in files))
 
 
 def _block_bounds(encoded: Encoded) -> list[int]:
-    """Return the first item of each block of about BLOCK_STATES states, and the number of items.
+    """Return the first item of each block of about BLOCK_STATES states and, as the last element, the number of items.
 
-    The bounds depend on the data alone: a resumed computation has the same blocks.
+    The bounds depend only on the data, so a resumed computation has the same blocks.
     """
     of_items = encoded.position_starts[:: encoded.sequences_per_item]
     begin = np.searchsorted(of_items, np.arange(BLOCK_STATES, len(encoded.positions), BLOCK_STATES))
@@ -341,7 +341,7 @@ def _open(folder: Path, header: Header, shape: tuple[int, int], encoded: Encoded
 def _map_files(
     folder: Path, header: Header, shape: tuple[int, int], mode: Literal["r", "r+"]
 ) -> tuple[np.memmap[Any, np.dtype[np.float16]], ...]:
-    """Map the layers' files into memory. Raises ValueError for one that is missing or of another size or type."""
+    """Map the files of the layers into memory. Raises ValueError if one is missing or has another size or type."""
     start = npy_header(DTYPE, shape)
     size = len(start) + DTYPE.itemsize * math.prod(shape)
     paths = [_layer_file(folder, layer) for layer in header.layers]

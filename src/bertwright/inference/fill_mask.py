@@ -1,4 +1,4 @@
-"""Filling [MASK]s: the windows that the model reads, the candidates for each [MASK], and the filled text."""
+"""Prediction of [MASK]s: the windows that the model reads, the candidates for each [MASK], and the filled text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MaskPrediction(NamedTuple):
     text: str
     """The text with the most probable token in place of each [MASK]."""
     masks: tuple[tuple[TokenCandidate, ...], ...]
-    """For each [MASK], in the order of the text, its candidates, the most probable first."""
+    """Candidates for each [MASK] in the order of the text; the most probable candidate comes first."""
 
 
 class Window(NamedTuple):
@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
     ids: Ids
     masks: list[int]
-    """Positions of these [MASK]s in `ids`."""
+    """Positions in `ids` of the [MASK]s to predict."""
 
 
 class MaskBatch(NamedTuple):
@@ -47,7 +47,7 @@ class MaskBatch(NamedTuple):
 
     batch: Batch
     positions: list[int]
-    """Position of each [MASK] to predict, in order, in the batch's tokens."""
+    """Position of each [MASK] to predict in the tokens of the batch, in ascending order."""
 
 
 def predict_masks(
@@ -83,14 +83,14 @@ def predict_candidates(
     for batch, positions in batch_windows(windows):
         logits = model(batch.to(device), torch.tensor(positions, device=device)).tokens
         check_finite_outputs(bool(logits.isfinite().all()))
-        # A model may have more vectors than tokens (a rounded number, for speed); the additional ones mean nothing.
+        # A model may have more outputs than the vocabulary has tokens (rounded up, for speed); the rest is ignored.
         best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(top_k)
         for ids, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True):
             yield tuple(map(TokenCandidate, map(tokenizer.token, ids), probabilities))
 
 
 def windows_around_masks(encoding: Encoding, masks: Sequence[int], max_positions: int) -> Iterator[Window]:
-    """Yield the whole text if it fits the model's positions, else one window per [MASK] with the [MASK] in its middle.
+    """Yield the whole text if it fits in the model's positions, else one window per [MASK], with it in the middle.
 
     `masks`: the positions of the [MASK]s in the encoding. Other [MASK]s in a window stay masked, as in training.
     """
@@ -105,7 +105,7 @@ def windows_around_masks(encoding: Encoding, masks: Sequence[int], max_positions
 
 
 def batch_windows(windows: Iterable[Window]) -> Iterator[MaskBatch]:
-    """Group windows, in order, into batches of at most MAX_BATCH_TOKENS tokens, or of one window."""
+    """Group windows, in order, into batches of at most MAX_BATCH_TOKENS tokens, or of one longer window."""
     group: list[Window] = []
     size = 0
     for window in windows:
@@ -126,7 +126,7 @@ def pack_windows(windows: Sequence[Window]) -> MaskBatch:
 
 
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """Trim spaces from the span of a [MASK]: a tokenizer with lstrip or rstrip includes them.
+    """Trim spaces from the span of a [MASK]; a [MASK] token with lstrip or rstrip includes them.
 
     >>> trim_span("a [MASK] b", 1, 9)
     (2, 8)

@@ -1,4 +1,4 @@
-"""`load` a trained model and use it: fill masks, compute vectors, classify, choose, tag, answer."""
+"""Python interface to a trained model: load it, fill masks, compute vectors, classify, choose, tag, answer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
 FEATURE_WINDOW = 512  # tokens: the sequence length of pre-training; longer windows add little
-# The call for a model of each task type.
+# The call to suggest for a model of each task type.
 CALLS = {
     "classification": "classify(texts)",
     "regression": "classify(texts)",
@@ -56,14 +56,14 @@ CALLS = {
 Text = str | tuple[str, str]
 """A text, or a pair of texts."""
 Words = str | Sequence[str]
-"""A text, which is split into words, or the words."""
+"""A text, which is then split into words, or a list of words."""
 
 
 class Bert:
     """A model with its tokenizer, ready for use: dropout is off, and no gradients are computed.
 
-    A single input returns a single result. A list, of any length, returns a list in the same order; a result does not
-    depend on the other inputs of the list.
+    For a single input, methods return a single result; for a list of any length, a list of results in the same order. A
+    result does not depend on the other inputs in the list.
     """
 
     def __init__(
@@ -78,12 +78,14 @@ class Bert:
         """Combine a model and its tokenizer.
 
         `missing_heads`: heads of `model` with random weights, as in `interop.huggingface.LoadResult`. `task`: the task
-        of an `EncoderForTask`; `inferred` and `classes` as in `tasks.task_io.TaskModel`. Raises ValueError if they do
-        not belong together.
+        of an `EncoderForTask`. `inferred` and `classes`: as in `tasks.task_io.TaskModel`. Raises ValueError if the
+        vocabulary or the task does not fit the model.
         """
         check_vocabulary(tokenizer, model.config, "tokenizer and model")
         if (task and task.head) != (model.head if isinstance(model, EncoderForTask) else None):
-            raise ValueError("task and model do not belong together: expected a task exactly if the model has its head")
+            raise ValueError(
+                "task and model do not belong together: expected a task if and only if the model has its head"
+            )
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.config = model.config
@@ -105,11 +107,11 @@ class Bert:
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> MaskPrediction | list[MaskPrediction]:
         """Predict the `top_k` most probable tokens, with their probabilities, for each [MASK] of a text.
 
-        Several [MASK]s of a text are predicted independently. In a text longer than the model's positions, the model
-        reads the window around each [MASK]. Task 1 of section 3.1.
+        Several [MASK]s of a text are predicted independently. If a text has more tokens than the model has positions,
+        the model reads a window around each [MASK]. Task 1 of section 3.1.
 
-        Raises ValueError for a text without [MASK], and for a model that cannot predict them: a fine-tuned one, one
-        without a masked-LM head, or a left-to-right one.
+        Raises ValueError for a text without [MASK], and for a model that cannot predict a [MASK]: a fine-tuned model, a
+        model without a masked-LM head, or a left-to-right model.
         """
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k)[0]
@@ -136,12 +138,12 @@ class Bert:
     def next_sentence(self, first: Sequence[str], second: Sequence[str]) -> list[float]: ...
     @torch.inference_mode()
     def next_sentence(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
-        """Return the probability that the second text follows the first, or that of each pair of two lists.
+        """Predict the probability that the second text follows the first; for two lists, that of each pair.
 
-        A pair of more tokens than the model's positions is truncated at the end of its longer text. Task 2 of section
-        3.1.
+        If a pair has more tokens than the model has positions, its longer text is truncated at the end. Task 2 of
+        section 3.1.
 
-        Raises ValueError for lists of different length, and for a model that was pre-trained without this task.
+        Raises ValueError for lists of different lengths, and for a model that was pre-trained without this task.
         """
         if isinstance(first, str):
             return self.next_sentence([first], [check_text(second, "second text")])[0]
@@ -153,16 +155,16 @@ class Bert:
         if untrained or self.model.config.is_causal:  # [CLS] of a left-to-right model sees only itself
             raise ValueError(
                 f"this {self.model.config.direction} model was pre-trained without next-sentence prediction; call "
-                "next_sentence on one of --objective mlm+nsp"
+                "next_sentence on a model that was pre-trained with --objective mlm+nsp"
             )
         return predict_next_sentences(self.model, self.tokenizer, firsts, seconds)
 
     @torch.inference_mode()
     def attention(self, text: str, text_pair: str | None = None) -> Attention:
-        """Compute the attention weights of a text or a pair, L × A × T × T: of each layer, head, token and token.
+        """Compute the attention weights of a text or a pair: layer × head × attending token × attended token.
 
         They are the probabilities before dropout (`output_attentions` of transformers; Vaswani et al. 2017, section
-        3.2.1). Raises ValueError for a text of more tokens than the model's positions, and for a model that is no BERT.
+        3.2.1). Raises ValueError if the text has more tokens than the model has positions, or the model is not a BERT.
         """
         encoder = self.model.encoder
         if not isinstance(encoder, BertEncoder):
@@ -189,13 +191,14 @@ class Bert:
     ) -> Vectors:
         """Compute one vector per text: N × H float32 for a list of N texts, H float32 for one text.
 
-        `pooling`: the mean or maximum over all tokens of the text, [CLS] and [SEP] included, or "cls", the state of
-        [CLS]; of a left-to-right model, whose [CLS] sees only itself, that of the last token.
+        `pooling`: "mean" or "max" over the states of all tokens, including [CLS] and [SEP], or "cls", the state of
+        [CLS]. In a left-to-right model, [CLS] sees only itself, so "cls" is the state of the last token.
         `normalize`: scale to Euclidean length 1, so that a dot product is the cosine. `batch_tokens`: maximum tokens
-        per forward pass; it bounds memory and changes no result. `max_length`: a longer text, in tokens, is read in
-        windows of equal length and pooled over all of them; "cls" states are averaged. None: the model's positions.
+        per forward pass; it bounds memory and changes no result. `max_length`: maximum tokens per window; a longer text
+        is split into windows of equal length and pooled over all of them ("cls" states are averaged). None: the model's
+        positions.
 
-        Raises ValueError for other values of these parameters, and for anything that is not a text.
+        Raises ValueError for other values of these parameters, and for a value that is not a text.
         """
         if isinstance(texts, str):
             vector: Vectors = self.embed([texts], pooling, normalize, batch_tokens, max_length)[0]
@@ -222,8 +225,8 @@ class Bert:
     def classify(self, texts: Text | Sequence[Text]) -> Any:
         """Predict the label of each text, or of each pair `(a, b)`: a `LabelPrediction`; for a regression, a float.
 
-        A text of more tokens than the task's `max_length` is truncated at its end; of a pair, the longer text first.
-        Section 4.1.
+        A text with more tokens than the task's `max_length` is truncated at its end; a pair, at the end of its longer
+        text. Section 4.1.
 
         Raises ValueError for a model of another task type, for pairs if the task has single texts, and vice versa.
         """
@@ -233,7 +236,7 @@ class Bert:
         return list(self.iter_classify(texts))
 
     def iter_classify(self, texts: Sequence[Text]) -> Iterator[Any]:
-        """Yield the predictions of `classify` in constant memory; warnings come after the last one."""
+        """Yield the predictions of `classify` one by one, without storing them; warnings come after the last one."""
         task: AnyTask = self._check_task("classify", Classification, Regression)
         examples = [text_example(text, None, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
         if self.inferred and any(example.text_pair is not None for example in examples):
@@ -247,12 +250,12 @@ class Bert:
     def choose(
         self, prompt: str | Sequence[str], endings: Sequence[str] | Sequence[Sequence[str]]
     ) -> ChoicePrediction | list[ChoicePrediction]:
-        """Predict which ending continues a prompt, or, for a list of prompts and a list of their endings, each prompt.
+        """Predict which ending continues a prompt; a list of prompts requires a list of endings for each of them.
 
-        All prompts have the same number of endings. A text that begins every ending (SWAG's sent2, `--start` in
-        fine-tuning) is repeated in each ending. Section 4.4.
+        All prompts have the same number of endings. If all endings begin with the same text (SWAG's sent2, `--start` in
+        fine-tuning), repeat it in each of them. Section 4.4.
 
-        Raises ValueError for fewer than two endings, for lists of different length, and for a model of another task.
+        Raises ValueError for fewer than two endings, for lists of different lengths, and for a model of another task.
         """
         task = self._check_task("choose", MultipleChoice)
         if isinstance(prompt, str):
@@ -269,10 +272,11 @@ class Bert:
     @overload
     def tag(self, texts: Sequence[Words], document: bool = False) -> list[TagPrediction]: ...
     def tag(self, texts: Words | Sequence[Words], document: bool = False) -> TagPrediction | list[TagPrediction]:
-        """Predict the tag of each word of a text, of a tuple of words, or of each text or list of words in a list.
+        """Predict the tag of each word. A string or a tuple of words is one text; a list has several of them.
 
-        A long text is read in windows; every word is tagged. `document`: the list is the sentences of one document, in
-        order, and each is read with those around it; this requires a model that was trained so (section 5.3).
+        A long text is read in windows; every word is tagged. `document`: the list contains the sentences of one
+        document in order, and the model reads each with the surrounding ones; this requires a model that was trained
+        with `--context True` (section 5.3).
 
         Raises ValueError for a model of another task type, and for `document` if it was trained without context.
         """
@@ -294,10 +298,10 @@ class Bert:
     def answer(self, question: str | Sequence[str], context: str | Sequence[str]) -> Answer | list[Answer]:
         """Predict the span of a context that answers a question.
 
-        A list of questions has one context for all, or a list with one context per question. A long context is read in
-        windows. Sections 4.2 and 4.3.
+        For a list of questions, give one context for all of them, or a list with one context per question. A long
+        context is read in windows. Sections 4.2 and 4.3.
 
-        Raises ValueError for lists of different length, and for a model of another task type.
+        Raises ValueError for lists of different lengths, and for a model of another task type.
         """
         task = self._check_task("answer", QuestionAnswering)
         is_single = isinstance(question, str)
@@ -315,10 +319,10 @@ class Bert:
     @overload
     def features(self, texts: Sequence[Words], layers: Sequence[int] = (-1,)) -> list[Vectors]: ...
     def features(self, texts: Words | Sequence[Words], layers: Sequence[int] = (-1,)) -> Vectors | list[Vectors]:
-        """Compute vectors of words from the frozen encoder: for each text W × K × H float32, W words and K layers.
+        """Compute vectors of words with the encoder: for each text, W words × K layers × H float32.
 
-        A word's vector is the state of its first token. Layer 0 is the embeddings' output, layer L (or -1) the last
-        layer's. Texts and words as in `tag`. Section 5.3.
+        A word's vector is the state of its first token. Layer 0 is the output of the embeddings, layer L or -1 that of
+        the last layer. `texts`: as in `tag`. Section 5.3.
 
         Raises ValueError for a layer that the model does not have.
         """
@@ -339,7 +343,7 @@ class Bert:
 
     @property
     def task_model(self) -> TaskModel:
-        """The fine-tuned model with its task, as its folder describes them."""
+        """The fine-tuned model with its task, as in its folder."""
         assert isinstance(self.model, EncoderForTask)
         assert self.task is not None
         return TaskModel(self.model, self.task, self.inferred, self.classes)
@@ -355,14 +359,14 @@ class Bert:
             save_model(Path(folder), self.model, self.tokenizer)
 
     def _check_task(self, method: str, *types: type[T]) -> T:
-        """Return the model's task. Raises ValueError if it is not of one of these types."""
+        """Return the model's task. Raises ValueError, naming the method, if its type is not one of `types`."""
         if isinstance(self.task, types):
             return self.task
         purpose = "was not fine-tuned for a task"
         if self.task is not None:
             purpose = f"is for {self.task.kind}: call {CALLS[self.task.kind]}"
         raise ValueError(
-            f"this model {purpose}; {method} needs one fine-tuned for it: bertwright finetune --task {types[0].kind} …"
+            f"this model {purpose}; {method} needs a model from: bertwright finetune --task {types[0].kind} …"
         )
 
     def _predict(self, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
@@ -373,7 +377,7 @@ class Bert:
             yield from chunk.predictions
             truncated += chunk.truncated
         for warning in truncation_warnings(task, len(examples), truncated, self.config.max_positions):
-            warnings.warn(warning, stacklevel=3)  # the caller of the public method
+            warnings.warn(warning, stacklevel=3)  # points to the caller of the public method
 
 
 def _check_texts(values: Any) -> list[str]:
@@ -390,18 +394,19 @@ def load(
 ) -> Bert:
     """Load a model: a model folder, a run's folder, or a name on the Hugging Face hub (`org/name`, `hf://org/name`).
 
-    The model may be pre-trained, a bare encoder, or fine-tuned, by bertwright or `transformers`. `device`: "cpu",
-    "cuda", "cuda:1"; None takes a GPU if there is one. `compute_dtype`: torch.bfloat16 is faster on processors that
-    support it. If the folder has a `checksums.json`, every file is compared with it, in 0.1 s for BERT base.
+    The model may be a pre-trained model, a bare encoder or a fine-tuned model, written by bertwright or `transformers`.
+    `device`: "cpu", "cuda" or a number such as "cuda:1"; None: a GPU if there is one. `compute_dtype`: torch.bfloat16
+    is faster on processors that support it. If the folder has a `checksums.json`, all files are compared with it; this
+    takes 0.1 s for BERT base.
 
-    Raises ValueError, naming file and reason, for an incomplete or damaged model, for an unsupported one, and for a
-    device that does not exist. Warns if the run is unfinished; its best or newest checkpoint is loaded.
+    Raises ValueError, naming file and reason, for an incomplete, damaged or unsupported model, and for a device that
+    does not exist. If a run is unfinished, its best or newest checkpoint is loaded, with a warning.
     """
     if compute_dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"compute_dtype: expected torch.float32 or torch.bfloat16, got {compute_dtype!r}")
     checked_device = _check_device(device)
     folder = model_folder(name)
-    config = load_config(folder)  # first, since it checks the tokenizer's and the task's files
+    config = load_config(folder)  # first: it also checks the files of tokenizer and task
     tokenizer = Tokenizer.load(folder)
     check_vocabulary(tokenizer, config, folder)
     if found := load_task(folder):
@@ -415,7 +420,7 @@ def load(
 
 
 def _check_device(value: str | torch.device | None) -> torch.device:
-    """Return a device. Raises ValueError for an unknown one, and for a GPU that does not exist."""
+    """Return the device; None selects a GPU if there is one. Raises ValueError if the device does not exist."""
     try:
         device = torch.device(value if value is not None else "cuda" if torch.cuda.is_available() else "cpu")
     except (RuntimeError, TypeError):

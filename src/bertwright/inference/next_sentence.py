@@ -21,7 +21,7 @@ def predict_next_sentences(
 ) -> list[float]:
     """Return, for each pair of texts, the probability that the second follows the first.
 
-    A pair of more tokens than the model's positions is truncated at the end of its longer text.
+    If a pair has more tokens than the model has positions, its longer text is truncated at the end.
     """
     segments = [SegmentTokens.of(texts, tokenizer) for texts in (firsts, seconds)]
     encoded = encode_segments(segments, np.empty(0, dtype=np.int64), tokenizer, model.config.max_positions)

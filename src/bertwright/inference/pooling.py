@@ -30,7 +30,7 @@ NUM_SPECIAL = 2  # [CLS] and [SEP] around every window
 
 
 class Windows(NamedTuple):
-    """The windows of all texts, those of one text side by side."""
+    """The windows of all texts; the windows of one text are adjacent and in order."""
 
     starts: Ints  # P  offset of the window's content in the flat ids
     sizes: Ints  # P  tokens of its content, without [CLS] and [SEP]
@@ -54,22 +54,22 @@ def compute_vectors(
 def split_into_windows(encoded: Ragged, max_length: int) -> Windows:
     """Split sequences `[CLS] content [SEP]` into windows of at most `max_length` tokens, [CLS] and [SEP] included."""
     sizes = np.diff(encoded.offsets) - NUM_SPECIAL
-    counts = np.maximum(-(-sizes // (max_length - NUM_SPECIAL)), 1)  # an empty text is one window without content
-    index = positions_from_lengths(counts)  # of a window in its text
+    counts = np.maximum(-(-sizes // (max_length - NUM_SPECIAL)), 1)  # an empty text has one window without content
+    index = positions_from_lengths(counts)  # P  number of each window in its text
     size, remainder = np.repeat(sizes // counts, counts), np.repeat(sizes % counts, counts)
     starts = np.repeat(encoded.offsets[:-1] + 1, counts) + index * size + np.minimum(index, remainder)
     return Windows(starts, size + (index < remainder), offsets_from_lengths(counts)[:-1])
 
 
 def batch_windows(ids: npt.NDArray[np.uint32], windows: Windows, batch_tokens: int) -> Iterator[tuple[Ints, Batch]]:
-    """Yield packed batches of at most `batch_tokens` tokens, or of one window, with the indices of their windows."""
+    """Yield the indices of windows and their packed batch: at most `batch_tokens` tokens, or one longer window."""
     lengths = windows.sizes + NUM_SPECIAL
     for indices in token_budget_batches(lengths, batch_tokens):
         yield indices, pack_windows(ids, windows.starts[indices], lengths[indices])
 
 
 def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> Batch:
-    """Pack windows into a batch, each with its own [CLS] and [SEP]: the first and the last of the flat ids."""
+    """Pack windows into a batch; each gets its own [CLS] and [SEP], which are the first and last of the flat ids."""
     flat = ids[np.repeat(starts - 1, lengths) + positions_from_lengths(lengths)].astype(np.int64)
     bounds = offsets_from_lengths(lengths)
     flat[bounds[:-1]], flat[bounds[1:] - 1] = ids[0], ids[-1]
@@ -79,7 +79,7 @@ def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> Ba
 def pool(encoder: TextEncoder, batch: Batch, pooling: Pooling) -> Tensor:
     """Compute one vector per sequence, B × H float32: the mean or maximum over its tokens, or its [CLS] state.
 
-    "cls" is the state at `TextEncoder.pooled_positions`, of a left-to-right encoder that of the last token.
+    "cls" is the state at `TextEncoder.pooled_positions`. In a left-to-right encoder this is the last token.
     """
     if pooling == "cls":
         cls: Tensor = encoder(batch, encoder.pooled_positions(batch))
@@ -89,7 +89,7 @@ def pool(encoder: TextEncoder, batch: Batch, pooling: Pooling) -> Tensor:
 
 
 def merge_windows(pooled: Vectors, windows: Windows, pooling: Pooling) -> Vectors:
-    """Merge the windows' vectors P × H into the texts' N × H; a mean weighs each window by its number of tokens."""
+    """Merge window vectors P × H into text vectors N × H. A mean weights each window by its number of tokens."""
     if pooling == "max":
         return np.maximum.reduceat(pooled, windows.first_of_text)
     tokens = windows.sizes + NUM_SPECIAL if pooling == "mean" else np.ones_like(windows.sizes)

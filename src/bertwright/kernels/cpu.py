@@ -60,9 +60,14 @@ def find_levels() -> list[Level]:
     return levels[names.index(wanted) :]
 
 
-def model_name() -> str:
+def processor_name() -> str:
     """Return the processor's name in /proc/cpuinfo, or the architecture if it has none."""
     return _read_cpuinfo("model name", "CPU part") or platform.machine()
+
+
+def vendor() -> str:
+    """Return the vendor that an x86-64 processor reports, such as GenuineIntel or AuthenticAMD; else ""."""
+    return _read_cpuinfo("vendor_id")
 
 
 def _read_cpuinfo(*names: str) -> str:

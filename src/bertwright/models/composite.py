@@ -41,7 +41,7 @@ class CompositeConfig:
             if len({*values}) > 1:
                 raise ValueError(f"{name}: expected the same value for all encoders, got {values}")
         if self.lstm_layers < 0 or (self.lstm_layers and self.hidden_size % 2):
-            raise ValueError(f"lstm_layers = {self.lstm_layers}: expected at least 0, and an even hidden size")
+            raise ValueError(f"lstm_layers: expected at least 0, got {self.lstm_layers}, and an even hidden size")
 
     def __str__(self) -> str:
         """Format as "L2 H128 A2 left-to-right + L2 H128 A2 right-to-left"."""

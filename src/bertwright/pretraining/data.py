@@ -181,7 +181,7 @@ class PretrainingData:
         self.settings.check_world_size(world_size)
         size = self.settings.batch_size
         if micro_batch_size is not None and micro_batch_size < 1:
-            raise ValueError(f"micro_batch_size = {micro_batch_size}: expected at least 1")
+            raise ValueError(f"micro_batch_size: expected at least 1, got {micro_batch_size}")
         first, last = size * rank // world_size, size * (rank + 1) // world_size
         layout = self._layout(self.settings.seed, step, size)
         return self._batches(layout, (self.settings.seed, step), range(first, last), micro_batch_size or last - first)

@@ -1,8 +1,8 @@
-"""Checkpoints: written atomically, verified when read, the oldest ones deleted.
+"""Checkpoints: write them atomically, verify them on reading, delete the oldest ones.
 
 A checkpoint is a folder `step-00001000` with the model (for BERT a Hugging Face folder), the optimizer's state, and
-`state.json`, which names each file with its size and digest. In the checkpoints that a run resumes from, it also
-contains the environment, on which the bits of the next steps depend.
+`state.json`, which lists the size and digest of each file. If a run can resume from the checkpoint, `state.json` also
+contains the digest of the metrics and the environment, which the bits of the next steps depend on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertwright.files import atomic_folder, digest_file, read_json, remove_folder, write_json
-from bertwright.kernels.cpu import model_name
+from bertwright.kernels.cpu import processor_name
 from bertwright.kernels.native import describe_library
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import full_state_dict
@@ -52,10 +52,10 @@ def save(
     keep_last: int | None,
     fields: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a checkpoint unless it already exists, then delete all but the newest `keep_last` (None: all stay).
+    """Write a checkpoint unless it already exists, then delete all but the newest `keep_last` (None: delete none).
 
-    `fields`: further content of state.json. Raises OSError (a full disk, no permission) with nothing half-written and
-    the older checkpoints untouched.
+    `fields`: further content of state.json. Raises OSError (a full disk, no permission); then nothing is written, and
+    the older checkpoints are unchanged.
     """
     path = path_of(folder, step)
     if not path.exists():
@@ -63,7 +63,7 @@ def save(
             with atomic_folder(path) as temporary:
                 write_model(temporary)
                 save_file(dict(optimizer), temporary / OPTIMIZER)
-                files = sorted(file for file in temporary.iterdir())
+                files = sorted(temporary.iterdir())
                 listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
                 write_json(temporary / STATE, {"step": step, "files": listed} | dict(fields or {}))
         except SafetensorError as error:  # reports the system's errors as text
@@ -101,41 +101,41 @@ def verify(checkpoint: Path) -> dict[str, Any]:
         file = checkpoint / name
         size = file.stat().st_size if file.is_file() else None
         if size != expected:
-            found = "missing" if size is None else f"{size:,} bytes"
-            raise ValueError(f"{file}: {expected:,} bytes expected, {found}; {remedy}")
+            found = "no file" if size is None else f"{size:,} bytes"
+            raise ValueError(f"{file}: expected {expected:,} bytes, got {found}; {remedy}")
         if digest_file(file) != digest:
             raise ValueError(f"{file}: its content was altered after it was written; {remedy}")
     return state
 
 
 def describe_environment(context: ExecutionContext) -> dict[str, str]:
-    """Return what the bits of a training step depend on besides settings and data."""
+    """Describe everything but settings and data that the bits of a training step depend on."""
     found = {"torch": torch.__version__, "number type": context.number_type, "processes": str(context.world_size)}
     if context.device.type == "cuda":
         return found | {"processor": torch.cuda.get_device_name(context.device)}
     return found | {
-        "processor": model_name(),
+        "processor": processor_name(),
         "threads": str(context.threads),
         "kernels": describe_library("kernels"),  # named after their instruction set and sources
     }
 
 
 def environment_changes(checkpoint: Path, context: ExecutionContext) -> str | None:
-    """Return a notice if this process differs from the one that wrote a verified checkpoint; None if it does not."""
+    """Return a notice if the environment differs from the one in a verified checkpoint; None if it does not."""
     before, now = read_json(checkpoint / STATE).get("environment", {}), describe_environment(context)
     changed = [f"{name} {before[name]} → {now[name]}" for name in now if name in before and before[name] != now[name]]
     if not changed:
         return None
-    return f"not the environment of {checkpoint}: {', '.join(changed)}; results will differ by rounding"
+    return f"{checkpoint}: the environment has changed: {', '.join(changed)}; results will differ by rounding"
 
 
 def find_latest(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a folder, unread; None if there is none."""
+    """Return the newest checkpoint of a folder without verifying it; None if there is none."""
     return next(reversed(list_checkpoints(folder)), None)
 
 
 def verify_latest(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a folder after reading all its files, as `verify`; None if there is none."""
+    """Verify the newest checkpoint of a folder and return it; None if there is none. Raises errors as `verify` does."""
     latest = find_latest(folder)
     if latest is not None:
         verify(latest)
@@ -143,7 +143,7 @@ def verify_latest(folder: Path) -> Path | None:
 
 
 def load_optimizer(checkpoint: Path) -> dict[str, Tensor]:
-    """Load the optimizer's state of a verified checkpoint."""
+    """Load the optimizer's state from a verified checkpoint."""
     return load_file(checkpoint / OPTIMIZER)
 
 
@@ -153,12 +153,12 @@ def write_weights(folder: Path, model: nn.Module) -> None:
 
 
 def read_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Load the weights of a verified checkpoint, as `write_weights` wrote them, into a model."""
+    """Load the weights that `write_weights` wrote from a verified checkpoint into a model."""
     model.load_state_dict(load_file(checkpoint / WEIGHTS))
 
 
 def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> int:
-    """Load the newest checkpoint of a folder, as `write_weights` wrote it, if there is one; return its step or 0."""
+    """Load the newest checkpoint, with weights by `write_weights`, and return its step; return 0 if there is none."""
     path = verify_latest(folder)
     if path is None:
         return 0

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc
+from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc, vendor
 from bertwright.training.distributed import process_group
 from bertwright.training.settings import DeviceSettings
 
@@ -42,15 +42,25 @@ class ExecutionContext:
 
 
 def supports_bfloat16(device: torch.device) -> bool:
-    """Return whether a device multiplies bfloat16 matrices itself; emulation is ten times slower than float32."""
+    """Return whether a device multiplies bfloat16 in hardware. Emulation takes ten times as long as float32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
 
 
+def prefers_bfloat16(device: torch.device) -> bool:
+    """Return whether a device multiplies matrices faster in bfloat16 than in float32.
+
+    Intel's processors with AVX512-BF16 but without AMX do not (decision 13).
+    """
+    if device.type == "cuda" or not supports_bfloat16(device):
+        return supports_bfloat16(device)
+    return vendor() != "GenuineIntel" or bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
 def select_device(settings: DeviceSettings) -> torch.device:
-    """Return the device of this process: under torchrun on GPUs, that of its local rank.
+    """Return the device of this process; under torchrun, each local rank has its own GPU.
 
     Raises ValueError if a GPU is requested and none is available.
     """
@@ -62,15 +72,15 @@ def select_device(settings: DeviceSettings) -> torch.device:
 
 
 def select_dtype(settings: DeviceSettings) -> Literal["float32", "bfloat16"]:
-    """Return the name of the number type that the settings mean on this machine."""
+    """Return the name of the number type; `auto` depends on this machine."""
     if settings.dtype != "auto":
         return settings.dtype
-    return "bfloat16" if supports_bfloat16(select_device(settings)) else "float32"
+    return "bfloat16" if prefers_bfloat16(select_device(settings)) else "float32"
 
 
 @contextmanager
 def execution_context(settings: DeviceSettings, distributed: bool = False) -> Iterator[ExecutionContext]:
-    """Configure this process as the settings say.
+    """Configure this process for a run and yield its execution context.
 
     `distributed`: under torchrun, compute together with the other ranks until the block ends; otherwise this process
     computes alone, even under torchrun. Raises ValueError if a GPU is requested and none is available.
@@ -85,7 +95,7 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
     threads = settings.threads or available_cpus(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     torch.set_num_threads(threads)
     with ExitStack() as stack:
-        stack.callback(restore_malloc)  # a notebook or server continues afterwards
+        stack.callback(restore_malloc)  # for a notebook or server, which continues after the run
         configure_malloc()
         if on_gpu:
             stack.enter_context(_deterministic_algorithms())
@@ -96,7 +106,7 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
 
 @contextmanager
 def _deterministic_algorithms() -> Iterator[None]:
-    """Use deterministic CUDA kernels: atomics make reductions depend on thread order, and resumed runs would diverge.
+    """Use deterministic CUDA kernels; with atomics, sums depend on thread order, and a resumed run would differ.
 
     PyTorch only warns about an operation without a deterministic kernel (the backward pass of attention).
     """
@@ -105,7 +115,7 @@ def _deterministic_algorithms() -> Iterator[None]:
     fills_memory = options.fill_uninitialized_memory  # type: ignore[attr-defined]
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it before its first product
     torch.use_deterministic_algorithms(True, warn_only=True)
-    options.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over memory
+    options.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it would cost a pass over memory
     try:
         yield
     finally:

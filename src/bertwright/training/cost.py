@@ -18,7 +18,7 @@ from bertwright.training.fit import train_until_stopped
 from bertwright.training.optimizer import Optimizer
 
 M = TypeVar("M")
-MIN_TIMED_STEPS, MAX_TIMED_STEPS = 3, 20  # after one step that fills caches
+MIN_TIMED_STEPS, MAX_TIMED_STEPS = 3, 20  # without the first step, which fills caches
 TIMED_S = 2.0  # seconds after which no more steps are timed
 
 
@@ -34,7 +34,7 @@ def describe_cost(
 ) -> dict[str, str]:
     """Return the cost of a run whose steps have been timed, as names and values for the terminal.
 
-    `checkpoints`: the number that the run's folder has at most.
+    `checkpoints`: the maximum number of them in the run folder.
     """
     memory = peak_memory(context)
     disk = run_disk_space(sum(parameter.numel() for parameter in optimizer.parameters.values()), checkpoints)

@@ -1,4 +1,4 @@
-"""Definition of a training run: what the engine must know of a kind of training, and when it does what."""
+"""Definition of a training run: the functions of a kind of training, and the steps at which `fit` calls them."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class FitSettings:
-    """Length of a run, and the steps after which it logs, evaluates and saves; the last step does all three."""
+    """Length of a run, and the steps after which it logs, evaluates and saves. All three happen after the last step."""
 
     run: Path | None
-    """Run folder; checkpoints are in its folders `checkpoints` and `best`. None: nothing is written."""
+    """Run folder, with checkpoints in `checkpoints` and `best`. None: nothing is written."""
     steps: int
     """Optimizer steps in total."""
     log_every: int = 10
     """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
     eval_steps: Container[int] = ()
-    """Steps after which the model is evaluated; 0 is before the first one."""
+    """Steps after which the model is evaluated; 0: before the first step."""
     save_steps: Container[int] = ()
     """Steps after which a checkpoint is written."""
     keep_last: int = 1
     """Number of newest checkpoints that are preserved."""
     keep_every: int | None = None
-    """Checkpoints whose step is a multiple are preserved, too."""
+    """Checkpoints whose step is a multiple of this number are preserved, too. None: no others."""
     evaluation: str = "dev"
-    """Name of the data that is evaluated on; the kind of its records in metrics.jsonl."""
+    """Name of the evaluation data, which is also the kind of its records in metrics.jsonl."""
     metric: str | None = None
-    """Score of an evaluation that decides which weights are the best; None: the last ones are the result."""
+    """Name of the score that decides which weights are the best. None: the weights of the last step are the result."""
     resumable: bool = True
-    """Write checkpoints; False: only the best one, for a run whose folder is deleted at its end."""
+    """Write checkpoints to resume from. False: only the best checkpoint, because the caller deletes the run folder."""
     resume_command: str = "the same command"
     """Command that resumes the run."""
 
 
 class MetricWindow(NamedTuple):
-    """Totals of consecutive steps, which one record of metrics.jsonl summarizes."""
+    """Totals of the consecutive steps that one record of metrics.jsonl summarizes."""
 
     sums: dict[str, float]
     steps: int
@@ -74,18 +74,18 @@ class Training(Generic[M]):
     optimizer: Optimizer
     schedule: LRSchedule
     batches: Callable[[int], Iterator[Sequence[M]]]
-    """From a number of finished steps: this rank's micro-batches of each step that follows, on the device."""
+    """From the number of finished steps: this rank's micro-batches of each remaining step, on the device."""
     loss: Callable[[M], LossOutput]
     evaluate: Callable[[], Mapping[str, float]] | None = None
-    """Return the scores of the model as it is."""
+    """Return the scores of the model with its current weights. None: no evaluations."""
     write_model: Callable[[Path], None] | None = None
-    """Write the model into a checkpoint; unset: its state dict, which `checkpoint.restore` loads."""
+    """Write the model into a checkpoint. None: write its state dict, which `checkpoint.restore` loads."""
     read_model: Callable[[Path], None] | None = None
-    """Load the weights of a checkpoint that `write_model` wrote; unset: its state dict."""
+    """Load the weights of a checkpoint that `write_model` wrote. None: load a state dict."""
     summarize: Callable[[MetricWindow], dict[str, float]] = average_per_step
     format_metrics: Callable[[Mapping[str, float]], str] = format_first
     format_scores: Callable[[Mapping[str, float]], str] | None = format_first
-    """Format an evaluation for its line of output; None: it has no line."""
+    """Format the scores of an evaluation for the line that reports it. None: no line is printed."""
     diagnose: Callable[[int, Mapping[str, float]], str | None] | None = None
     """From a step and its metrics: a notice for the user, if one is due."""
     find_unused_parameters: bool = False

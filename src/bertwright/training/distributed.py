@@ -1,7 +1,7 @@
-"""Several processes as one run: the process group, gradients over all ranks, decisions that all ranks share.
+"""Several processes as one run: the process group, gradients over all ranks, and decisions of all ranks together.
 
-Gradients are exchanged by DistributedDataParallel. Sharded weights (FSDP2) belong in `wrap`, `no_sync` and
-`full_state_dict`, and nowhere else: callers see a module that is called, and a state dict that is whole.
+Gradients are exchanged by DistributedDataParallel. Sharded weights (FSDP2) are not implemented. They would change only
+`wrap`, `no_sync` and `full_state_dict`, because all other code calls the module and reads the whole state dict.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def process_group(world_size: int, device: torch.device) -> Iterator[None]:
     if world_size == 1:
         yield
         return
-    # DistributedDataParallel imports this module, and default arguments in it keep the process group of that moment
-    # alive with gloo's threads, which can abort a process at its exit. Imported before, there is no group yet.
+    # DistributedDataParallel imports this module. Default arguments in it keep the current process group alive, with
+    # gloo's threads, which can abort a process at its exit. Here, no group exists yet.
     importlib.import_module("torch.distributed.nn.functional")
     on_gpu = device.type == "cuda"
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT, device_id=device if on_gpu else None)
@@ -40,9 +40,9 @@ def process_group(world_size: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def independent_ranks() -> Iterator[int]:
-    """Let each process that torchrun started compute alone until the block ends; yields its rank, 0 without torchrun.
+    """Let each process that torchrun started compute alone until the block ends; yield its rank, 0 without torchrun.
 
-    It keeps the GPU and the share of the CPUs of its local rank.
+    The process still uses the GPU and the share of the CPUs that its local rank has.
     """
     hidden = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE") if name in os.environ}
     try:
@@ -59,7 +59,7 @@ def world_size() -> int:
 def wrap(module: nn.Module, find_unused_parameters: bool = False) -> nn.Module:
     """Return a module whose backward pass averages gradients over all ranks; a single process gets the module itself.
 
-    `find_unused_parameters`: a step may use only some of the parameters, which costs the ranks a search.
+    `find_unused_parameters`: a step may use only some of the parameters; the ranks then search for the others.
     """
     if world_size() == 1:
         return module
@@ -91,7 +91,7 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 
 def raise_on_all_ranks(error: Exception | None, subject: Any, device: torch.device) -> None:
-    """Raise rank 0's error there, and a ValueError that names the subject on all others; `error` is None elsewhere."""
+    """Raise `error` on rank 0 and a ValueError that names the subject on the others, which pass None as `error`."""
     if world_size() > 1:
         failed = torch.tensor([error is not None], device=device)
         dist.broadcast(failed, src=0)

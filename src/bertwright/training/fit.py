@@ -1,8 +1,8 @@
 """The engine of every training run: metrics, evaluations, best and latest checkpoints, resuming, stopping.
 
-A kind of training provides a `Training`: its model and optimizer, restored from the newest checkpoint, its batches, its
-loss and its evaluation. `fit` does everything else, for pre-training, fine-tuning, heads on frozen features and every
-other architecture.
+A kind of training provides a `Training`: its batches, its loss, its evaluation, and the model and optimizer, already
+restored from the newest checkpoint. `fit` does everything else. Pre-training, fine-tuning, heads on frozen features and
+other architectures all use it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PRINT_EVERY_S = 30  # seconds between progress lines if there is no live display
 
 
 class FitResult(NamedTuple):
-    """Evaluations of a finished run, and the origin of the weights that its model has now."""
+    """Evaluations of a finished run, and the step of the weights that its model now has."""
 
     evaluations: Mapping[int, Mapping[str, Any]]
     """Records by step; empty on ranks other than 0."""
     step: int
-    """Step of the weights: that of the best evaluation or, if no metric selects, the last one."""
+    """Step of the weights: that of the best evaluation, or the last step if no metric selects one."""
 
     @property
     def scores(self) -> dict[str, float]:
@@ -47,10 +47,10 @@ class FitResult(NamedTuple):
 def fit(settings: FitSettings, training: Training[M], context: ExecutionContext, console: Console) -> FitResult:
     """Train to the last step, then load the best weights into the model.
 
-    Continues after `training.optimizer.steps`. Ctrl-C and SIGTERM finish and save the current step, then raise
-    KeyboardInterrupt. Raises ValueError for metrics or a best checkpoint that were altered since they were written,
-    DivergedError for numbers that are not finite, OSError for a disk that fails; the newest checkpoint is intact in
-    each case.
+    Training starts after the step `training.optimizer.steps`. After Ctrl-C or SIGTERM, the current step is finished
+    and saved; then KeyboardInterrupt is raised. Raises ValueError for metrics or a best checkpoint that were altered
+    since they were written, DivergedError for numbers that are not finite, OSError for a disk that fails; the newest
+    checkpoint is intact in each case.
     """
     if not context.is_main_process:
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
@@ -64,7 +64,7 @@ def fit(settings: FitSettings, training: Training[M], context: ExecutionContext,
 def train_until_stopped(
     training: Training[M], context: ExecutionContext, stop_signals: Sequence[int]
 ) -> Generator[StepResult]:
-    """Run the remaining steps on this rank; end early, after the same step on all ranks, if one received a signal."""
+    """Run the remaining steps on this rank. If any rank receives a signal, all ranks stop after the same step."""
     loss: Any = wrap(LossModule(training.model, training.loss), training.find_unused_parameters)
     with closing(prefetch(training.batches(training.optimizer.steps))) as batches:
         for result in train_steps(loss, batches, training.optimizer, training.schedule):
@@ -134,7 +134,7 @@ class _Fit(Generic[M]):
                     self.evaluate()
                 if saving and not last:
                     self.recorder.save()
-        if window:  # interrupted: a record ends at each checkpoint
+        if window:  # after an interruption: the checkpoint must contain a record of all its steps
             self.write_metrics(window)
         self.recorder.save()
 
@@ -150,7 +150,7 @@ class _Fit(Generic[M]):
         return self.training.format_metrics(metrics)
 
     def evaluate(self) -> None:
-        """Score the model and save it if it is the best so far, unless the scores of this step are recorded already."""
+        """Score the model, and save it if it is the best so far; skip a step whose scores are already recorded."""
         metric, evaluations = self.settings.metric, self.recorder.evaluations
         if self.training.evaluate is None or self.step in evaluations:
             return

@@ -1,4 +1,4 @@
-"""Peak speeds and memories of GPUs, from their makers' data sheets; to estimate what cannot be measured here."""
+"""Peak speed and memory of GPUs, from their makers' data sheets, to plan for a GPU that this machine does not have."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 from bertwright.models.config import BertConfig
 
-# Share of the peak that a step of BASE reaches. Assumed, not measured: NVIDIA's own BERT reaches 0.45 for LARGE on an
-# A100 (DeepLearningExamples, 580 sequences of 128 tokens per second).
+# Share of the peak speed that a training step of BASE is assumed to reach. NVIDIA's own BERT reaches 0.45 for LARGE on
+# an A100 (DeepLearningExamples, 580 sequences of 128 tokens per second).
 UTILIZATION = 0.4
-FULL_HIDDEN_SIZE = 768  # narrower models use a GPU less, about in proportion: their products are too small for it
+FULL_HIDDEN_SIZE = 768  # the utilization of narrower models is about proportionally lower
 
 
 class Gpu(NamedTuple):
     """Figures of a data sheet."""
 
     flops: float
-    """Peak of bfloat16 products with float32 sums, in FLOP/s, without sparsity."""
+    """Peak of bfloat16 matrix products with float32 accumulation, in FLOP/s, without sparsity."""
     memory: float
     """Bytes."""
 
@@ -36,7 +36,7 @@ GPUS = {
 
 
 def estimate_seconds(gpu: Gpu, config: BertConfig, flops: float) -> float:
-    """Estimate the seconds that a GPU takes for a number of operations of a model's training.
+    """Estimate the seconds that a GPU takes for `flops` operations of a model's training.
 
     >>> base = BertConfig.from_size("base", vocab_size=30_522)
     >>> round(estimate_seconds(GPUS["h200"], base, flops=989e12))
@@ -49,9 +49,9 @@ def estimate_seconds(gpu: Gpu, config: BertConfig, flops: float) -> float:
 def estimate_memory(gpu: Gpu, config: BertConfig, step_tokens: int) -> float:
     """Estimate the bytes of weights, gradients, two moments and the activations of a micro-batch in bfloat16.
 
-    `step_tokens`: tokens per step; a micro-batch has at most as many.
+    `step_tokens`: tokens per step, the maximum of a micro-batch.
     """
-    import torch  # which --help need not wait for
+    import torch  # slow to import, and --help does not need it
 
     from bertwright.training.throughput import ACTIVATIONS_PER_TOKEN, tokens_that_fit
 

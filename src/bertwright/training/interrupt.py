@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the current step finishes and is saved before the process ends."""
+"""Ctrl-C and SIGTERM during training: the process ends after the current step has finished and has been saved."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 
 @contextmanager
 def graceful_shutdown() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM in the list that this yields, so that the current step can be finished and saved.
+    """Yield a list and append Ctrl-C and SIGTERM to it, so that the caller can finish and save the current step.
 
-    A second signal ends the program at once. Outside the main thread, which alone receives signals, nothing is
-    collected.
+    A second signal raises KeyboardInterrupt at once. Only the main thread receives signals; in other threads the list
+    stays empty.
     """
     stop_signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield stop_signals
         return
 
-    def note(number: int, _frame: object) -> None:
+    def handle(number: int, _frame: object) -> None:
         if stop_signals:
             raise KeyboardInterrupt
         stop_signals.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop_signals
     finally:

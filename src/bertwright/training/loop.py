@@ -1,6 +1,7 @@
-"""The training loop: micro-batches in, one result per step out. It yields; the caller saves, evaluates and stops.
+"""The training loop: it reads micro-batches and yields one result per step; the caller saves, evaluates and stops.
 
-A loss arrives divided by the counts of the whole step, so the gradients of micro-batches and ranks simply add up.
+The loss of a micro-batch is already divided by the counts of the whole step, so the gradients of micro-batches and
+ranks are summed, not averaged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ M = TypeVar("M")
 
 
 class DivergedError(RuntimeError):
-    """A loss, gradient, output or weight that is not finite. Whatever was written before is intact."""
+    """A loss, gradient, output or weight that is not finite. All files that were written before are intact."""
 
 
 def check_finite_outputs(finite: bool) -> None:
@@ -53,11 +54,11 @@ class StepResult(NamedTuple):
     """Before clipping."""
     learning_rate: float
     seconds: float
-    """Wall-clock time of this step with the wait for its data; the caller's work between two steps does not count."""
+    """Wall-clock time of this step, including the wait for its data, without the caller's work between two steps."""
 
 
 class LossModule(torch.nn.Module, Generic[M]):
-    """A loss as a module: gradients are exchanged between ranks by a wrapper around the forward pass."""
+    """A loss as a module, because DistributedDataParallel wraps the forward pass of a module to exchange gradients."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[[M], LossOutput]) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ def train_steps(
     optimizer: Optimizer,
     schedule: LRSchedule,
 ) -> Iterator[StepResult]:
-    """Run one optimizer step for each list of micro-batches, counted from `optimizer.steps`; yield a result of each.
+    """Run one optimizer step for each list of micro-batches and yield its result; steps count from `optimizer.steps`.
 
     Raises DivergedError, before the weights are updated, if the loss or the gradient is not finite.
     """
@@ -91,29 +92,30 @@ def train_steps(
 
 
 def check_finite_weights(model: torch.nn.Module, step: int) -> None:
-    """Raise an error if weights are not finite, before a run starts from them (step 0) and before they are written.
+    """Raise an error if weights are not finite: ValueError before the first step (step 0), DivergedError later.
 
-    Raises ValueError at step 0. Raises DivergedError later: no further step would notice what the last one did.
+    Called before weights are written, because the loss does not show the effect of an update until the next step.
     """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             if step == 0:
                 raise ValueError(f"the initial weights are damaged: {name} has numbers that are not finite")
             raise DivergedError(
-                f"step {step}: the weights are not finite any more ({name}), and were not written. The rate is far too "
-                "high for this model (try a hundredth of --learning-rate), or the warm-up too short (--warmup-ratio)"
+                f"step {step}: the weights are not finite any more ({name}), and were not written. The learning rate "
+                "is far too high for this model (try a hundredth of --learning-rate), or the warm-up is too short "
+                "(--warmup-ratio)"
             )
 
 
 def _backward(loss: Callable[[M], LossOutput], micro_batches: Sequence[M]) -> dict[str, float]:
-    """Accumulate the gradients of the whole step in the parameters; return its sums over all ranks."""
+    """Accumulate the gradients of the whole step in the parameters; return the reported sums over all ranks."""
     ranks = world_size()
     values = []
     for number, batch in enumerate(micro_batches):
         last = number + 1 == len(micro_batches)
         with nullcontext() if last else no_sync(loss):
             output = loss(batch)
-            # Wrapped modules average gradients over the ranks; these shares must be summed.
+            # A wrapped module averages gradients over the ranks, but these must be summed.
             (output.loss * ranks if ranks > 1 else output.loss).backward()  # type: ignore[no-untyped-call]
         values.append(torch.stack([value.detach().double() for value in output.sums.values()]))
     total = sum_over_ranks(torch.stack(values).sum(0))
@@ -124,7 +126,7 @@ def _check_finite(step: int, sums: Mapping[str, float], norm: float) -> None:
     bad = [f"{name} = {value}" for name, value in {**sums, "gradient norm": norm}.items() if not math.isfinite(value)]
     if bad:
         raise DivergedError(
-            f"step {step}: not finite: {', '.join(bad)}. The weights were not updated. Usual causes: a rate too high "
-            "for this model or batch (try a third of --learning-rate), too short a warm-up (raise --warmup-ratio), or "
-            "damaged initial weights"
+            f"step {step}: not finite: {', '.join(bad)}. The weights were not updated. Usual causes: a "
+            "learning rate that is too high for this model or batch size (try a third of --learning-rate), a warm-up "
+            "that is too short (raise --warmup-ratio), or damaged initial weights"
         )

@@ -43,24 +43,24 @@ def _parse_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _check_record(record: Any) -> dict[str, Any]:
-    """Return a record if it has a kind, a step and otherwise numbers; raise an error if not."""
+    """Return a record whose kind is a text, whose step is a whole number and whose other values are numbers."""
     kind, step, *values = record["kind"], record["step"], *(record[name] for name in record.keys() - {"kind", "step"})
     if type(kind) is not str or type(step) is not int or not all(type(value) in (int, float) for value in values):
-        raise TypeError("expected a text as kind, a whole number as step, and otherwise numbers")
+        raise TypeError("expected a text as kind, a whole number as step, and numbers as all other values")
     checked: dict[str, Any] = record
     return checked
 
 
 class MetricLogger:
-    """Writer of a run's records; on resume it first drops those after the checkpoint, so no step is logged twice."""
+    """Writer of a run's records. On resume it first drops the records after the checkpoint: no step is logged twice."""
 
     def __init__(
         self, run: Path, first_step: int, evaluation: str = "held_out", saved_digest: str | None = None
     ) -> None:
-        """Open the log of a run after `first_step` steps.
+        """Open the log of a run that has finished `first_step` steps.
 
-        `evaluation` is the kind of record that `evaluations` collects by step, `saved_digest` the value of `digest` at
-        the time of the checkpoint. Raises ValueError for records that do not match it.
+        `evaluation` is the kind of the records that `evaluations` collects by step. `saved_digest` is the `digest` that
+        the checkpoint states. Raises ValueError for records with another digest.
         """
         records = read_metrics(run)
         remaining = [record for record in records if record["step"] <= first_step]
@@ -69,7 +69,7 @@ class MetricLogger:
         self.path = run / METRICS_FILE
         text = "".join(json.dumps(record) + "\n" for record in remaining)
         self._digest = hashlib.blake2b(text.encode(), digest_size=16)
-        is_truncated = not records and self.path.exists() and self.path.stat().st_size > 0  # in its first line
+        is_truncated = not records and self.path.exists() and self.path.stat().st_size > 0  # within its first record
         if (remaining or is_truncated) and saved_digest not in (None, self.digest):
             raise ValueError(
                 f"{self.path}: altered after it was written (records up to step {first_step:,}); restore its content, "
@@ -81,11 +81,11 @@ class MetricLogger:
 
     @property
     def digest(self) -> str:
-        """BLAKE2b of all records, which a checkpoint records to notice records that were altered."""
+        """BLAKE2b of all records. A checkpoint contains it, so that altered records are detected on resume."""
         return self._digest.hexdigest()
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """Write one record: its kind ("train", "held_out", "dev"), the steps finished, and numbers by name."""
+        """Write one record: its kind ("train", "held_out", "dev"), the finished steps, and numbers by name."""
         record = {"kind": kind, "step": step} | dict(values)
         line = json.dumps(record) + "\n"
         with attach_filename(self.path):
@@ -96,7 +96,7 @@ class MetricLogger:
         self.board.write({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def flush(self) -> None:
-        """Flush the records to the disk, which must happen before a checkpoint: no later run writes them again."""
+        """Flush the records to the disk; required before a checkpoint, after which no run writes them again."""
         with attach_filename(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -109,7 +109,7 @@ class MetricLogger:
 
 
 class TensorBoardWriter:
-    """Writer of a run's numbers for TensorBoard; PyTorch's own has a thread, whose errors only reach the terminal."""
+    """Writer of a run's numbers for TensorBoard. Unlike PyTorch's SummaryWriter, it raises the errors of its writes."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         """Start a file; TensorBoard then ignores the steps from `first_step` on in older files of the folder."""
@@ -136,7 +136,7 @@ class TensorBoardWriter:
 
 
 def step_progress(console: Console) -> Progress:
-    """Return the live line of a training run: share done, steps, the latest metrics, time left; fits 80 columns."""
+    """Return the live line of a training run, of at most 80 columns: a bar, steps, the latest metrics, time left."""
     return Progress(
         BarColumn(bar_width=10),
         MofNCompleteColumn(),
@@ -150,8 +150,8 @@ def step_progress(console: Console) -> Progress:
 
 
 def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> None:
-    """Plot metrics over the steps of a run as a PNG file; each panel is the name of a metric and the axis label."""
-    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
+    """Plot metrics over the steps of a run as a PNG file; each panel is a metric's name and its axis label."""
+    from matplotlib.figure import Figure  # not pyplot, which would change a notebook's backend and figures
 
     records = read_metrics(run)
     figure = Figure(figsize=(11, 4.2), layout="constrained")
@@ -166,6 +166,6 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> No
         panel.grid(alpha=0.3)
         if panel.lines:
             panel.legend()
-    figure.suptitle(escape_control(run.name), parse_math=False)  # two $ in a folder name do not enclose a formula
+    figure.suptitle(escape_control(run.name), parse_math=False)  # a folder name with two $ is no formula
     with atomic_file(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png")

@@ -1,7 +1,7 @@
-"""Muon: momentum whose singular values are replaced by ones, an update of the same size in every direction.
+"""Muon: the update is the momentum with its singular values replaced by ones, so it is equal in all directions.
 
-Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the scale of Liu et al. 2025, "Muon is
-scalable for LLM training", gives updates the size that AdamW's have, so both share one learning rate.
+Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks". Updates are scaled to the size of AdamW's
+as in Liu et al. 2025, "Muon is scalable for LLM training", so both share one learning rate.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ADAMW_RMS = 0.2  # typical root mean square of AdamW's updates at rate 1 (Liu et
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Return U Vᵀ of a matrix U S Vᵀ, approximately: singular values are 0.7 to 1.2, or lower if they were near 0.
+    """Return U Vᵀ of a matrix U S Vᵀ, approximately: singular values are 0.7 to 1.2, or less if those in S are near 0.
 
-    On a GPU in bfloat16, elsewhere in float32.
+    Computed in bfloat16 on a GPU, otherwise in float32.
     """
     is_wide = matrix.shape[0] <= matrix.shape[1]
     x = matrix if is_wide else matrix.T
@@ -36,11 +36,11 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 
 @torch.no_grad()
 def muon_(parameter: Tensor, gradient: Tensor, momentum: Tensor, stacked: int, update: AdamStep) -> None:
-    """Update a weight of `stacked` matrices (S·M × N) and its momentum in place, with Nesterov's momentum."""
+    """Update a weight, S = `stacked` matrices in S·M × N, and its momentum in place, with Nesterov's momentum."""
     clipped = gradient * update.clip_scale
     momentum.lerp_(clipped, 1 - MOMENTUM)
-    ahead = torch.lerp(clipped, momentum, MOMENTUM)
+    nesterov = torch.lerp(clipped, momentum, MOMENTUM)
     parameter.mul_(1 - update.lr * update.weight_decay)
-    for weight, direction in zip(parameter.chunk(stacked), ahead.chunk(stacked), strict=True):
+    for weight, direction in zip(parameter.chunk(stacked), nesterov.chunk(stacked), strict=True):
         scale = ADAMW_RMS * math.sqrt(max(weight.shape))
         weight.add_(orthogonalize(direction), alpha=-update.lr * scale)

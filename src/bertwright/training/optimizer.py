@@ -14,7 +14,7 @@ from bertwright.kernels.fused_ops import AdamStep, adamw_, adamw_rows_, gradient
 from bertwright.training.muon import muon_
 from bertwright.training.settings import OptimizerSettings as OptimizerSettings
 
-LRScale = float | Callable[[int], float]  # factor of a parameter's learning rate, or its value at a step (from 0)
+LRScale = float | Callable[[int], float]  # factor of a learning rate, or a function from the step (from 0) to it
 
 
 class Optimizer:
@@ -29,8 +29,8 @@ class Optimizer:
     ) -> None:
         """Create the optimizer of named parameters, with zero moments.
 
-        `lr_scales`: factors of the learning rate by parameter, 1 for those that are not named. In a step in which its
-        factor is 0, a parameter and its moments stay as they are. `matrices`: the parameters that Muon updates, and how
+        `lr_scales`: factors of the learning rate by parameter, 1 for those that are not named. If its factor is 0 in a
+        step, a parameter and its moments do not change. `matrices`: the parameters that Muon updates, and how
         many matrices are stacked in each (`models.encoder.layer_matrices`); AdamW ignores it.
         """
         self.parameters = dict(parameters)
@@ -42,7 +42,7 @@ class Optimizer:
             decay = settings.weight_decay if parameter.ndim > 1 else 0.0
             self.param_groups.setdefault(((lr_scales or {}).get(name, 1.0), decay), []).append(name)
         self.active_vectors: dict[str, Tensor] = {}
-        """For tables with sparse gradients, uint8 per vector: 1 if it had a gradient in any step."""
+        """For embeddings with sparse gradients, one uint8 per vector: 1 if it had a gradient in any step so far."""
         self.matrices = dict(matrices or {}) if settings.algorithm == "muon" else {}
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {
@@ -80,7 +80,7 @@ class Optimizer:
                 correction1=1.0 - settings.beta1**self.steps if corrected else 1.0,
                 correction2=1.0 - settings.beta2**self.steps if corrected else 1.0,
             )
-            dense: dict[str, Tensor] = {}  # by name, the gradients
+            dense: dict[str, Tensor] = {}  # gradients by name
             for name in names:
                 parameter = self.parameters[name]
                 gradient, parameter.grad = parameter.grad, None
@@ -125,8 +125,8 @@ class Optimizer:
         for name, tensor in own.items():
             if tensor.shape != state[name].shape:
                 raise ValueError(
-                    f"the optimizer state belongs to another model: {name} is {list(state[name].shape)}, "
-                    f"{list(tensor.shape)} expected"
+                    f"the optimizer state belongs to another model: {name}: expected {list(tensor.shape)}, got "
+                    f"{list(state[name].shape)}"
                 )
             tensor.copy_(state[name])
         self.active_vectors.clear()

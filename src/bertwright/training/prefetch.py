@@ -11,10 +11,9 @@ T = TypeVar("T")
 
 
 def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T]:
-    """Yield the same items, made by a background thread up to `depth` ahead of their use.
+    """Yield the same items, made by a background thread that is at most `depth` items ahead.
 
-    An exception in the thread is raised in place of the item. Closing the generator, as leaving a loop by an error or
-    Ctrl-C does, stops the thread.
+    An exception in the thread is raised in place of the item. Closing the generator stops the thread.
     """
     made: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     slots, closing = threading.Semaphore(depth), threading.Event()

@@ -1,4 +1,4 @@
-"""Recorders: the metrics and weights that a run saves, in its folder or, if it has none, in memory."""
+"""Recorders save the metrics and weights of a run in its folder or, if it has no folder, in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertwright.training.metrics_log import METRICS_FILE, MetricLogger
 
 
 class Recorder(Protocol):
-    """Storage of a run's metrics and weights after the step that it has reached."""
+    """Storage of a run's metrics and weights; each call concerns the current step."""
 
     @property
     def evaluations(self) -> Mapping[int, Mapping[str, Any]]:
@@ -30,7 +30,7 @@ class Recorder(Protocol):
         """Write one record: its kind, and numbers by name."""
 
     def save_best(self) -> None:
-        """Save the weights, the best so far. Raises DivergedError if they are not finite."""
+        """Save the current weights as the best so far. Raises DivergedError if they are not finite."""
 
     def save(self) -> None:
         """Save what a resumed run needs, if it can be resumed. Raises DivergedError for weights that are not finite."""
@@ -41,7 +41,7 @@ class Recorder(Protocol):
 
 @contextmanager
 def open_recorder(settings: FitSettings, training: Training[Any], context: ExecutionContext) -> Iterator[Recorder]:
-    """Open the recorder of a run, which continues after the checkpoint that `training` was restored from, if any.
+    """Open the recorder of a run; records after the checkpoint that `training` was restored from are dropped.
 
     Raises ValueError for metrics or a best checkpoint that were altered since they were written.
     """
@@ -69,18 +69,18 @@ class MemoryRecorder:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
 
     def write(self, kind: str, values: Mapping[str, float]) -> None:
-        """Store the record of an evaluation; others are of no further use."""
+        """Store the record if it is of an evaluation; other records are not needed."""
         step = self.training.optimizer.steps
         if kind == self.settings.evaluation:
             self.evaluations[step] = {"kind": kind, "step": step} | dict(values)
 
     def save_best(self) -> None:
-        """Copy the weights."""
+        """Copy the current weights. Raises DivergedError if they are not finite."""
         self.save()
         self.best_weights = {name: tensor.clone() for name, tensor in self.training.model.state_dict().items()}
 
     def save(self) -> None:
-        """Check the weights; nothing is saved."""
+        """Raise DivergedError if the weights are not finite; save nothing, because this run cannot be resumed."""
         check_finite_weights(self.training.model, self.training.optimizer.steps)
 
     def load_best(self, step: int) -> None:
@@ -115,13 +115,14 @@ class FolderRecorder:
     def save_best(self) -> None:
         """Write a checkpoint without the optimizer's state.
 
-        The previous best remains until the next checkpoint: a run that is killed before that resumes from there.
+        The next `save` deletes the previous best checkpoint. If the run is killed before that, it resumes from an older
+        checkpoint, at which the previous best one was the best.
         """
         keep_last = None if self.settings.resumable else 1
         checkpoint.save(self.best, self.training.optimizer.steps, self._write_model, {}, keep_last)
 
     def save(self) -> None:
-        """Write a checkpoint of this step, after flushing the metrics; delete superseded ones."""
+        """Flush the metrics, then write a checkpoint of this step and delete superseded checkpoints."""
         step = self.training.optimizer.steps
         self.log.flush()
         if not self.settings.resumable:  # the caller writes the model
@@ -135,7 +136,7 @@ class FolderRecorder:
             remove_folder(superseded)
 
     def load_best(self, step: int) -> None:
-        """Read the best checkpoint, which this process has written or verified."""
+        """Load the weights of the best checkpoint, which this process has written or verified."""
         read_model = self.training.read_model or partial(checkpoint.read_weights, model=self.training.model)
         read_model(checkpoint.path_of(self.best, step))
 
@@ -145,12 +146,12 @@ class FolderRecorder:
 
 
 def best_step(evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
-    """Return the step of the evaluation with the best score, the first of equal ones; None if there is none."""
+    """Return the step of the first evaluation with the best score; None if there are no evaluations."""
     return max(evaluations, key=lambda step: evaluations[step][metric], default=None)
 
 
 def drop_best_after(best: Path, step: int) -> None:
-    """Delete best checkpoints after a step: a resumed run finds them again."""
+    """Delete best checkpoints after a step; a resumed run writes them again."""
     for path in checkpoint.list_checkpoints(best):
         if checkpoint.step_of(path) > step:
             remove_folder(path)

@@ -1,4 +1,4 @@
-"""A command's training run, from its locked folder to its report and its model; `fit` is in the middle."""
+"""A command's training run: lock its folder, train with `fit`, then write its report and its model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class RunReport(NamedTuple):
     """Report of a finished run."""
 
     fields: dict[str, Any]
-    """Of report.json."""
+    """Fields of report.json."""
     plot: tuple[str, str]
-    """Its name among the printed outputs, and its file."""
+    """Name of the plot among the printed outputs, and its file."""
     panels: Sequence[tuple[str, str]]
     """Metric and axis label of each panel of the plot."""
     example: str
@@ -39,7 +39,7 @@ class RunReport(NamedTuple):
 
 
 class Run(Protocol):
-    """An opened run: everything that `train_run` does not know itself.
+    """An opened run: everything that distinguishes a command for `train_run`.
 
     `record_start` writes settings and digests of the data, `describe_cost` measures some steps, `make_report` scores
     the finished model, and `print_scores` prints the fields of the report.
@@ -62,9 +62,9 @@ def train_run(
     console: Console,
     distributed: bool = True,
 ) -> Path:
-    """Start or resume a run; return the finished model's folder (the run's on other ranks and in a dry run).
+    """Start or resume a run; return its model folder, or the run folder on other ranks and in a dry run.
 
-    `resume_overrides`, `distributed`: as in `locked_run`. Raises KeyboardInterrupt and errors as `open_run` and `fit`.
+    `resume_overrides` and `distributed` are those of `locked_run`. Raises what `open_run` and `fit` raise.
     """
     if settings.dry_run:
         check_run_directory(settings, resume_overrides)
@@ -73,7 +73,7 @@ def train_run(
         return settings.run
     with locked_run(settings, resume_overrides, distributed) as context:
         folder, console = settings.run / "model", console if context.is_main_process else silent_console()
-        if settings.resume and folder.is_dir():  # it is written last
+        if settings.resume and folder.is_dir():  # written last, so the run is finished
             say(console, f"{settings.run}: finished already; the model is {folder}")
             return folder
         run = open_run(context, console)

@@ -1,6 +1,6 @@
 """Run directories: saved settings, data digests, the lock, and the settings that may change on resume.
 
-torch is imported on use: the checks of a run's folder come before it.
+torch is imported on use, so that a run's folder can be checked without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"
 DATA = "data.json"  # digests of the data that a run reads, by name
-INITIAL_WEIGHTS = "the initial weights"  # one of these names
+INITIAL_WEIGHTS = "the initial weights"  # name of their digest in data.json
 
 
 class Resumable(Protocol):
@@ -42,7 +42,7 @@ S = TypeVar("S", bound=Resumable)
 
 
 def saved_settings(cls: type[S], run: Path) -> S:
-    """Return the settings in a run folder's settings.toml, set to resume it."""
+    """Read the settings of a run from its settings.toml, with `resume` set. Raises ValueError if it is missing."""
     path = run / "settings.toml"
     if not path.is_file():
         raise ValueError(f"{run}: no run to resume (settings.toml is missing); omit --resume to start one")
@@ -55,9 +55,9 @@ def saved_settings(cls: type[S], run: Path) -> S:
 
 
 def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) -> None:
-    """Raise ValueError for a new run in the folder of another one, and for a resumed run with other settings.
+    """Raise ValueError if a new run would use the folder of another one, or a resumed run has other settings.
 
-    `resume_overrides`: names of the settings that may differ.
+    `resume_overrides`: names of the settings that may differ on resume.
     """
     path = settings.run / "settings.toml"
     if not settings.resume:
@@ -79,8 +79,8 @@ def locked_run(
 ) -> Iterator[ExecutionContext]:
     """Lock a run's folder, check it, and yield the execution context; the lock lasts until the block ends.
 
-    `distributed`: under torchrun, compute together with the other ranks. Raises ValueError, on all ranks, for a folder
-    that another process has locked and as `check_run_directory` does.
+    `distributed`: under torchrun, compute together with the other ranks. Raises ValueError on all ranks if another
+    process has locked the folder or `check_run_directory` fails.
     """
     from bertwright.training.context import execution_context
     from bertwright.training.distributed import raise_on_all_ranks
@@ -101,18 +101,18 @@ def locked_run(
 def prepare_model(model: EncoderModel, context: ExecutionContext) -> None:
     """Move a model to the device and configure it for training."""
     model.encoder.compute_dtype = context.dtype
-    model.encoder.sparse_gradients = context.world_size == 1  # DistributedDataParallel sums no sparse gradients
+    model.encoder.sparse_gradients = context.world_size == 1  # DistributedDataParallel cannot sum sparse gradients
     model.to(context.device).train()
 
 
 def changed_files(run: Path, now: Mapping[str, str]) -> list[str]:
-    """Return the names whose digests differ from those at the start of the run."""
+    """Return the names of the data whose digests differ from those at the start of the run."""
     before = read_digests(run)
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
 def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
-    """Raise ValueError if files, by their digests, have changed since a run started."""
+    """Raise ValueError if the digest of a file has changed since the run started."""
     for path in changed_files(run, data):
         raise ValueError(f"{path}: changed since the run started; restore its content, or start again")
 
@@ -133,14 +133,15 @@ def resume_command(settings: Resumable, command: str, context: ExecutionContext)
 
 
 def record_run(settings: Resumable, command: str, data: Mapping[str, str]) -> None:
-    """Write the settings and data digests of a run into its folder, and delete what a killed process left incomplete.
+    """Write the settings and data digests of a run into its folder, and delete temporaries of a killed process.
 
-    `data`: digests by name, written when the run starts; `command`: the one that resumes it.
+    `data`: digests by name, written only when the run starts. `command`: the one that trains, such as `pretrain`.
     """
     if not settings.resume:
         (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
         write_json(settings.run / DATA, data)
-    started = replace(settings, resume=False)  # type: ignore[type-var]  # the file alone repeats the run
+    # Without `resume`, so that --config with this file starts the same run.
+    started = replace(settings, resume=False)  # type: ignore[type-var]
     write_settings(settings.run / "settings.toml", started, f"bertwright {command}: the settings in force")
     for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
         remove_stale_parts(folder)

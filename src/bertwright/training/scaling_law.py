@@ -2,9 +2,10 @@
 
     L(N, D) = E + A / N^α + B N^γ / D^β
 
-N parameters of the layers, D tokens seen (Hoffmann et al. 2022, arXiv 2203.15556, equation 2, where γ = 0: our larger
-models need more tokens to use their size). All six constants are fitted. They start from `PRIOR`, so that two or three
-runs on a text decide mostly its own constants, E and B, and the interval states what they leave open.
+N parameters of the layers, D tokens seen. This is equation 2 of Hoffmann et al. 2022 (arXiv 2203.15556) with the
+additional factor N^γ, because our larger models need more tokens to use their size. All six constants are fitted, with
+`PRIOR` as their prior distribution. Two or three runs on a text mostly determine E and B, which depend on the text; the
+interval includes the uncertainty that remains.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ Floats = npt.NDArray[np.float64]
 # N and D of the law are in these units (tiny, 4 million tokens), so that A and B are nats.
 UNIT_PARAMETERS, UNIT_TOKENS = 4e5, 4e6
 
-REPETITION = 15.4  # R*: epochs after the first whose value sums to that of 15.4 (1 - 1/e) new ones
+REPETITION = 15.4  # R*: this many repeated epochs teach as much as R* (1 - 1/e) epochs of new text
 PLATEAU = 0.86  # of the unigram entropy; above it, the loss falls faster than by a power law
 QUANTILE = 1.645  # of the normal distribution, two-sided 90 %
 
 
 class Constant(NamedTuple):
-    """A constant of the law before a text is known: mean and standard deviation."""
+    """Prior distribution of a constant of the law: mean and standard deviation."""
 
     mean: float
     deviation: float
@@ -51,11 +52,11 @@ class ShortRun(NamedTuple):
     """A finished run and its held-out loss."""
 
     parameters: int
-    """Of the layers."""
+    """Number of parameters of the layers."""
     tokens: float
-    """Effective ones."""
+    """Effective tokens."""
     loss: float
-    """Nats."""
+    """In nats."""
 
 
 class ExpectedLoss(NamedTuple):
@@ -67,7 +68,7 @@ class ExpectedLoss(NamedTuple):
 
 
 def compute_loss(constants: Sequence[float] | Floats, parameters: float, tokens: float) -> float:
-    """Compute the loss by the law; the constants are in the order of `PRIOR`."""
+    """Compute the loss that the law predicts; the constants are in the order of `PRIOR`."""
     e, a, alpha, b, beta, gamma = constants
     size, data = parameters / UNIT_PARAMETERS, tokens / UNIT_TOKENS
     return float(e + a / size**alpha + b * size**gamma / data**beta)
@@ -88,7 +89,7 @@ def count_effective_tokens(tokens: float, epochs: float) -> float:
 
 
 def has_left_plateau(loss: float, entropy: float) -> bool:
-    """Return whether a loss is well below the unigram entropy: only then does the model use context."""
+    """Return whether a loss is so far below the unigram entropy that the model must use context."""
     return loss < PLATEAU * entropy
 
 
@@ -101,7 +102,7 @@ class ScalingLaw:
 
     @classmethod
     def fit(cls, runs: Sequence[ShortRun]) -> ScalingLaw:
-        """Return the most probable constants after some runs; without runs, the prior."""
+        """Return the most probable constants given some runs and the prior; without runs, the prior."""
         from scipy.optimize import least_squares  # takes a while to import
 
         means, deviations = np.array(list(PRIOR.values())).T
@@ -114,7 +115,7 @@ class ScalingLaw:
         return cls(found.x, np.linalg.inv(found.jac.T @ found.jac))  # Laplace's approximation
 
     def predict(self, parameters: int, tokens: float) -> ExpectedLoss:
-        """Return the expected loss of a run; tokens are effective ones."""
+        """Return the expected loss of a run; `tokens` are effective tokens."""
         from scipy.optimize import approx_fprime
 
         def loss_of(constants: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the rate as a function of the step and of nothing else."""
+"""Learning-rate schedules: the rate as a function of the step alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLANTED_RATIO = 32  # peak rate over the lowest one (ULMFiT, section 3.2)
 
 
 def make_schedule(name: ScheduleName, peak: float, warmup_ratio: float, total: int) -> LRSchedule:
-    """Return the schedule of a run of `total` steps, a share of which is the warm-up."""
+    """Return the schedule of a run of `total` steps, of which the share `warmup_ratio` is the warm-up."""
     return partial(SCHEDULES[name], peak=peak, warmup=round(warmup_ratio * total), total=total)
 
 

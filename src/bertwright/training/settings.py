@@ -1,4 +1,4 @@
-"""Settings that every training has; without torch, so that a command's help and its checks need not wait for it."""
+"""Settings that every training has. The module imports no torch, so that help and checks of a command are fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DeviceSettings:
     """auto: the GPU, if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number type of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16
-    if the hardware multiplies it (GPUs since Ampere, CPUs with AVX512-BF16 or AMX), else float32."""
+    where it is faster (GPUs since Ampere, CPUs with AMX, AMD's with AVX512-BF16), else float32."""
     threads: int | None = None
     """CPU threads; unset: `OMP_NUM_THREADS`, else all CPUs that this process may use, divided among the ranks on this
     machine."""
@@ -27,7 +27,7 @@ class DeviceSettings:
         for name in ("device", "dtype"):
             possible = get_args(get_type_hints(DeviceSettings)[name])
             if getattr(self, name) not in possible:
-                raise ValueError(f"{name} is one of {', '.join(possible)}, not {getattr(self, name)!r}")
+                raise ValueError(f"{name}: expected one of {', '.join(possible)}, got {getattr(self, name)!r}")
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
             raise ValueError(f"threads: expected 1 to {MAX_THREADS:,}, got {self.threads}")
 
@@ -38,10 +38,10 @@ class OptimizerSettings:
 
     learning_rate: float = 1e-4
     """Peak rate (paper: 1e-4 at 256 sequences per step in pre-training, A.2; 2e-5 to 5e-5 in fine-tuning, A.3). Small
-    models need more."""
+    models need a higher one."""
     algorithm: Literal["adamw", "muon"] = "adamw"
     """adamw: as in the paper; muon: orthogonalized momentum for the matrices of the layers (Jordan et al. 2024), AdamW
-    for everything else. Small models learn faster by it, at rates some three times as high."""
+    for everything else. Small models learn faster with it, at learning rates about three times as high."""
     warmup_ratio: float = 0.01
     """Share of all steps in which the rate rises to its peak (paper: 10,000 of 1,000,000; in fine-tuning 0.1)."""
     schedule: ScheduleName = "linear"
@@ -59,21 +59,24 @@ class OptimizerSettings:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm (Google's code)."""
     bias_correction: bool = False
-    """Adam's correction of young moments. Google's code omits it; turn it on for fine-tuning on small data sets."""
+    """Adam's correction of the moments' bias in early steps. Google's code omits it; use it on small data sets."""
 
     def __post_init__(self) -> None:
         if self.algorithm not in (possible := get_args(get_type_hints(OptimizerSettings)["algorithm"])):
-            raise ValueError(f"algorithm is one of {', '.join(possible)}, not {self.algorithm!r}")
+            raise ValueError(f"algorithm: expected one of {', '.join(possible)}, got {self.algorithm!r}")
         if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule is one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+            raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
         if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            raise ValueError(f"learning_rate must be above 0 and finite, not {self.learning_rate}")
+            raise ValueError(f"learning_rate: expected a finite number above 0, got {self.learning_rate}")
         if not 0 <= self.warmup_ratio < 1:
-            raise ValueError(f"warmup_ratio is a share of all steps, from 0 to below 1, not {self.warmup_ratio}")
+            raise ValueError(f"warmup_ratio: expected a share of all steps, from 0 to below 1, got {self.warmup_ratio}")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError(f"beta1 and beta2 must be from 0 to below 1, not {self.beta1} and {self.beta2}")
+            raise ValueError(f"beta1, beta2: expected numbers from 0 to below 1, got {self.beta1} and {self.beta2}")
         if not (self.eps > 0 and self.max_grad_norm > 0 and self.weight_decay >= 0):
-            raise ValueError("eps and max_grad_norm must be above 0, weight_decay at least 0")
+            raise ValueError(
+                "eps, max_grad_norm, weight_decay: expected numbers above 0, above 0 and at least 0, got "
+                f"{self.eps}, {self.max_grad_norm} and {self.weight_decay}"
+            )
 
     def make_schedule(self, steps: int) -> LRSchedule:
         """Return the learning rate as a function of the step, in a run of `steps` steps."""

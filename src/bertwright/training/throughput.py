@@ -1,4 +1,4 @@
-"""Speed and memory of this machine: the peak of its matrix products, and the micro-batches that fit its memory."""
+"""Speed and memory of this machine: the peak speed of matrix products, and the micro-batches that fit in memory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bertwright.models.text_encoder import EncoderConfig
 from bertwright.training.context import ExecutionContext
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # per forward pass: enough to use the whole processor
-ACTIVATIONS_PER_TOKEN = 50  # hidden sizes that a layer saves for the backward pass; twice the measured number
-GPU_SHARE = 0.6  # of a GPU's memory for activations; gradients of weights and fragmentation take more
+ACTIVATIONS_PER_TOKEN = 50  # that a layer saves for backward, in hidden sizes; twice the measured number
+GPU_SHARE = 0.6  # of a GPU's memory, without a reserve for gradients of weights and for fragmentation
 
 
 def default_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig) -> int:
-    """Return the tokens of one forward pass in training if the user names no number; equal on equal machines."""
+    """Return the default number of tokens per forward pass in training. It depends on GPU, number type and model."""
     if context.device.type != "cuda":
         return CPU_TOKENS
     return tokens_that_fit(torch.cuda.get_device_properties(context.device).total_memory, context.dtype, config)
 
 
 def tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig) -> int:
-    """Return the tokens per forward pass that fit a GPU's memory (bytes) beside float32 weights, gradients and moments.
+    """Return the tokens per forward pass that fit in a GPU's memory (bytes) with float32 weights, gradients, moments.
 
     >>> from bertwright.models.config import BertConfig
     >>> base = BertConfig.from_size("base", vocab_size=30_522)
@@ -48,9 +48,9 @@ def physical_memory() -> int | None:
 def measure_peak_flops(context: ExecutionContext, hidden_size: int, seconds: float = 0.3) -> float:
     """Measure the sustained speed (FLOP/s) of matrix products with the shape of a feed-forward layer.
 
-    Utilization is relative to this: a model of this hidden size reaches it if it consists of matrix products only,
-    torch's or the native ones, whichever are faster. The median counts, because some processors are several times as
-    fast for a moment as they can be for long.
+    This speed is a utilization of 1: a model of this hidden size would reach it if it computed only matrix products.
+    They are torch's or the native ones, whichever are faster. The median is used because some processors are several
+    times as fast for a short time as they can be permanently.
     """
     on_gpu = context.device.type == "cuda"
     count, repeats = (32_768, 20) if on_gpu else (4_096, 1)  # a GPU needs more work per launch and per synchronization

@@ -22,8 +22,8 @@ def write_results(path: Path, records: Iterable[dict[str, Any]]) -> None:
 def read_results(path: Path, parse: Callable[[Any], R]) -> list[R]:
     """Read the results of earlier trials in order; none if the file does not exist.
 
-    `parse` turns a record into a result. Raises ValueError with file and line if it raises ValueError, KeyError,
-    TypeError or AttributeError, as it does for a record of other content.
+    `parse` turns a record into a result. It raises ValueError, KeyError, TypeError or AttributeError for a record of
+    other content, which `read_results` reports as a ValueError with file and line.
     """
     if not path.is_file():
         return []

@@ -15,9 +15,9 @@ TIMED_EXAMPLES = 64  # evenly spaced examples of a split
 
 
 class Timer:
-    """Measures the steps and evaluations of runs that differ in batch size, epochs and rate; each is timed once.
+    """Estimator of the cost of runs that differ in batch size, epochs and rate; each measurement is made once.
 
-    The state's weights do not change, but its optimizer is of no further use.
+    The weights do not change, but the moments of the optimizer do, so it cannot train afterwards.
     """
 
     def __init__(self, state: FinetuneState, context: ExecutionContext) -> None:
@@ -38,7 +38,7 @@ class Timer:
 
 
 def time_evaluation(state: FinetuneState, split: SplitData) -> float:
-    """Return the seconds that predicting a split takes."""
+    """Measure the prediction of a sample of a split; return the estimated seconds for the whole split."""
     sample = split.examples[:: max(1, len(split.examples) // TIMED_EXAMPLES)]
     encoded = state.task.encode(sample, state.tokenizer, labeled=False)
     started = 0.0

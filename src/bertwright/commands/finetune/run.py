@@ -2,7 +2,7 @@
 
 RUN/settings.toml    the settings in force          RUN/metrics.jsonl, tensorboard/, scores.png
 RUN/checkpoints/     the newest checkpoint          RUN/best/     the checkpoint with the best dev score
-RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   scores and settings
+RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   the scores
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def finetune(
     examples: Mapping[str, Sequence[Any]] | None = None,
     temporary: bool = False,
 ) -> Path:
-    """Start or resume fine-tuning; return the finished model's folder (the run's on other ranks and in a dry run).
+    """Start or resume fine-tuning; return the model folder, or the run folder on other ranks and in a dry run.
 
-    `examples`: those of "train" and optionally "dev" and "test", in place of the files that the settings name.
-    `temporary`: the caller deletes the run's folder, so it gets no plot and no checkpoints to resume from, and other
+    `examples`: the examples of "train" and optionally of "dev" and "test", instead of the files in the settings.
+    `temporary`: the caller deletes the run folder, so it gets no plot and no checkpoints to resume from, and other
     ranks do not take part.
-    Ctrl-C and SIGTERM finish and save the current step, then raise KeyboardInterrupt. Raises ValueError for settings,
-    files and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
-    fails; the newest checkpoint is intact in each case.
+    After Ctrl-C or SIGTERM, the current step is finished and saved; then KeyboardInterrupt is raised. Raises ValueError
+    for settings, files and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for
+    a disk that fails; the newest checkpoint is intact in each case.
     """
 
     def open_finetuning(context: ExecutionContext, console: Console) -> FinetuneRun:
@@ -70,7 +70,7 @@ def finetune(
 
 @dataclass
 class FinetuneRun:
-    """A fine-tuning run on rank 0, or one rank of it."""
+    """A fine-tuning run, as one rank sees it."""
 
     state: FinetuneState
     settings: FinetuneSettings
@@ -78,13 +78,13 @@ class FinetuneRun:
     console: Console
     temporary: bool = False
     task: AnyTask = field(init=False)
-    """The task with what it chose on dev for the present weights, such as a threshold."""
+    """The task with its choices on dev for the current weights, such as a threshold."""
 
     def __post_init__(self) -> None:
         self.task = self.state.task
 
     def fit_settings(self) -> FitSettings:
-        """Return the length of the run and the steps at which it evaluates and saves."""
+        """Return the length of the run and the steps after which it evaluates and saves."""
         settings, items = self.settings, self.state.train.encoded.num_items
         steps, eval_steps = settings.num_steps(items), settings.eval_steps(items)
         save_every = settings.save_every
@@ -112,7 +112,7 @@ class FinetuneRun:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Score the model on dev, where the task chooses its threshold, if it has one."""
+        """Score the model on dev; a task with a threshold chooses it there."""
         assert self.state.dev is not None
         scored = self.score(self.state.dev, tune=True)
         self.task = scored.task
@@ -132,14 +132,14 @@ class FinetuneRun:
         write_task_folder(folder, TaskModel(self.state.model, self.task), self.state.tokenizer)
 
     def read_model(self, folder: Path) -> None:
-        """Load the weights of a checkpoint, and the task with what it chose on dev at that step."""
+        """Load the weights of a checkpoint, and the task with its choices on dev at that step."""
         saved = load_task(folder)
         assert saved is not None
         self.state.model.load_state_dict(saved.model.state_dict())
         self.task = saved.task
 
     def print_summary(self) -> None:
-        """Print what is trained, on what, and what the user should know of the data."""
+        """Print the task, the model, the data and the settings, then warnings about the data."""
         state, settings, context = self.state, self.settings, self.context
         config, tuning = state.model.config, settings.tuning
         splits = [split for split in (state.train, state.dev, state.test) if split]
@@ -167,16 +167,16 @@ class FinetuneRun:
             dev, both = len(state.dev.examples), len(state.dev.examples) + len(state.train.examples)
             if not 0.5 < dev / both / tuning.validation_fraction < 2:
                 split = f"dev split: {dev:,} of {both:,} examples ({dev / both:.1%})"
-                notice(self.console, f"{split}; examples in one group (such as equal texts) are never split")
+                notice(self.console, f"{split}; examples of one group (such as equal texts) stay together")
         if state.dev is None and not self.temporary:
             notice(
                 self.console,
-                "no dev examples: the weights of the last step are the result; to select by a dev score, name --dev "
-                "files or set --validation-fraction 0.1",
+                "no dev examples: the weights of the last step are the result; to select the best ones by a dev score, "
+                "give --dev files or --validation-fraction 0.1",
             )
 
     def describe_dropout(self) -> str:
-        """Describe the dropout in force; if a new run overrides that of its model, both."""
+        """Describe the dropout that applies, and the model's own if a new run overrides it."""
         rates = format_dropout(self.state.model.config)
         if self.settings.tuning.dropout is None:
             return f"{rates} (the model's own; --dropout overrides it)"
@@ -190,7 +190,7 @@ class FinetuneRun:
         return describe_cost(cost, self.context, self.state.optimizer, checkpoints)
 
     def record_start(self) -> None:
-        """Write settings and digests of the data. Raises ValueError for a resumed run whose files have changed."""
+        """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""
         record_start(self.settings)
 
     def make_report(self, result: FitResult) -> RunReport:
@@ -221,7 +221,7 @@ class FinetuneRun:
 
 
 def format_dropout(config: EncoderConfig) -> str:
-    """Format the dropout rate of states and, if it is another one, that of attention weights.
+    """Format the dropout rate of states and, if it differs, that of attention weights.
 
     >>> format_dropout(BertConfig(100)), format_dropout(BertConfig(100, hidden_dropout=0.0))
     ('0.1', '0, of attention weights 0.1')

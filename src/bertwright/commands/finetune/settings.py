@@ -16,14 +16,14 @@ from bertwright.tasks.regression import Regression
 from bertwright.training.run_directory import check_run_directory
 from bertwright.training.settings import DeviceSettings, OptimizerSettings
 
-# Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
+# Settings that may change on resume: they decide where to compute, and how often to save and report.
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "device")
 
 MAX_EPOCHS = 10_000  # each is followed by an evaluation
 
 
 def paper_optimizer() -> OptimizerSettings:
-    """Return the settings of section A.3, with Adam's bias correction: without it small data sets often fail."""
+    """Return the settings of section A.3, with Adam's bias correction: without it, small data sets often fail."""
     return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
 
 
@@ -36,10 +36,10 @@ class TuningSettings:
     limit: int | None = None
     """Use only this many randomly chosen examples of each split, for a quick trial. Unset: all."""
     from_scratch: bool = False
-    """Start from random weights, as a baseline: of --model, only the configuration and the tokenizer are used."""
+    """Start from random weights, as a baseline; only the configuration and the tokenizer of --model are used."""
     keep_head: bool = False
-    """Start from the head of --model, too, which was fine-tuned on a task of the same type and labels (paper, 4.2:
-    TriviaQA, then SQuAD). Otherwise the head is new."""
+    """Start from the head of --model as well, which must be fine-tuned on a task of the same type and labels (paper,
+    4.2: TriviaQA, then SQuAD). By default, the head is new."""
     dropout: float | None = None
     """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
     label_smoothing: float = 0.0
@@ -50,8 +50,8 @@ class TuningSettings:
     """Factor between a layer's learning rate and that of the layer above it; below 1, lower layers change less
     (ULMFiT)."""
     lstm_lr_scale: float = 1.0
-    """Factor of the learning rate of a BiLSTM on the encoder (LTR + BiLSTM of `bertwright experiment table5`), whose
-    weights are new and need a higher rate than pre-trained ones."""
+    """Factor of the learning rate of a BiLSTM on the encoder (LTR + BiLSTM of `bertwright experiment table5`). Its
+    weights are new, so they need a higher rate than pre-trained ones."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "limit")
@@ -59,13 +59,15 @@ class TuningSettings:
         for name in ("dropout", "label_smoothing", "validation_fraction"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
-                raise ValueError(f"{name} is a share, from 0 to below 1, not {value}")
+                raise ValueError(f"{name}: expected a share from 0 to below 1, got {value}")
         if self.from_scratch and self.keep_head:
-            raise ValueError("from_scratch and keep_head: random weights include the head; set one of them only")
+            raise ValueError(
+                "from_scratch and keep_head: with random weights, the head is random, too; set only one of them"
+            )
         if not 0 < self.layerwise_lr_decay <= 1:
-            raise ValueError(f"layerwise_lr_decay is a factor, above 0 and at most 1, not {self.layerwise_lr_decay}")
+            raise ValueError(f"layerwise_lr_decay: expected above 0 and at most 1, got {self.layerwise_lr_decay}")
         if not (self.lstm_lr_scale > 0 and math.isfinite(self.lstm_lr_scale)):
-            raise ValueError(f"lstm_lr_scale is a factor, above 0 and finite, not {self.lstm_lr_scale}")
+            raise ValueError(f"lstm_lr_scale: expected a finite factor above 0, got {self.lstm_lr_scale}")
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,12 @@ class FinetuneSettings:
     """Model folder, run folder or hub name to start from. Required, except with --resume."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
-    same bits as an uninterrupted one if PyTorch's version, the processor, the kernels' instruction set, the numbers of
-    threads and processes and the number type are the same; a notice reports changes."""
+    same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
+    set, the numbers of threads and of processes, and the number type. A notice reports changes."""
     epochs: float = 3.0
     """Passes over the training examples (paper, A.3: 2, 3 or 4; SQuAD 2.0: 2)."""
     batch_size: int = 32
-    """Examples per step (paper, A.3: 16 or 32; SQuAD 2.0: 48); for question answering, windows."""
+    """Examples per step; in question answering, windows per step (paper, A.3: 16 or 32; SQuAD 2.0: 48)."""
     seed: int = 0
     """Seed of the new head's weights, the order of the examples, and dropout."""
     eval_every: int | None = None
@@ -94,7 +96,7 @@ class FinetuneSettings:
     log_every: int = 10
     """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
     dry_run: bool = False
-    """Print the data, the settings and the estimated time, measured by a few steps; write nothing, and stop."""
+    """Print the data, the settings and the time, estimated from a few measured steps; then stop. Nothing is written."""
     tuning: TuningSettings = field(default_factory=TuningSettings)
     optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -118,7 +120,7 @@ class FinetuneSettings:
         return {"epochs": paper.epochs, "batch_size": paper.batch_size, "optimizer": rate}
 
     def describe_hyperparams(self) -> str:
-        """Describe batch size, epochs and learning rate, and the paper's where it names them for the task."""
+        """Describe batch size, epochs and learning rate, with the paper's values if it states them for the task."""
         own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
         epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
         text = f"batch size {self.batch_size}, {epochs}, learning rate {self.optimizer.learning_rate:g}"
@@ -136,7 +138,7 @@ class FinetuneSettings:
         return max(1, math.ceil(self.epochs * num_items / self.batch_size))
 
     def eval_steps(self, num_items: int) -> Container[int]:
-        """Return the steps before the last one that an evaluation follows: by default those that complete an epoch."""
+        """Return the steps, except the last, after which the model is evaluated; by default those that end an epoch."""
         steps = self.num_steps(num_items)
         if self.eval_every:
             return range(self.eval_every, steps, self.eval_every)
@@ -145,7 +147,7 @@ class FinetuneSettings:
 
 
 def check_inputs(settings: FinetuneSettings) -> None:
-    """Check run folder, model and files, without torch. A resumed run may be finished, and then reads neither."""
+    """Check the run folder and, for a new run, model and files, without torch. A finished run needs neither of them."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
         check_model(settings.model)

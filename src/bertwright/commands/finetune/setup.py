@@ -64,9 +64,9 @@ def open_run(
     console: Console,
     examples: Mapping[str, Sequence[Any]] | None = None,
 ) -> FinetuneState:
-    """Read examples, and model and optimizer, from the newest checkpoint if there is one; `examples` as in `finetune`.
+    """Read the examples; load model and optimizer, from the newest checkpoint if there is one.
 
-    Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
+    `examples`: as in `finetune`. Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
     if settings.batch_size < context.world_size:
         raise ValueError(
@@ -102,7 +102,7 @@ def open_run(
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     if resumed is not None:
-        task = resumed.task  # with what it chose on dev, such as a threshold
+        task = resumed.task  # with its choices on dev, such as a threshold
     return FinetuneState(
         task=task,
         tokenizer=tokenizer,
@@ -116,7 +116,7 @@ def open_run(
 
 
 def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
-    """Return the model before its first step: a pre-trained or random encoder with a random or trained classifier."""
+    """Return the model for step 0: a pre-trained or random encoder with a trained or random head."""
     dropout = settings.tuning.dropout
     if settings.tuning.keep_head:
         return load_to_continue(source, task, dropout)
@@ -126,21 +126,21 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         started = start_task_model(source, task.head, settings.seed, dropout)
         model = started.model
         if (trained := load_head(source)) and trained.head == task.head:
-            notice(console, f"{source}: its head is not used, a new one starts from random weights (see --keep-head)")
+            notice(console, f"{source}: its head is not used; a new one starts from random weights (see --keep-head)")
         if "pooler" in started.newly_initialized:
-            notice(console, f"{source} has no pooler: the pooler starts from random weights, as the classifier does")
+            notice(console, f"{source} has no pooler: a new one starts from random weights, like the classifier")
         elif model.pooler is not None and is_untrained(model.pooler.dense):
             notice(
                 console,
-                f"{source}: its pooler was never trained, as in pre-training without next-sentence prediction "
-                "(--objective mlm or ltr); fine-tuning trains it from its initial weights",
+                f"{source}: its pooler was never trained, because pre-training without next-sentence prediction "
+                "(--objective mlm or ltr) does not use it; fine-tuning trains it from its initial weights",
             )
     task.initialize_head(model.classifier)
     return model
 
 
 def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay: float) -> dict[str, float]:
-    """Return the factor of each parameter's learning rate: 0 if it is frozen, else `decay` for each layer above it."""
+    """Return the factor of each parameter's learning rate: 0 if frozen, else one `decay` for each layer above it."""
     layers = model.config.num_layers
     frozen = -1 if freeze_layers is None else freeze_layers
     if frozen > layers:
@@ -156,7 +156,7 @@ def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay:
 def lstm_lr_scales(model: EncoderForTask, scale: float) -> dict[str, float]:
     """Return the factor of the learning rate of each parameter of the BiLSTM on the encoder.
 
-    Raises ValueError for a factor other than 1 if there is none.
+    Raises ValueError if the factor is not 1 and the encoder has no BiLSTM.
     """
     names = [name for name, _ in model.named_parameters() if name.startswith("encoder.lstm.")]
     if not names and scale != 1:
@@ -190,12 +190,12 @@ def make_training(state: FinetuneState, settings: FinetuneSettings, context: Exe
 def record_start(settings: FinetuneSettings) -> None:
     """Write the settings and data digests of a run that has been opened.
 
-    Raises ValueError for a resumed run whose files have changed.
+    Raises ValueError if the files of a resumed run have changed.
     """
     data = digest_files(settings.task)
     if checkpoint.find_latest(settings.run / "checkpoints") is None:
         data[INITIAL_WEIGHTS] = digest_model(settings.model)
-    else:  # the weights have a digest of the start: the run that they come from may have continued since
+    else:  # keep the digest from the start: the run that --model names may have continued since then
         data |= {name: digest for name, digest in read_digests(settings.run).items() if name == INITIAL_WEIGHTS}
     if settings.resume:
         check_data_unchanged(settings.run, data)

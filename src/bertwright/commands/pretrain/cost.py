@@ -16,7 +16,7 @@ TIMED_SEQUENCES = 64  # of the held-out documents
 
 
 def estimate_cost(run: PretrainRun) -> CostEstimate:
-    """Estimate the seconds of a run from its first step on; its optimizer is of no further use."""
+    """Estimate the steps and seconds of a whole run. This changes the optimizer's moments, so the run cannot train."""
     settings, seconds = run.settings, 0.0
     training = replace(run.training(), diagnose=None)
     for phase in settings.phases:

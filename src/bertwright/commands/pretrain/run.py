@@ -39,7 +39,7 @@ from bertwright.training.run import RunReport, train_run
 from bertwright.training.run_directory import resume_command
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 
-PLATEAU_STEPS = 400  # without a falling loss, near the unigram entropy, before a notice
+PLATEAU_STEPS = 400  # that the loss must stay near the unigram entropy before a notice
 
 
 class RunCost(NamedTuple):
@@ -51,11 +51,11 @@ class RunCost(NamedTuple):
 
 
 def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
-    """Start or resume pre-training; return the finished model's folder (the run's on other ranks and in a dry run).
+    """Start or resume pre-training; return the model folder, or the run folder on other ranks and in a dry run.
 
-    Ctrl-C and SIGTERM finish and save the current step, then raise KeyboardInterrupt. Raises ValueError for settings,
-    stores and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for a disk that
-    fails; the newest checkpoint is intact in each case.
+    After Ctrl-C or SIGTERM, the current step is finished and saved; then KeyboardInterrupt is raised. Raises ValueError
+    for settings, stores and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for
+    a disk that fails; the newest checkpoint is intact in each case.
     """
 
     def open_pretraining(context: ExecutionContext, console: Console) -> PretrainRun:
@@ -66,9 +66,9 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
 
 
 def measure_cost(settings: PretrainSettings) -> RunCost:
-    """Measure what a run would cost on this machine, by a few steps and evaluations; nothing is written."""
+    """Estimate the cost of a run on this machine from a few measured steps and evaluations; nothing is written."""
     with execution_context(settings.device) as context, TemporaryDirectory() as folder:
-        # A resumed run compares samples of the store with its digests, which is quicker.
+        # Resumed, because that compares only samples of the store with its digests, which is faster.
         small = replace(settings, run=Path(folder) / "run", resume=True)
         state = open_run(small, context, silent_console())
         seconds = estimate_cost(PretrainRun(state, small, context, silent_console(), peak_flops=1.0)).seconds
@@ -82,7 +82,7 @@ def measure_peak(state: PretrainState, context: ExecutionContext) -> float:
 
 @dataclass
 class PretrainRun:
-    """A pre-training run on rank 0, or one rank of it."""
+    """A pre-training run, as one rank sees it."""
 
     state: PretrainState
     settings: PretrainSettings
@@ -92,7 +92,7 @@ class PretrainRun:
     """Measured peak speed of matrix products in FLOP/s, of all ranks together."""
 
     def fit_settings(self) -> FitSettings:
-        """Return the length of the run and the steps at which it evaluates and saves."""
+        """Return the length of the run and the steps after which it evaluates and saves."""
         settings = self.settings
         return FitSettings(
             run=settings.run,
@@ -125,7 +125,7 @@ class PretrainRun:
         )
 
     def make_diagnosis(self) -> Callable[[int, Mapping[str, float]], str | None]:
-        """Return a function from a step and its metrics to a notice, once, about a loss that has stopped falling."""
+        """Return a function that reads each step's metrics and returns one notice if the loss reaches a plateau."""
         settings = self.settings
         plateau = PlateauDetector(unigram_entropy(self.state.train), max(1, PLATEAU_STEPS // settings.log_every))
 
@@ -155,7 +155,7 @@ class PretrainRun:
                 yield [batch.to(self.context.device) for batch in micro_batches]
 
     def evaluate(self) -> dict[str, float]:
-        """Score the model on held-out sequences of the first phase's length and, in the long phase, of its length."""
+        """Score the model on held-out sequences of the first phase's length; in the long phase, also on long ones."""
         first, *others = self.state.held_out
         scores = self.score(first, self.settings.eval_sequences)
         if others and self.state.optimizer.steps > self.settings.phases[1].first:
@@ -176,7 +176,7 @@ class PretrainRun:
         }
 
     def print_summary(self) -> None:
-        """Print what is trained, where, and on what."""
+        """Print the model, its initial weights, the objective, the device, and the data of each phase."""
         config, settings = self.state.model.config, self.settings
         self.console.print(
             key_value_table(
@@ -209,11 +209,11 @@ class PretrainRun:
         return {"tokens": f"{tokens:,.0f}"} | fields
 
     def record_start(self) -> None:
-        """Write settings and digests of the data. Raises ValueError for a resumed run whose store has changed."""
+        """Write settings and digests of the data. Raises ValueError if the store of a resumed run has changed."""
         record_start(self.settings, self.state)
 
     def make_report(self, result: FitResult) -> RunReport:
-        """Return the evaluations before and after training."""
+        """Return a report with the evaluations before and after training."""
         settings, evaluations = self.settings, [*result.evaluations.values()]
         name, has_nsp = settings.model_name, settings.data.objective == "mlm+nsp"
         accuracy = ("nsp_accuracy", "next-sentence accuracy") if has_nsp else ("mlm_accuracy", f"{name} accuracy")
@@ -260,7 +260,7 @@ def compute_loss(model: BertForPretraining, batch: PretrainingBatch) -> LossOutp
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
-    """Format the metrics of some steps for the live line, which has little room."""
+    """Format the metrics of some steps for the live line, as short as possible."""
     nsp = f" nsp {metrics['nsp_accuracy']:.0%}" if metrics["nsp_loss"] else ""
     return f"loss {metrics['mlm_loss']:.3f}{nsp} {metrics['tokens_per_second']:,.0f} tok/s"
 
@@ -279,7 +279,7 @@ def format_scores(scores: Mapping[str, float], model_name: str = "masked-LM") ->
 def compare_evaluations(
     before: Mapping[str, Any], after: Mapping[str, Any], model_name: str, lengths: Sequence[int]
 ) -> Table:
-    """Return a table of the scores of the first and the last evaluation; `lengths`: of the sequences of each phase."""
+    """Return a table of the first and the last evaluation's scores; `lengths`: the sequence length of each phase."""
     table = make_table("", f"step {before['step']:,}", f"step {after['step']:,}")
     rows = [
         (f"{model_name} loss (nats)", "mlm_loss", "{:.3f}"),

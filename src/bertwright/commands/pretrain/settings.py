@@ -17,15 +17,15 @@ from bertwright.training.settings import DeviceSettings, OptimizerSettings
 if TYPE_CHECKING:
     from bertwright.models.heads import BertForPretraining
 
-# Settings of a new model; the one of --init has its own.
+# Settings that only a new model has; a model that --init names has its own values.
 NEW_MODEL = (
     "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "activation", "initializer_range",
     "sinusoidal_positions",
 )  # fmt: skip
-PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which the paper has not, have other defaults (decisions 10, 11)
+PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which are not in the paper, have other defaults (decisions 10, 11)
 
-# Settings that may change on resume: they decide where to compute and how often to report, not what is computed.
-# A store may have been moved: its content is compared by digest.
+# Settings that may change on resume: they decide where to compute, and how often to save and report. They change
+# results by rounding at most. The store may have another path, because its content is compared by digest.
 RESUME_OVERRIDES = (
     "run", "store", "resume", "dry_run", "micro_batch_size", "pad_batches", "save_every", "keep_last", "keep_every",
     "log_every", "eval_every", "eval_sequences", "device",
@@ -39,14 +39,14 @@ class ModelSettings:
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
     """Named size; unset: base (paper: base and large; the smaller ones: Turc et al. 2019)."""
     init: str | None = None
-    """Model folder or hub name to start from, instead of random weights. It has its own shape and activation, and its
-    own dropouts unless they are given here; the store must have been prepared with its vocabulary."""
+    """Model folder or hub name to start from, instead of random weights. Its shape and activation are used, and its
+    dropouts unless others are given; the store must have been prepared with its vocabulary."""
     hidden_size: int | None = None
-    """Hidden size, instead of the named size's."""
+    """Hidden size, instead of that of the named size."""
     num_layers: int | None = None
-    """Number of layers, instead of the named size's."""
+    """Number of layers, instead of that of the named size."""
     num_heads: int | None = None
-    """Attention heads, instead of the named size's."""
+    """Attention heads, instead of those of the named size."""
     intermediate_size: int | None = None
     """Feed-forward size, instead of four times the hidden size."""
     max_positions: int | None = None
@@ -64,16 +64,18 @@ class ModelSettings:
     """Standard deviation of the initial weights; unset: 0.02 (Google's code), and 0.02·√(768 / hidden size) below a
     hidden size of 768, so that products with a state have the same variance as in BASE."""
     init_scheme: Literal["mimetic", "normal"] | None = None
-    """mimetic: each attention head initially attends to nearby tokens, which saves most of the steps in which a new
-    model has only learned token frequencies; normal: all weights are independent draws (Google's code). Unset: mimetic
-    below a hidden size of 768, else normal, whatever the objective."""
+    """mimetic: each attention head initially attends to nearby tokens, so a new model learns to use context much
+    earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
+    normal, for every objective."""
 
     def __post_init__(self) -> None:
         if self.init is not None and (given := self._collect_given("size", "init_scheme", *NEW_MODEL)):
             values = ", ".join(f"{name} = {value!r}" for name, value in given.items())
             raise ValueError(f"{values}: the model to start from, {self.init}, has its own; omit it")
         if self.sinusoidal_positions and self.init_scheme == "mimetic":
-            raise ValueError("sinusoidal_positions: init_scheme mimetic sets the positions itself; choose one of them")
+            raise ValueError(
+                "sinusoidal_positions, init_scheme mimetic: both set the position vectors; choose one of them"
+            )
 
     def config(self, vocab_size: int, causal: bool, is_reversed: bool = False) -> BertConfig:
         """Return a new model's configuration; raises ValueError for an impossible shape."""
@@ -88,7 +90,7 @@ class ModelSettings:
 
     def new_model(self, config: BertConfig, seed: int) -> BertForPretraining:
         """Return a model with its initial weights, which are a function of the seed."""
-        from bertwright.models.heads import BertForPretraining  # torch, which --help need not wait for
+        from bertwright.models.heads import BertForPretraining  # imports torch; --help does not need it
         from bertwright.models.mimetic_init import mimetic_init_
 
         model = BertForPretraining(config, seed)
@@ -103,7 +105,7 @@ class ModelSettings:
 
     @property
     def dropouts(self) -> dict[str, float]:
-        """Return the dropouts that are set, by their names in the configuration."""
+        """Dropouts that are set, by their names in the configuration."""
         return self._collect_given("hidden_dropout", "attention_dropout")
 
     def _collect_given(self, *names: str) -> dict[str, Any]:
@@ -115,15 +117,15 @@ class LongPhase:
     """Last phase, on longer sequences (paper, A.2: 90 % of the steps at length 128, the rest at 512)."""
 
     long_ratio: float = 0.1
-    """Share of all steps that the long phase has; 0: no such phase."""
+    """Share of all steps that are in the long phase; 0: no long phase."""
     long_length: int = 512
-    """Tokens per example in the long phase; its max-predictions-per-seq is the default at that length."""
+    """Tokens per example in the long phase. max-predictions-per-seq has its default value for this length."""
     long_batch_size: int | None = None
     """Sequences per step in the long phase; unset: batch-size (paper)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.long_ratio <= 1:
-            raise ValueError(f"long_ratio is a share of all steps, from 0 to 1, not {self.long_ratio}")
+            raise ValueError(f"long_ratio: expected a share of all steps, from 0 to 1, got {self.long_ratio}")
 
 
 @dataclass(frozen=True)
@@ -136,16 +138,17 @@ class PretrainSettings:
     """Token store that `bertwright prepare` wrote. Required, except with --resume."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
-    same bits as an uninterrupted one if PyTorch's version, the processor, the kernels' instruction set, the numbers of
-    threads and processes, the micro-batch size and the number type are the same; a notice reports changes."""
+    same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
+    set, the numbers of threads and of processes, the number type, and the settings micro-batch-size and pad-batches. A
+    notice reports changes of all but these two settings."""
     steps: int = 1_000_000
     """Optimizer steps in total (paper: 1,000,000)."""
     micro_batch_size: int | None = None
-    """Sequences per forward pass. It bounds memory and changes only rounding (on a GPU, also the dropped attention
+    """Sequences per forward pass. It bounds memory and changes only rounding (on a GPU, also the dropout of attention
     weights). Unset: about 4,096 tokens; on a GPU, up to 65,536 if its memory holds them."""
     pad_batches: bool = False
     """Pad each micro-batch to the same number of tokens, sequences and predictions, so that one compiled program or
-    CUDA graph serves all steps of a phase. For GPUs; changes only rounding, and takes more time per step otherwise."""
+    CUDA graph serves all steps of a phase. For GPUs: on a CPU it makes steps slower. It changes only rounding."""
     save_every: int = 1_000
     """Steps between checkpoints."""
     keep_last: int = 2
@@ -158,9 +161,10 @@ class PretrainSettings:
     eval_every: int = 1_000
     """Steps between evaluations on the held-out documents of the store."""
     eval_sequences: int = 1_024
-    """Held-out sequences per evaluation; in the long phase, the same number of that phase's length in addition."""
+    """Held-out sequences per evaluation. In the long phase, as many sequences of its length are read in addition."""
     dry_run: bool = False
-    """Print the plan, memory, disk space and the estimated time, measured by a few steps; write nothing, and stop."""
+    """Print the plan, memory, disk space and the time, estimated from a few measured steps; then stop. Nothing is
+    written."""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     long: LongPhase = field(default_factory=LongPhase)
@@ -182,7 +186,7 @@ class PretrainSettings:
 
     @property
     def max_checkpoints(self) -> int:
-        """Number of checkpoints that the run folder has at most, with the one that is being written."""
+        """Maximum number of checkpoints in the run folder, including the one that is being written."""
         preserved = self.steps // self.keep_every if self.keep_every else 0
         return min(self.keep_last + 1 + preserved, self.steps // self.save_every + 1)
 
@@ -215,7 +219,7 @@ class Phase:
 
 
 def check_inputs(settings: PretrainSettings) -> None:
-    """Check run folder, store and model, without torch. A resumed run may be finished, and then reads neither."""
+    """Check the run folder and, for a new run, store and model, without torch. A finished run needs neither of them."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if settings.resume:
         return

@@ -42,9 +42,9 @@ class PretrainState:
 
 
 def open_run(settings: PretrainSettings, context: ExecutionContext, console: Console) -> PretrainState:
-    """Read store, model and optimizer, from the newest checkpoint if there is one.
+    """Open the store; load model and optimizer, from the newest checkpoint if there is one.
 
-    A new run compares the whole store with its digests; a resumed one, which should start at once, compares samples.
+    A new run compares the whole store with its digests. A resumed run compares only samples, so that it starts at once.
     Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
     assert settings.store is not None  # checked by PretrainSettings
@@ -67,16 +67,17 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
 
 
 def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console) -> list[PretrainingData]:
-    """Open the held-out documents of the store; nothing, with a notice, if they are too few to evaluate on.
+    """Open the held-out documents of the store for each phase.
 
-    If they are too few to measure exactly, a notice states the standard errors.
+    If they are too few to evaluate on, the list is empty, and a notice says so. If they are too few to measure exactly,
+    a notice states the standard errors.
     """
     assert settings.store is not None
     folder = settings.store / "held_out"
     if not folder.is_dir():
         return []
     store = TokenStore.open(folder, tokenizer.digest, verify=not settings.resume)
-    if store.num_sentences < settings.data.min_sentences:  # of a small corpus, the shortest document is held out
+    if store.num_sentences < settings.data.min_sentences:  # `prepare` holds out the shortest document of a small corpus
         notice(console, f"{folder}: one sentence is too few to evaluate on; the run trains without evaluations")
         return []
     found = [PretrainingData(store, tokenizer, phase.data) for phase in settings.phases]
@@ -87,24 +88,24 @@ def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Co
 
 
 def _describe_small_validation(data: PretrainingData, eval_sequences: int) -> str | None:
-    """Return a notice with the standard errors of scores on held-out text that is too small for exact ones, or None."""
+    """Return a notice with the standard errors if the held-out text is too small for exact scores; else None."""
     sequences, predictions = data.count_validation(eval_sequences)
     has_nsp = data.settings.objective == "mlm+nsp"
     is_small = predictions < MIN_PREDICTIONS or (has_nsp and sequences < MIN_ANSWERS)
-    if not is_small or sequences == eval_sequences:  # the user has set that number
+    if not is_small or sequences == eval_sequences:  # the limit is then the user's setting
         return None
     nsp = f", the next-sentence accuracy {100 * accuracy_error(sequences):.1f} points" if has_nsp else ""
     return (
-        f"{sequences:,} sequences of length {data.settings.max_length} and {predictions:,} predictions in them are few "
-        f"to measure with: the loss has a standard error of {loss_error(predictions):.2f} nats{nsp}. Do not trust "
-        "smaller differences, or prepare the text again with a larger --held-out."
+        f"{sequences:,} sequences of length {data.settings.max_length} and {predictions:,} predictions in them are too "
+        f"few for exact scores: the loss has a standard error of {loss_error(predictions):.2f} nats{nsp}. Do not trust "
+        "smaller differences; to measure them, prepare the text again with a larger --held-out."
     )
 
 
 def _initial_model(
     settings: PretrainSettings, tokenizer: Tokenizer, latest: Path | None, console: Console
 ) -> BertForPretraining:
-    """Return the model of the newest checkpoint; else that of --init; else one with random weights."""
+    """Return the model of the newest checkpoint, else the model of --init, else a new one with random weights."""
     if latest is None and settings.model.init is None:
         objective = settings.data.objective
         config = settings.model.config(tokenizer.vocab_size, settings.data.is_causal, is_reversed=objective == "rtl")
@@ -131,7 +132,7 @@ def _initial_model(
 
 
 def _check_memory(config: BertConfig) -> None:
-    """Raise ValueError for a model that does not fit in memory: Linux would kill this process or another one."""
+    """Raise ValueError if the model does not fit in memory; Linux would kill this process or another one."""
     needed, available = 4 * config.num_parameters, physical_memory()
     if available is not None and needed > available:
         raise ValueError(
@@ -159,7 +160,7 @@ def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
 def record_start(settings: PretrainSettings, state: PretrainState) -> None:
     """Write the settings and data digests of a run that has been opened.
 
-    Raises ValueError for a resumed run whose store has changed.
+    Raises ValueError if the store of a resumed run has changed.
     """
     stores = [state.train, *(data.store for data in state.held_out[:1])]
     digests = {

@@ -94,7 +94,7 @@ class ProbeSettings:
             raise ValueError(f"learning_rates must be above 0, not {[*self.learning_rates]}")
         for name in ("dropout", "validation_fraction"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is a share, from 0 to below 1, not {getattr(self, name)}")
+                raise ValueError(f"{name}: expected a share from 0 to below 1, got {getattr(self, name)}")
 
     def extend(self, saved: ProbeSettings) -> ProbeSettings:
         """Return these settings with the heads of saved ones, in their order, before the new heads."""
