@@ -295,16 +295,17 @@ def measure_speed(trees: Sequence[Tree], data: Path, rounds: int) -> None:
     print("| job | number type | tokens/s before | now | ratio (min to max) |\n|---|---|---:|---:|---:|")
     for name, dtype in itertools.product(("pretrain-2-threads", "sst2"), ("float32", "bfloat16")):
         speeds: list[list[float]] = []
-        for _ in range(rounds):
-            speeds.append([])
-            for tree, own in zip(trees, jobs, strict=True):
-                job, run = own[name], tree.work / "speed"
+        for number in range(rounds):
+            speeds.append([0.0] * len(trees))
+            for index in (0, 1) if number % 2 else (1, 0):  # whoever is first has the cooler processor
+                tree, job = trees[index], jobs[index][name]
+                run = tree.work / "speed"
                 shutil.rmtree(run, ignore_errors=True)
                 words = [dtype if word == "float32" else word for word in job.arguments]
                 tree.run(job.command, "--run", str(run), *words, "--threads", "2", threads=2, own_kernels=True)
                 records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
                 steps = [one["tokens_per_second"] for one in records if one["kind"] == "train"]
-                speeds[-1].append(statistics.median(steps[WARM_UP_STEPS:]))
+                speeds[-1][index] = statistics.median(steps[WARM_UP_STEPS:])
         ratios = [now / before for before, now in speeds]
         before, now = (statistics.median(column) for column in zip(*speeds, strict=True))
         ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"

@@ -32,7 +32,7 @@ from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.training.run_directory import saved_settings
+from bertwright.training.run_directory import read_run_settings
 from bertwright.training.settings import DeviceSettings
 
 Make = Callable[..., GridSettings]
@@ -147,7 +147,7 @@ def test_resumed_finished_grid_prints_its_table_again(
     assert "all 4 runs are finished" in again
     assert again.endswith(printed[printed.index("dev accuracy, of each run") :])
     assert read_weight_file(settings.run / "model") == before
-    assert saved_settings(GridSettings, settings.run) == replace(settings, resume=True)
+    assert read_run_settings(GridSettings, settings.run) == replace(settings, resume=True)
 
 
 # Interrupted and resumed
@@ -183,7 +183,7 @@ def test_ctrl_c_during_a_run_loses_nothing(
     assert [path.name for path in (stopped / "checkpoints").glob("step-*")] == ["step-00000004"]
     assert not (settings.run / "model").exists()
 
-    run_grid(saved_settings(GridSettings, settings.run))
+    run_grid(read_run_settings(GridSettings, settings.run))
     whole, _ = finished_grid
     first, second = (trial.name for trial in settings.trials())
     assert begun == [first, second, second]

@@ -46,7 +46,7 @@ from bertwright.training.cost import format_bytes
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.training.run_directory import saved_settings
+from bertwright.training.run_directory import read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Make = Callable[..., PretrainSettings]
@@ -104,7 +104,7 @@ def test_run_folder_has_the_documented_files(tmp_path: Path, make_settings: Make
         "step-00000008",
         "step-00000012",
     ]
-    assert saved_settings(PretrainSettings, settings.run) == replace(settings, resume=True)
+    assert read_run_settings(PretrainSettings, settings.run) == replace(settings, resume=True)
     train = [record for record in read_metrics(settings.run) if record["kind"] == "train"]
     assert [record["step"] for record in train] == [
         3,
@@ -557,7 +557,7 @@ def test_settings_changed_on_resume_are_saved(tmp_path: Path, make_settings: Mak
     moved = shutil.copytree(settings.store, tmp_path / "moved")
     now = replace(settings, resume=True, store=moved, keep_last=1, log_every=50)
     run_pretrain(now)
-    assert saved_settings(PretrainSettings, settings.run) == now
+    assert read_run_settings(PretrainSettings, settings.run) == now
     assert "resume = false" in (settings.run / "settings.toml").read_text()
 
 

@@ -37,7 +37,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_layers
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskOptions, TaskSettings
-from bertwright.training.run_directory import saved_settings
+from bertwright.training.run_directory import read_run_settings
 from bertwright.training.settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -263,7 +263,7 @@ def test_heads_added_on_resume_join_the_unfinished_ones(
     assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
 
     monkeypatch.setattr(probe_module, "make_training", lambda *_: pytest.fail("trained again"))
-    assert run_probe(saved_settings(ProbeSettings, settings.run))[0] == rows
+    assert run_probe(read_run_settings(ProbeSettings, settings.run))[0] == rows
 
 
 def test_resume_with_changed_files_is_rejected(make: Make, tmp_path: Path) -> None:

@@ -19,7 +19,12 @@ from hypothesis import strategies as st
 
 from bertwright.batching.batch import from_flat
 from bertwright.inference import feature_cache
-from bertwright.inference.feature_cache import Features, cached_features, example_state_starts, word_features
+from bertwright.inference.feature_cache import (
+    Features,
+    compute_word_features,
+    example_state_starts,
+    load_or_compute_features,
+)
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.initialization import initialize
@@ -107,7 +112,7 @@ def content(found: Features) -> np.ndarray:
 @pytest.mark.parametrize("layers", [(0,), (4,), (2,), (0, 3), (1, 2, 3, 4), (0, 1, 2, 3, 4)])
 def test_features_are_the_encoders_hidden_states(encoder: BertEncoder, encoded: Encoded, layers: tuple[int, ...]):
     expected = all_states(encoder, encoded)[:, layers]
-    found = word_features(encoder, encoded, len(COUNTS), layers)
+    found = compute_word_features(encoder, encoded, len(COUNTS), layers)
     assert [one.shape for one in found] == [(sum(counts), len(layers), 8) for counts in COUNTS]
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
 
@@ -116,7 +121,7 @@ def test_features_on_disk_are_equal_to_eleven_bits(
     encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks
 ):
     expected = all_states(encoder, encoded)
-    found = cached_features(encoder, encoded, (0, 2, 4), tmp_path / "train")
+    found = load_or_compute_features(encoder, encoded, (0, 2, 4), tmp_path / "train")
     np.testing.assert_allclose(content(found), expected[:, (0, 2, 4)], rtol=2**-11, atol=1e-5)
     chosen = np.array([9, 0, 5])
     taken = found.take(chosen, (4, 0))
@@ -128,13 +133,13 @@ def test_layers_above_the_last_one_asked_for_are_not_computed(encoder: BertEncod
     with torch.no_grad():
         for layer in encoder.layers[2:]:
             layer.output.weight.fill_(torch.nan)
-    assert all(np.isfinite(one).all() for one in word_features(encoder, encoded, len(COUNTS), (1, 2)))
+    assert all(np.isfinite(one).all() for one in compute_word_features(encoder, encoded, len(COUNTS), (1, 2)))
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_encoder_keeps_its_training_mode(encoder: BertEncoder, encoded: Encoded, training: bool):
     encoder.train(training)
-    first, second = (word_features(encoder, encoded, len(COUNTS), (4,)) for _ in range(2))
+    first, second = (compute_word_features(encoder, encoded, len(COUNTS), (4,)) for _ in range(2))
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))  # no dropout
     assert all(module.training == training for module in encoder.modules())
 
@@ -144,22 +149,22 @@ def test_states_of_an_example_are_contiguous(encoded: Encoded):
 
 
 def test_second_call_computes_nothing(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, computed: list[int]):
-    first = content(cached_features(encoder, encoded, (1, 4), tmp_path / "train"))
+    first = content(load_or_compute_features(encoder, encoded, (1, 4), tmp_path / "train"))
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}
     assert computed == [6]
     relabeled = replace(encoded, labels=encoded.labels + 1)
-    again = cached_features(make_encoder(), relabeled, (4,), tmp_path / "train")
+    again = load_or_compute_features(make_encoder(), relabeled, (4,), tmp_path / "train")
     assert computed == [6]
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == times
     assert np.array_equal(content(again), first)
 
 
 def test_more_layers_are_added_to_a_cache(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, computed: list[int]):
-    cached_features(encoder, encoded, (1, 4), tmp_path / "train")
-    found = cached_features(encoder, encoded, (0, 1), tmp_path / "train")
+    load_or_compute_features(encoder, encoded, (1, 4), tmp_path / "train")
+    found = load_or_compute_features(encoder, encoded, (0, 1), tmp_path / "train")
     assert found.header.layers == (0, 1, 4)
     np.testing.assert_allclose(content(found), all_states(encoder, encoded)[:, (0, 1, 4)], rtol=2**-11, atol=1e-5)
-    cached_features(encoder, encoded, (0, 4), tmp_path / "train")
+    load_or_compute_features(encoder, encoded, (0, 4), tmp_path / "train")
     assert computed == [6, 6]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "train"]
 
@@ -172,18 +177,18 @@ def change(encoded: Encoded, name: str) -> Encoded:
 
 
 def test_features_of_another_model_or_other_data_are_rejected(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
-    cached_features(encoder, encoded, (4,), tmp_path / "train")
+    load_or_compute_features(encoder, encoded, (4,), tmp_path / "train")
     for name in ("input_ids", "token_type_ids", "positions"):
         with pytest.raises(ValueError, match=r"train: holds features of other data, .*; delete it, or choose"):
-            cached_features(encoder, change(encoded, name), (4,), tmp_path / "train")
+            load_or_compute_features(encoder, change(encoded, name), (4,), tmp_path / "train")
     cut_elsewhere = replace(encoded, lengths=encoded.lengths + np.array([1, -1, 0, 0, 0, 0]))
     with pytest.raises(ValueError, match="of other data"):
-        cached_features(encoder, cut_elsewhere, (4,), tmp_path / "train")
+        load_or_compute_features(encoder, cut_elsewhere, (4,), tmp_path / "train")
     rounded = make_encoder()
     rounded.compute_dtype = torch.bfloat16
     for other in (make_encoder(seed=2), rounded):
         with pytest.raises(ValueError, match="features of another model"):
-            cached_features(other, encoded, (4,), tmp_path / "train")
+            load_or_compute_features(other, encoded, (4,), tmp_path / "train")
 
 
 def test_killed_computation_is_resumed(
@@ -194,14 +199,14 @@ def test_killed_computation_is_resumed(
     computed: list[int],
     interrupted_in: InterruptedIn,
 ):
-    whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
+    whole = content(load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "whole"))
     computed.clear()
     with interrupted_in(feature_cache, "predict_logits", 3) as calls:
-        cached_features(encoder, encoded, (2, 4), tmp_path / "train")
+        load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train")
     blocks = [len(chunk.lengths) for _, chunk, _ in calls]
     assert not (tmp_path / "train").exists()
     done: list[int] = []
-    found = cached_features(encoder, encoded, (2, 4), tmp_path / "train", done.append)
+    found = load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train", done.append)
     assert sum(computed) == sum(done) == 6
     assert done[0] == sum(blocks) > 0
     assert np.array_equal(content(found), whole)
@@ -211,8 +216,8 @@ def test_unfinished_computation_of_another_model_is_not_resumed(
     encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn
 ):
     with interrupted_in(feature_cache, "predict_logits", 2):
-        cached_features(make_encoder(seed=2), encoded, (4,), tmp_path / "train")
-    found = cached_features(encoder, encoded, (4,), tmp_path / "train")
+        load_or_compute_features(make_encoder(seed=2), encoded, (4,), tmp_path / "train")
+    found = load_or_compute_features(encoder, encoded, (4,), tmp_path / "train")
     np.testing.assert_allclose(content(found), all_states(encoder, encoded)[:, (4,)], rtol=2**-11, atol=1e-5)
 
 
@@ -239,60 +244,60 @@ def test_blocks_split_no_item(counts: list[list[int]], rows: int):
 
 def test_damaged_files_are_named(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
     folder = tmp_path / "train"
-    cached_features(encoder, encoded, (2, 4), folder)
+    load_or_compute_features(encoder, encoded, (2, 4), folder)
     file = folder / "layer-02.npy"
     whole = file.read_bytes()
     file.write_bytes(whole[:-3])
     with pytest.raises(ValueError, match=r"layer-02\.npy: damaged .*; delete"):
-        cached_features(encoder, encoded, (4,), folder)
+        load_or_compute_features(encoder, encoded, (4,), folder)
     np.save(file, np.zeros((3, 8), dtype=np.float16))
     with pytest.raises(ValueError, match=r"layer-02\.npy: damaged \(expected 352 bytes, got 176\); delete"):
-        cached_features(encoder, encoded, (4,), folder)
+        load_or_compute_features(encoder, encoded, (4,), folder)
     file.write_bytes(whole.replace(b"<f2", b"<i2"))
     with pytest.raises(ValueError, match=r"layer-02\.npy: damaged \(expected float16 \[14, 8\]\); delete"):
-        cached_features(encoder, encoded, (4,), folder)
+        load_or_compute_features(encoder, encoded, (4,), folder)
     file.unlink()
     with pytest.raises(ValueError, match=r"layer-02\.npy: damaged \(expected 352 bytes, got 0\)"):
-        cached_features(encoder, encoded, (4,), folder)
+        load_or_compute_features(encoder, encoded, (4,), folder)
     (tmp_path / "mine").mkdir()
     without_layers = '{"model": "a", "data": "b", "layers": []}'
     for header in (None, "{", '{"model": "a", "data": "b", "layers": "ab"}', without_layers, "[]"):
         if header is not None:
             (tmp_path / "mine" / "header.json").write_text(header)
         with pytest.raises(ValueError, match=r"mine: not a folder of features \(header\.json .*; delete it, or choose"):
-            cached_features(encoder, encoded, (4,), tmp_path / "mine")
+            load_or_compute_features(encoder, encoded, (4,), tmp_path / "mine")
 
 
 def test_damaged_features_are_rejected(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks):
     """Zeros after a power cut, and two layers swapped: only the digests show it."""
     folder = tmp_path / "train"
-    cached_features(encoder, encoded, (2, 4), folder)
+    load_or_compute_features(encoder, encoded, (2, 4), folder)
     one, other = folder / "layer-02.npy", folder / "layer-04.npy"
     first, second = one.read_bytes(), other.read_bytes()
     for damaged in ((first[:-16] + bytes(16), second), (second, first)):
         one.write_bytes(damaged[0])
         other.write_bytes(damaged[1])
         with pytest.raises(ValueError, match=r"train: .*damaged.*; delete the folder"):
-            cached_features(encoder, encoded, (4,), folder)
+            load_or_compute_features(encoder, encoded, (4,), folder)
     one.write_bytes(first)
     other.write_bytes(second)
-    cached_features(encoder, encoded, (4,), folder)
+    load_or_compute_features(encoder, encoded, (4,), folder)
     for text in ("99", "null", '["a"]'):
         (folder / "blocks.json").write_text(text)
         with pytest.raises(ValueError, match=r"train: .*damaged.*; delete the folder"):
-            cached_features(encoder, encoded, (4,), folder)
+            load_or_compute_features(encoder, encoded, (4,), folder)
     (folder / "blocks.json").unlink()
     with pytest.raises(ValueError, match=r"train: blocks\.json, .*, is missing; delete the folder"):
-        cached_features(encoder, encoded, (4,), folder)
+        load_or_compute_features(encoder, encoded, (4,), folder)
 
 
 @pytest.mark.parametrize("damage", ["zeros", "cut", "blocks", "other blocks", "header", "start of a layer", "absent"])
 def test_damaged_unfinished_computation_is_computed_again(
     encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn, damage: str
 ):
-    whole = content(cached_features(encoder, encoded, (2, 4), tmp_path / "whole"))
+    whole = content(load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "whole"))
     with interrupted_in(feature_cache, "predict_logits", 3):
-        cached_features(encoder, encoded, (2, 4), tmp_path / "train")
+        load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train")
     left = tmp_path / ".train.unfinished"
     file = left / "layer-02.npy"
     if damage == "zeros":  # of the second block
@@ -309,7 +314,9 @@ def test_damaged_unfinished_computation_is_computed_again(
         text = {"blocks": "99", "other blocks": '[1, {}, "x"]', "header": "["}[damage]
         (left / ("header.json" if damage == "header" else "blocks.json")).write_text(text)
     done: list[int] = []
-    assert np.array_equal(content(cached_features(encoder, encoded, (2, 4), tmp_path / "train", done.append)), whole)
+    assert np.array_equal(
+        content(load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train", done.append)), whole
+    )
     assert sum(done) == 6
     assert (done[0] > 0) == (damage == "zeros")  # the first block is intact
 
@@ -322,7 +329,7 @@ def test_full_disk_is_noticed_before_anything_is_computed(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=r"No space left on device: .*layer-02\.npy"):
-        cached_features(encoder, encoded, (2, 4), tmp_path / "train")
+        load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train")
     assert computed == []
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
@@ -331,11 +338,11 @@ def test_states_beyond_float16_are_rejected(encoder: BertEncoder, encoded: Encod
     with torch.no_grad():
         encoder.layers[1].output_norm.bias[3] = 1e6
     with pytest.raises(ValueError, match="exceed float16's range; are its weights damaged"):
-        cached_features(encoder, encoded, (2,), tmp_path / "train")
+        load_or_compute_features(encoder, encoded, (2,), tmp_path / "train")
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_unknown_layers_are_rejected(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
     for layers in ((), (5,), (-1,), (2, 1), (3, 3)):
         with pytest.raises(ValueError, match=r"layers: expected ascending numbers from 0 \(embeddings\) to 4"):
-            cached_features(encoder, encoded, layers, tmp_path / "train")
+            load_or_compute_features(encoder, encoded, layers, tmp_path / "train")

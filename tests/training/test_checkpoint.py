@@ -102,13 +102,13 @@ def save_with_environment(folder: Path, context: ExecutionContext) -> Path:
 def test_changed_environment_is_reported_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FINDINGS M5."""
     path = save_with_environment(tmp_path, CPU)
-    assert checkpoint.environment_changes(path, CPU) is None
+    assert checkpoint.describe_environment_changes(path, CPU) is None
     recorded = checkpoint.describe_environment(CPU)
     now = replace(CPU, dtype=torch.bfloat16, threads=3, world_size=4)
     monkeypatch.setattr(checkpoint, "describe_library", lambda name: "kernels-x86-64-v2")
     monkeypatch.setattr(checkpoint, "processor_name", lambda: "Other Processor")
     monkeypatch.setattr(torch, "__version__", "9.9")
-    changes = checkpoint.environment_changes(path, now)
+    changes = checkpoint.describe_environment_changes(path, now)
     assert changes is not None
     for change in (
         f"torch {recorded['torch']} → 9.9",
@@ -123,4 +123,7 @@ def test_changed_environment_is_reported_on_resume(tmp_path: Path, monkeypatch: 
 
 def test_checkpoint_without_an_environment_reports_no_change(tmp_path: Path) -> None:
     """Versions before 0.2 recorded none."""
-    assert checkpoint.environment_changes(checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2), CPU) is None
+    assert (
+        checkpoint.describe_environment_changes(checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2), CPU)
+        is None
+    )

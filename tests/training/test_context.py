@@ -27,9 +27,9 @@ from bertwright.training.settings import DeviceSettings
 from bertwright.training.throughput import (
     CPU_TOKENS,
     GPU_TOKENS,
+    count_tokens_that_fit,
     default_micro_batch_tokens,
     measure_peak_flops,
-    tokens_that_fit,
 )
 
 
@@ -104,11 +104,11 @@ TINY = BertConfig.from_size("tiny", vocab_size=100)
 
 def test_micro_batch_tokens_follow_the_memory() -> None:
     base, large = (BertConfig.from_size(size, vocab_size=30_522) for size in ("base", "large"))
-    many = [tokens_that_fit(memory * 10**9, torch.bfloat16, base) for memory in (1, 16, 40, 1000)]
+    many = [count_tokens_that_fit(memory * 10**9, torch.bfloat16, base) for memory in (1, 16, 40, 1000)]
     assert many == sorted(many)
     assert (many[0], many[-1]) == (512, GPU_TOKENS)
-    assert tokens_that_fit(40 * 10**9, torch.bfloat16, large) < many[2] / 2
-    assert tokens_that_fit(40 * 10**9, torch.float32, base) == pytest.approx(many[2] / 2, abs=1)
+    assert count_tokens_that_fit(40 * 10**9, torch.bfloat16, large) < many[2] / 2
+    assert count_tokens_that_fit(40 * 10**9, torch.float32, base) == pytest.approx(many[2] / 2, abs=1)
     with execution_context(DeviceSettings(device="cpu", threads=torch.get_num_threads())) as context:
         assert default_micro_batch_tokens(context, large) == CPU_TOKENS
 

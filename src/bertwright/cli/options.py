@@ -55,9 +55,9 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
     if "--resume" in rest and (run_folder := pop_option(rest, "--run")[0]):
         if config:
             raise ValueError("--resume uses the settings of the run; omit --config")
-        from bertwright.training.run_directory import saved_settings
+        from bertwright.training.run_directory import read_run_settings
 
-        default = saved_settings(cls, Path(run_folder))
+        default = read_run_settings(cls, Path(run_folder))
     else:
         table = read_toml(find_config(config)) if config else {}
         task = pop_option(rest, "--task")[0]

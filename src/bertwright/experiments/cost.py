@@ -24,7 +24,7 @@ from bertwright.commands.probe.run import open_probe
 from bertwright.console import ProgressCallback
 from bertwright.experiments.composition import compose
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob
-from bertwright.inference.feature_cache import cached_features
+from bertwright.inference.feature_cache import load_or_compute_features
 from bertwright.interop.huggingface import save_model
 from bertwright.models.feature_head import FeatureHead
 from bertwright.tasks.data import SplitData
@@ -163,7 +163,7 @@ class _Clock:
             split = SplitData("train", examples, run.task.encode(examples, run.tokenizer))
             layers = sorted({layer for name in run.representations for layer in run.layers(name)})
             started = time.perf_counter()
-            features = cached_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
+            features = load_or_compute_features(run.encoder, split.encoded, layers, Path(folder) / "f", pooled=False)
             computing = (time.perf_counter() - started) / len(examples)
             seconds = [computing * len(one.examples) for one in run.splits]
             heads = len(settings.seeds) * len(settings.learning_rates)

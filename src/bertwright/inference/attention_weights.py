@@ -34,7 +34,7 @@ def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokeni
     return pack([np.concatenate(ids)], [np.concatenate(types)])
 
 
-def attention_weights(encoder: BertEncoder, batch: Batch) -> npt.NDArray[np.float32]:
+def compute_attention_weights(encoder: BertEncoder, batch: Batch) -> npt.NDArray[np.float32]:
     """Compute the attention weights of a batch with one sequence, L A T T; the tokens are in the order of the text."""
     config = encoder.config
     batch, _ = encoder.to_reading_order(batch, None)

@@ -75,7 +75,9 @@ class LayerStates(EncoderModel):
         return torch.cat(self.encoder.hidden_states(batch, self.layers, positions), dim=1).float()
 
 
-def word_features(encoder: TextEncoder, encoded: Encoded, examples: int, layers: Sequence[int]) -> list[Vectors]:
+def compute_word_features(
+    encoder: TextEncoder, encoded: Encoded, examples: int, layers: Sequence[int]
+) -> list[Vectors]:
     """Compute the states of the W words of each example of a tagging task, W × K × H float32, without a cache.
 
     `examples`: the number of examples, because examples without words have no sequence in `encoded`.
@@ -117,7 +119,7 @@ class Features:
         return torch.from_numpy(np.stack(read, axis=1).astype(np.float32))
 
 
-def cached_features(
+def load_or_compute_features(
     encoder: TextEncoder,
     encoded: Encoded,
     layers: Sequence[int],

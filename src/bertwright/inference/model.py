@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
-from bertwright.inference.attention_weights import Attention, attention_weights, pack_segments
+from bertwright.inference.attention_weights import Attention, compute_attention_weights, pack_segments
 from bertwright.inference.examples import (
     check_text,
     choice_example,
@@ -20,7 +20,7 @@ from bertwright.inference.examples import (
     text_example,
     to_list,
 )
-from bertwright.inference.feature_cache import word_features
+from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
 from bertwright.inference.next_sentence import predict_next_sentences
 from bertwright.inference.pooling import NUM_SPECIAL, Pooling, Vectors, compute_vectors, normalize_vectors
@@ -178,7 +178,7 @@ class Bert:
                 f"{batch.num_tokens}; shorten the text"
             )
         tokens = tuple(self.tokenizer.token(token) for token in batch.input_ids.tolist())
-        return Attention(tokens, attention_weights(encoder, batch.to(self.device)))
+        return Attention(tokens, compute_attention_weights(encoder, batch.to(self.device)))
 
     @torch.inference_mode()
     def embed(
@@ -338,7 +338,7 @@ class Bert:
         vectors: list[Vectors] = []
         for chunk in split_into_chunks(examples):
             encoded = task.encode(chunk, self.tokenizer, labeled=False)
-            vectors += word_features(self.model.encoder, encoded, len(chunk), computed)
+            vectors += compute_word_features(self.model.encoder, encoded, len(chunk), computed)
         return [of_text[:, [computed.index(layer) for layer in positive]] for of_text in vectors]
 
     @property

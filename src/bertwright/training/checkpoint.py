@@ -120,7 +120,7 @@ def describe_environment(context: ExecutionContext) -> dict[str, str]:
     }
 
 
-def environment_changes(checkpoint: Path, context: ExecutionContext) -> str | None:
+def describe_environment_changes(checkpoint: Path, context: ExecutionContext) -> str | None:
     """Return a notice if the environment differs from the one in a verified checkpoint; None if it does not."""
     before, now = read_json(checkpoint / STATE).get("environment", {}), describe_environment(context)
     changed = [f"{name} {before[name]} → {now[name]}" for name in now if name in before and before[name] != now[name]]

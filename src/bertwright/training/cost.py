@@ -37,7 +37,7 @@ def describe_cost(
     `checkpoints`: the maximum number of them in the run folder.
     """
     memory = peak_memory(context)
-    disk = run_disk_space(sum(parameter.numel() for parameter in optimizer.parameters.values()), checkpoints)
+    disk = estimate_disk_space(sum(parameter.numel() for parameter in optimizer.parameters.values()), checkpoints)
     return {
         "steps": f"{cost.steps:,}",
         "estimated time": format_duration(cost.seconds),
@@ -46,10 +46,10 @@ def describe_cost(
     }
 
 
-def run_disk_space(parameters: int, checkpoints: int) -> int:
+def estimate_disk_space(parameters: int, checkpoints: int) -> int:
     """Return the bytes of a run's checkpoints and model: a checkpoint has two moments per weight, the model has none.
 
-    >>> run_disk_space(parameters=1_000_000, checkpoints=3)
+    >>> estimate_disk_space(parameters=1_000_000, checkpoints=3)
     40000000
     """
     return 4 * parameters * (3 * checkpoints + 1)

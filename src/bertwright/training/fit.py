@@ -24,7 +24,7 @@ from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import LossModule, StepResult, train_steps
 from bertwright.training.metrics_log import step_progress
 from bertwright.training.prefetch import prefetch
-from bertwright.training.recorder import Recorder, best_step, open_recorder
+from bertwright.training.recorder import Recorder, find_best_step, open_recorder
 
 M = TypeVar("M")
 PRINT_EVERY_S = 30  # seconds between progress lines if there is no live display
@@ -93,7 +93,7 @@ class _Fit(Generic[M]):
         if settings.run is not None and self.step:
             say(self.console, f"Resuming after step {self.step:,}")
             resumed = checkpoint.path_of(settings.run / "checkpoints", self.step)
-            if changes := checkpoint.environment_changes(resumed, self.context):
+            if changes := checkpoint.describe_environment_changes(resumed, self.context):
                 notice(self.console, changes)
         with graceful_shutdown() as stop_signals:
             self.train(stop_signals)
@@ -101,7 +101,7 @@ class _Fit(Generic[M]):
             is_saved = settings.run is not None and settings.resumable
             outcome = f"is saved; resume with: {settings.resume_command}" if is_saved else "is not saved"
             raise KeyboardInterrupt(f"step {self.step:,} {outcome}")
-        best = None if settings.metric is None else best_step(evaluations, settings.metric)
+        best = None if settings.metric is None else find_best_step(evaluations, settings.metric)
         if best is None:
             return FitResult(evaluations, self.step)
         self.recorder.load_best(best)

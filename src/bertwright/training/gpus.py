@@ -53,8 +53,8 @@ def estimate_memory(gpu: Gpu, config: BertConfig, step_tokens: int) -> float:
     """
     import torch  # slow to import, and --help does not need it
 
-    from bertwright.training.throughput import ACTIVATIONS_PER_TOKEN, tokens_that_fit
+    from bertwright.training.throughput import ACTIVATIONS_PER_TOKEN, count_tokens_that_fit
 
-    tokens = min(step_tokens, tokens_that_fit(int(gpu.memory), torch.bfloat16, config))
+    tokens = min(step_tokens, count_tokens_that_fit(int(gpu.memory), torch.bfloat16, config))
     activations = tokens * ACTIVATIONS_PER_TOKEN * torch.bfloat16.itemsize * config.hidden_size * config.num_layers
     return 4 * 4 * config.num_parameters + activations

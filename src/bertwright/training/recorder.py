@@ -145,7 +145,7 @@ class FolderRecorder:
         (self.training.write_model or partial(checkpoint.write_weights, model=self.training.model))(folder)
 
 
-def best_step(evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
+def find_best_step(evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
     """Return the step of the first evaluation with the best score; None if there are no evaluations."""
     return max(evaluations, key=lambda step: evaluations[step][metric], default=None)
 
@@ -160,7 +160,7 @@ def drop_best_after(best: Path, step: int) -> None:
 def check_best_checkpoint(run: Path, evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> None:
     """Raise ValueError if the best checkpoint is not that of the evaluation with the best score."""
     best = checkpoint.verify_latest(run / "best")
-    expected = best_step(evaluations, metric)
+    expected = find_best_step(evaluations, metric)
     if expected == (best and checkpoint.step_of(best)):
         return
     if best is None:

@@ -38,7 +38,7 @@ class RunReport(NamedTuple):
     """Command line that uses the model."""
 
 
-class Run(Protocol):
+class TrainingRun(Protocol):
     """An opened run: everything that distinguishes a command for `train_run`.
 
     `record_start` writes settings and digests of the data, `describe_cost` measures some steps, `make_report` scores
@@ -58,7 +58,7 @@ class Run(Protocol):
 def train_run(
     settings: RunSettings,
     resume_overrides: tuple[str, ...],
-    open_run: Callable[[ExecutionContext, Console], Run],
+    open_run: Callable[[ExecutionContext, Console], TrainingRun],
     console: Console,
     distributed: bool = True,
 ) -> Path:
@@ -84,12 +84,12 @@ def train_run(
         result = fit(run.fit_settings(), run.training(), context, console)
         if not context.is_main_process:
             return settings.run
-        finish(settings.run, run, result, time.perf_counter() - started, console)
+        write_results(settings.run, run, result, time.perf_counter() - started, console)
     return folder
 
 
 def print_plan(
-    open_run: Callable[[ExecutionContext, Console], Run], context: ExecutionContext, console: Console
+    open_run: Callable[[ExecutionContext, Console], TrainingRun], context: ExecutionContext, console: Console
 ) -> None:
     """Print the summary and the estimated cost of a run; nothing is written."""
     run = open_run(context, console)
@@ -99,7 +99,7 @@ def print_plan(
     console.print(key_value_table(cost))
 
 
-def finish(folder: Path, run: Run, result: FitResult, seconds: float, console: Console) -> None:
+def write_results(folder: Path, run: TrainingRun, result: FitResult, seconds: float, console: Console) -> None:
     """Write plot, report and model of a run into its folder; print its scores and outputs."""
     settings, report = run.fit_settings(), run.make_report(result)
     name, plot = report.plot

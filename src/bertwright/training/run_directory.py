@@ -41,7 +41,7 @@ class Resumable(Protocol):
 S = TypeVar("S", bound=Resumable)
 
 
-def saved_settings(cls: type[S], run: Path) -> S:
+def read_run_settings(cls: type[S], run: Path) -> S:
     """Read the settings of a run from its settings.toml, with `resume` set. Raises ValueError if it is missing."""
     path = run / "settings.toml"
     if not path.is_file():
@@ -64,7 +64,7 @@ def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) 
         if path.exists() or (settings.run / "model").exists() or any(settings.run.glob("checkpoints/step-*")):
             raise ValueError(f"{settings.run}: already holds a run; resume it with --resume, or name another --run")
         return
-    saved = to_table(saved_settings(type(settings), settings.run))
+    saved = to_table(read_run_settings(type(settings), settings.run))
     for name, (before, now) in differences(saved, to_table(settings)).items():
         if name.partition(".")[0] not in resume_overrides:
             raise ValueError(
@@ -105,7 +105,7 @@ def prepare_model(model: EncoderModel, context: ExecutionContext) -> None:
     model.to(context.device).train()
 
 
-def changed_files(run: Path, now: Mapping[str, str]) -> list[str]:
+def find_changed_data(run: Path, now: Mapping[str, str]) -> list[str]:
     """Return the names of the data whose digests differ from those at the start of the run."""
     before = read_digests(run)
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
@@ -113,7 +113,7 @@ def changed_files(run: Path, now: Mapping[str, str]) -> list[str]:
 
 def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
     """Raise ValueError if the digest of a file has changed since the run started."""
-    for path in changed_files(run, data):
+    for path in find_changed_data(run, data):
         raise ValueError(f"{path}: changed since the run started; restore its content, or start again")
 
 
@@ -125,7 +125,7 @@ def read_digests(run: Path) -> dict[str, str]:
     return before
 
 
-def resume_command(settings: Resumable, command: str, context: ExecutionContext) -> str:
+def format_resume_command(settings: Resumable, command: str, context: ExecutionContext) -> str:
     """Return the command line that resumes a run."""
     # Without the dashes torchrun would read --run as an abbreviation of its own --run-path.
     launcher = f"torchrun --nproc-per-node {context.world_size} -m -- " if context.world_size > 1 else ""

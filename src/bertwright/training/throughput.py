@@ -22,15 +22,15 @@ def default_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig)
     """Return the default number of tokens per forward pass in training. It depends on GPU, number type and model."""
     if context.device.type != "cuda":
         return CPU_TOKENS
-    return tokens_that_fit(torch.cuda.get_device_properties(context.device).total_memory, context.dtype, config)
+    return count_tokens_that_fit(torch.cuda.get_device_properties(context.device).total_memory, context.dtype, config)
 
 
-def tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig) -> int:
+def count_tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig) -> int:
     """Return the tokens per forward pass that fit in a GPU's memory (bytes) with float32 weights, gradients, moments.
 
     >>> from bertwright.models.config import BertConfig
     >>> base = BertConfig.from_size("base", vocab_size=30_522)
-    >>> [tokens_that_fit(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
+    >>> [count_tokens_that_fit(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
     [3296, 13713, 50171]
     """
     free = GPU_SHARE * memory - 4 * 4 * config.num_parameters

@@ -14,7 +14,7 @@ from bertwright.training.cost import CostEstimate, time_steps
 TIMED_EXAMPLES = 64  # evenly spaced examples of a split
 
 
-class Timer:
+class CostEstimator:
     """Estimator of the cost of runs that differ in batch size, epochs and rate; each measurement is made once.
 
     The weights do not change, but the moments of the optimizer do, so it cannot train afterwards.

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bertwright.commands.finetune.cost import Timer
+from bertwright.commands.finetune.cost import CostEstimator
 from bertwright.commands.finetune.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.commands.finetune.setup import (
     FinetuneState,
@@ -43,7 +43,7 @@ from bertwright.training.cost import describe_cost
 from bertwright.training.definition import FitSettings, MetricWindow, Training
 from bertwright.training.fit import FitResult
 from bertwright.training.run import RunReport, train_run
-from bertwright.training.run_directory import resume_command
+from bertwright.training.run_directory import format_resume_command
 
 
 def finetune(
@@ -96,7 +96,7 @@ class FinetuneRun:
             save_steps=range(save_every, steps, save_every) if save_every else eval_steps,
             metric=self.state.task.metric if self.state.dev else None,
             resumable=not self.temporary,
-            resume_command=resume_command(settings, "finetune", self.context),
+            resume_command=format_resume_command(settings, "finetune", self.context),
         )
 
     def training(self) -> Training[TaskBatch]:
@@ -186,7 +186,7 @@ class FinetuneRun:
     def describe_cost(self) -> dict[str, str]:
         """Measure a few steps; return the cost of the whole run as names and values."""
         checkpoints = 3 if self.state.dev else 2  # the newest, the best, and the one that is being written
-        cost = Timer(self.state, self.context).estimate(self.settings)
+        cost = CostEstimator(self.state, self.context).estimate(self.settings)
         return describe_cost(cost, self.context, self.state.optimizer, checkpoints)
 
     def record_start(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from bertwright.commands.finetune.cost import Timer
+from bertwright.commands.finetune.cost import CostEstimator
 from bertwright.commands.finetune.run import FinetuneRun
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import FinetuneState, open_run
@@ -32,8 +32,8 @@ def estimate_cost(settings: GridSettings, trials: Sequence[Trial], console: Cons
         if state.dev is None:
             raise ValueError("no dev split to select by: name labeled files with --dev, or set --validation-fraction")
         FinetuneRun(state, first, context, console).print_summary()
-        timer = Timer(state, context)
-        costs = [timer.estimate(settings.finetune_settings(trial)) for trial in trials]
+        estimator = CostEstimator(state, context)
+        costs = [estimator.estimate(settings.finetune_settings(trial)) for trial in trials]
     return CostEstimate(sum(one.steps for one in costs), sum(opening + one.seconds for one in costs))
 
 

@@ -35,7 +35,7 @@ from bertwright.console import (
 from bertwright.corpus.limits import MAX_EPOCHS
 from bertwright.settings import to_arguments, to_table
 from bertwright.training.context import execution_context
-from bertwright.training.cost import format_bytes, run_disk_space
+from bertwright.training.cost import estimate_disk_space, format_bytes
 from bertwright.training.gpus import UTILIZATION
 from bertwright.training.scaling_law import ShortRun, has_left_plateau
 
@@ -162,7 +162,7 @@ def describe_run(best: Candidate, planner: Planner) -> dict[str, str]:
         for phase in run.phases
     )
     dropout = best.config.hidden_dropout
-    checkpoints = run_disk_space(best.config.num_parameters, run.max_checkpoints)
+    checkpoints = estimate_disk_space(best.config.num_parameters, run.max_checkpoints)
     store = sum(file.bytes for file in planner.train.header.files)
     return {
         "model": f"{best.size}, {best.config}, {best.config.num_parameters:,} parameters",

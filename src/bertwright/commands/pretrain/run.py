@@ -36,7 +36,7 @@ from bertwright.training.definition import FitSettings, MetricWindow, Training
 from bertwright.training.fit import FitResult
 from bertwright.training.loop import LossOutput
 from bertwright.training.run import RunReport, train_run
-from bertwright.training.run_directory import resume_command
+from bertwright.training.run_directory import format_resume_command
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 
 PLATEAU_STEPS = 400  # that the loss must stay near the unigram entropy before a notice
@@ -103,7 +103,7 @@ class PretrainRun:
             keep_last=settings.keep_last,
             keep_every=settings.keep_every,
             evaluation="held_out",
-            resume_command=resume_command(settings, "pretrain", self.context),
+            resume_command=format_resume_command(settings, "pretrain", self.context),
         )
 
     def training(self) -> Training[PretrainingBatch]:
@@ -119,7 +119,7 @@ class PretrainRun:
             write_model=self.write_model,
             summarize=self.summarize,
             format_metrics=format_metrics,
-            format_scores=partial(format_scores, model_name=settings.model_name),
+            format_scores=partial(format_scores, objective_label=settings.objective_label),
             diagnose=self.make_diagnosis() if self.context.is_main_process else None,
             find_unused_parameters=settings.data.objective != "mlm+nsp",
         )
@@ -215,7 +215,7 @@ class PretrainRun:
     def make_report(self, result: FitResult) -> RunReport:
         """Return a report with the evaluations before and after training."""
         settings, evaluations = self.settings, [*result.evaluations.values()]
-        name, has_nsp = settings.model_name, settings.data.objective == "mlm+nsp"
+        name, has_nsp = settings.objective_label, settings.data.objective == "mlm+nsp"
         accuracy = ("nsp_accuracy", "next-sentence accuracy") if has_nsp else ("mlm_accuracy", f"{name} accuracy")
         fields = {
             "objective": settings.data.objective,
@@ -233,7 +233,7 @@ class PretrainRun:
             return
         heading(self.console, "Held out")
         lengths = [phase.data.max_length for phase in self.settings.phases]
-        self.console.print(compare_evaluations(before, after, self.settings.model_name, lengths))
+        self.console.print(compare_evaluations(before, after, self.settings.objective_label, lengths))
         if after["mlm_loss"] > before["mlm_loss"]:
             notice(
                 self.console,
@@ -265,26 +265,26 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
     return f"loss {metrics['mlm_loss']:.3f}{nsp} {metrics['tokens_per_second']:,.0f} tok/s"
 
 
-def format_scores(scores: Mapping[str, float], model_name: str = "masked-LM") -> str:
+def format_scores(scores: Mapping[str, float], objective_label: str = "masked-LM") -> str:
     """Format the scores of an evaluation.
 
     >>> format_scores({"mlm_loss": 6.5, "mlm_accuracy": 0.1, "nsp_accuracy": 0.5, "nsp_loss": 0.7})
     'masked-LM loss 6.500, accuracy 10.0%, next sentence 50.0%'
     """
-    text = f"{model_name} loss {scores['mlm_loss']:.3f}, accuracy {scores['mlm_accuracy']:.1%}"
+    text = f"{objective_label} loss {scores['mlm_loss']:.3f}, accuracy {scores['mlm_accuracy']:.1%}"
     text += f", next sentence {scores['nsp_accuracy']:.1%}" if scores["nsp_loss"] else ""
     return text + (f"; on long sequences loss {scores['long_mlm_loss']:.3f}" if "long_mlm_loss" in scores else "")
 
 
 def compare_evaluations(
-    before: Mapping[str, Any], after: Mapping[str, Any], model_name: str, lengths: Sequence[int]
+    before: Mapping[str, Any], after: Mapping[str, Any], objective_label: str, lengths: Sequence[int]
 ) -> Table:
     """Return a table of the first and the last evaluation's scores; `lengths`: the sequence length of each phase."""
     table = make_table("", f"step {before['step']:,}", f"step {after['step']:,}")
     rows = [
-        (f"{model_name} loss (nats)", "mlm_loss", "{:.3f}"),
-        (f"{model_name} perplexity", "perplexity", "{:,.1f}" if after["perplexity"] < 1e9 else "{:.1e}"),
-        (f"{model_name} accuracy", "mlm_accuracy", "{:.1%}"),
+        (f"{objective_label} loss (nats)", "mlm_loss", "{:.3f}"),
+        (f"{objective_label} perplexity", "perplexity", "{:,.1f}" if after["perplexity"] < 1e9 else "{:.1e}"),
+        (f"{objective_label} accuracy", "mlm_accuracy", "{:.1%}"),
         ("next-sentence accuracy", "nsp_accuracy", "{:.1%}"),
     ]
     for prefix, length in zip(("", "long_"), lengths, strict=False):

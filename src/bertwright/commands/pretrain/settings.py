@@ -191,7 +191,7 @@ class PretrainSettings:
         return min(self.keep_last + 1 + preserved, self.steps // self.save_every + 1)
 
     @property
-    def model_name(self) -> str:
+    def objective_label(self) -> str:
         """Kind of language model that the objective trains, for labels of its loss."""
         return {"ltr": "left-to-right LM", "rtl": "right-to-left LM"}.get(self.data.objective, "masked-LM")
 

@@ -22,7 +22,7 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import check_finite_weights
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.run_directory import changed_files, prepare_model, record_run
+from bertwright.training.run_directory import find_changed_data, prepare_model, record_run
 from bertwright.training.throughput import physical_memory
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -166,7 +166,7 @@ def record_start(settings: PretrainSettings, state: PretrainState) -> None:
     digests = {
         store.folder.name: digest_bytes(*(file.digest.encode() for file in store.header.files)) for store in stores
     }
-    if settings.resume and changed_files(settings.run, digests):
+    if settings.resume and find_changed_data(settings.run, digests):
         raise ValueError(
             f"{settings.store}: its text or sentences changed since the run started; restore it, or start a new run "
             f"from the newest checkpoint: --init {settings.run} --run FOLDER"

@@ -33,7 +33,13 @@ from bertwright.console import (
     say,
 )
 from bertwright.files import atomic_file, digest_bytes, ensure_folder, remove_stale_parts, write_json
-from bertwright.inference.feature_cache import Features, cached_features, check_cache_key, encoder_digest, input_digest
+from bertwright.inference.feature_cache import (
+    Features,
+    check_cache_key,
+    encoder_digest,
+    input_digest,
+    load_or_compute_features,
+)
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -55,7 +61,7 @@ from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
 from bertwright.training.definition import FitSettings
 from bertwright.training.fit import fit
-from bertwright.training.run_directory import locked_run, saved_settings
+from bertwright.training.run_directory import locked_run, read_run_settings
 from bertwright.training.trial_log import RESULTS_FILE, read_results, write_results
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -128,7 +134,7 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Probe
         if context.world_size > 1:
             raise ValueError("torchrun: heads are trained in one process; start the probe without torchrun")
         if settings.resume:
-            settings = settings.extend(saved_settings(ProbeSettings, settings.run))
+            settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
         run = open_probe(settings, context, console)
         try:
             return run.run()
@@ -224,7 +230,7 @@ class ProbeRun:
         layers = {layer for name in self.representations for layer in self.layers(name)}
         with item_progress(self.console, f"features of {split.name}", split.encoded.num_items) as advance:
             folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
-            return cached_features(self.encoder, split.encoded, sorted(layers), folder, advance, pooled)
+            return load_or_compute_features(self.encoder, split.encoded, sorted(layers), folder, advance, pooled)
 
     def features_folder(self, split: SplitData) -> Path:
         """Return the cache folder of a split."""
