@@ -297,7 +297,7 @@ def measure_speed(trees: Sequence[Tree], data: Path, rounds: int) -> None:
         speeds: list[list[float]] = []
         for number in range(rounds):
             speeds.append([0.0] * len(trees))
-            for index in (0, 1) if number % 2 else (1, 0):  # whoever is first has the cooler processor
+            for index in (0, 1) if number % 2 else (1, 0):  # the first one has the cooler processor
                 tree, job = trees[index], jobs[index][name]
                 run = tree.work / "speed"
                 shutil.rmtree(run, ignore_errors=True)
