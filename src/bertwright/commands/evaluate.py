@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -65,13 +65,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
         check_model(name)
     # These import torch, which takes longer than the checks above.
     from bertwright.tasks.ensemble import predict_ensemble
-    from bertwright.tasks.presentation import (
-        format_percent,
-        make_score_table,
-        score_tables,
-        single_class_warnings,
-        truncation_warnings,
-    )
+    from bertwright.tasks.presentation import single_class_warnings, truncation_warnings
     from bertwright.training.context import execution_context
 
     with (
@@ -96,14 +90,23 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     warnings += truncation_warnings(task, len(examples), encoded.truncated, model.config.max_positions)
     for warning in warnings + single_class_warnings(task, predictions):
         notice(console, warning)
+    _print_scores(console, task, examples, predictions, scores)
+    if settings.output is not None:
+        say(console, f"{settings.output}: scores written")
+    return scores
+
+
+def _print_scores(
+    console: Console, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any], scores: Mapping[str, float]
+) -> None:
+    """Print the scores, the tables of the task, and the threshold that would have been best."""
+    from bertwright.tasks.presentation import format_percent, make_score_table, score_tables
+
     for table in (make_score_table({"score": scores}, task.metric), *score_tables(task, examples, predictions)):
         console.print(filled_table(table.columns, table.rows))
     if has_threshold(task):
         best = task.best_threshold(examples, predictions)
         say(console, f"best on these examples: f1 {format_percent(best.f1)}, with --threshold {best.value!r}")
-    if settings.output is not None:
-        say(console, f"{settings.output}: scores written")
-    return scores
 
 
 class LoadedModels(NamedTuple):

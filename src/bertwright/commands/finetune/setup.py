@@ -83,22 +83,9 @@ def open_run(
     check_vocabulary(tokenizer, model.config, source)
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
-    splits = {
-        name: SplitData(name, split, task.encode(split, tokenizer, labeled=name == "train"))
-        for name, split in examples.items()
-    }
-    for split in splits.values():
-        check_segments(split.encoded, model.config)
-    if not len(splits["train"].encoded.labels):
-        raise ValueError(f"{examples['train'][0].location}: no target, and no other training example has one either")
+    splits = _encode(task, examples, tokenizer, model)
     prepare_model(model, context)
-    tuning = settings.tuning
-    lr_scales = layerwise_lr_scales(model, tuning.freeze_layers, tuning.layerwise_lr_decay)
-    lr_scales |= lstm_lr_scales(model, tuning.lstm_lr_scale)
-    trained = {name: parameter for name, parameter in model.named_parameters() if lr_scales[name] > 0}
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in trained)
-    optimizer = Optimizer(trained, settings.optimizer, lr_scales, layer_matrices(model))
+    optimizer = _make_optimizer(settings, model)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     if resumed is not None:
@@ -113,6 +100,32 @@ def open_run(
         test=splits.get("test"),
         source_config=None if latest else load_config(source),
     )
+
+
+def _encode(
+    task: AnyTask, examples: Mapping[str, Sequence[Any]], tokenizer: Tokenizer, model: EncoderForTask
+) -> dict[str, SplitData]:
+    """Encode the examples of each split. Raises ValueError if the model cannot read them, or if none has a target."""
+    splits = {
+        name: SplitData(name, split, task.encode(split, tokenizer, labeled=name == "train"))
+        for name, split in examples.items()
+    }
+    for split in splits.values():
+        check_segments(split.encoded, model.config)
+    if not len(splits["train"].encoded.labels):
+        raise ValueError(f"{examples['train'][0].location}: no target, and no other training example has one either")
+    return splits
+
+
+def _make_optimizer(settings: FinetuneSettings, model: EncoderForTask) -> Optimizer:
+    """Return the optimizer of the parameters that are not frozen, and freeze the others."""
+    tuning = settings.tuning
+    lr_scales = layerwise_lr_scales(model, tuning.freeze_layers, tuning.layerwise_lr_decay)
+    lr_scales |= lstm_lr_scales(model, tuning.lstm_lr_scale)
+    trained = {name: parameter for name, parameter in model.named_parameters() if lr_scales[name] > 0}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in trained)
+    return Optimizer(trained, settings.optimizer, lr_scales, layer_matrices(model))
 
 
 def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
