@@ -334,7 +334,7 @@ def test_case_is_never_guessed(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
         Tokenizer.load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"empty: no tokenizer\.json and no vocab\.txt"):
+    with pytest.raises(FileNotFoundError, match=r"empty: neither tokenizer\.json nor vocab\.txt"):
         Tokenizer.load(tmp_path / "empty")
 
 
