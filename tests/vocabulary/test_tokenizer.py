@@ -338,6 +338,18 @@ def test_case_is_never_guessed(tmp_path):
         Tokenizer.load(tmp_path / "empty")
 
 
+def test_template_with_an_unknown_token_is_rejected(tmp_path):
+    """Such a template makes `tokenizers` panic, which raises no Exception."""
+    Tokenizer.from_tokens(TOKENS, lowercase=False).save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    description = json.loads(path.read_text(encoding="utf-8"))
+    tokens = description["post_processor"]["special_tokens"]
+    tokens["[SEQ]"] = tokens.pop("[SEP]")
+    path.write_text(json.dumps(description), encoding="utf-8")
+    with pytest.raises(ValueError, match="damaged: .*unknown token"):
+        Tokenizer.load(tmp_path)
+
+
 def test_files_that_contradict_each_other(tmp_path):
     Tokenizer.from_tokens(TOKENS, lowercase=False).save(tmp_path)
     config_path = tmp_path / "tokenizer_config.json"

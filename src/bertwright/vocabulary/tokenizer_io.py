@@ -345,7 +345,12 @@ def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
             pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
             special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
         )
-    empty = backend.encode("", "")
+    try:
+        empty = backend.encode("", "")
+    except BaseException as error:  # a panic of tokenizers, which is no Exception and has no name in Python
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{source}: damaged: its template contains an unknown token; copy the file again") from None
     if (empty.tokens, empty.type_ids) != (["[CLS]", "[SEP]", "[SEP]"], [0, 0, 1]):
         raise ValueError(
             f"{source}: joins a pair as {' '.join(empty.tokens)}; expected [CLS] A [SEP] B [SEP], as in BERT"
