@@ -346,7 +346,7 @@ def test_template_with_an_unknown_token_is_rejected(tmp_path):
     tokens = description["post_processor"]["special_tokens"]
     tokens["[SEQ]"] = tokens.pop("[SEP]")
     path.write_text(json.dumps(description), encoding="utf-8")
-    with pytest.raises(ValueError, match="damaged: .*unknown token"):
+    with pytest.raises(ValueError, match=r"damaged: .*unknown token"):
         Tokenizer.load(tmp_path)
 
 
