@@ -35,8 +35,8 @@ class ExperimentSettings:
     data: Path | None = None
     """Folder whose sub-folders have the files of published tasks under their own names, such as MRPC/train.tsv."""
     level: Literal["demo", "evening", "night", "paper"] = "demo"
-    """demo: tiny, at most 20 minutes on two cores; evening and night: mini on some 10 and 30 million tokens, some three
-    and ten hours; paper: the paper's settings."""
+    """demo: tiny, at most 20 minutes on two cores; evening and night: mini on some 10 and 30 million tokens; paper:
+    the paper's settings. --dry-run measures the time, which is many hours for evening and several nights for night."""
     budget: float | None = None
     """Minutes of one process. The steps of pre-training and the examples per task of the level are changed so that the
     estimated time of all jobs is at most this."""
