@@ -339,7 +339,7 @@ def test_case_is_never_guessed(tmp_path):
 
 
 def test_template_with_an_unknown_token_is_rejected(tmp_path):
-    """Such a template makes `tokenizers` panic, which raises no Exception."""
+    """Test a template that makes `tokenizers` panic, which raises no Exception."""
     Tokenizer.from_tokens(TOKENS, lowercase=False).save(tmp_path)
     path = tmp_path / "tokenizer.json"
     description = json.loads(path.read_text(encoding="utf-8"))
