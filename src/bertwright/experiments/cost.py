@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +9,6 @@ from itertools import starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
-
-from rich.console import Console
 
 from bertwright.commands.finetune.cost import time_evaluation
 from bertwright.commands.finetune.setup import make_training
@@ -21,7 +18,7 @@ from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, score
 from bertwright.commands.probe.head_training import make_training as make_head_training
 from bertwright.commands.probe.run import open_probe
-from bertwright.console import ProgressCallback
+from bertwright.console import ProgressCallback, silent_console
 from bertwright.experiments.composition import compose
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob
 from bertwright.inference.feature_cache import load_or_compute_features
@@ -33,7 +30,6 @@ from bertwright.training.cost import time_steps
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 TIMED_EXAMPLES = 64  # of a probe
-SILENT = Console(file=io.StringIO())
 
 
 class SplitCost(NamedTuple):
@@ -141,7 +137,7 @@ class _Clock:
         settings = replace(job.settings, run=self.folder / "run", model=self._model(job))
         with execution_context(settings.device) as context:
             started = time.perf_counter()
-            state = open_finetuning(settings, context, SILENT)
+            state = open_finetuning(settings, context, silent_console())
             opening = time.perf_counter() - started
             assert state.dev is not None
             steps = settings.num_steps(state.train.encoded.num_items)
@@ -157,7 +153,7 @@ class _Clock:
         settings = replace(job.settings, run=self.folder / "probe", model=self._model(job))
         with execution_context(settings.device) as context, TemporaryDirectory() as folder:
             started = time.perf_counter()
-            run = open_probe(settings, context, SILENT)
+            run = open_probe(settings, context, silent_console())
             opening = time.perf_counter() - started
             examples = run.splits[0].examples[:TIMED_EXAMPLES]
             split = SplitData("train", examples, run.task.encode(examples, run.tokenizer))

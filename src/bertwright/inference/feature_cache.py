@@ -114,7 +114,7 @@ class Features:
     """For each layer of the header, R × H, memory-mapped."""
 
     def take(self, indices: Ints, layers: Sequence[int]) -> Tensor:
-        """Read the states with the indices `indices` (R), R × K × H float32."""
+        """Read the states with these R indices, R × K × H float32."""
         read = [self.stored[self.header.layers.index(layer)][indices] for layer in layers]
         return torch.from_numpy(np.stack(read, axis=1).astype(np.float32))
 
@@ -250,8 +250,7 @@ def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
     """Create a cache folder whose files have their final size but no states yet."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    start = npy_header(DTYPE, shape)
-    size = len(start) + DTYPE.itemsize * math.prod(shape)
+    start, size = _start_and_size(shape)
     try:
         for layer in header.layers:
             path = _layer_file(folder, layer)
@@ -265,6 +264,12 @@ def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
     except OSError:
         shutil.rmtree(folder)
         raise
+
+
+def _start_and_size(shape: tuple[int, int]) -> tuple[bytes, int]:
+    """Return the bytes of a layer's file before its states, and the size of the whole file in bytes."""
+    start = npy_header(DTYPE, shape)
+    return start, len(start) + DTYPE.itemsize * math.prod(shape)
 
 
 def _block_states(encoded: Encoded, first: int, last: int) -> slice:
@@ -282,7 +287,7 @@ def _block_digests(files: Sequence[npt.NDArray[np.float16]], encoded: Encoded) -
 
 
 def _block_digest(files: Sequence[npt.NDArray[np.float16]], states: slice) -> str:
-    """Digest the states `states` of all layers."""
+    """Digest a block of states of all layers."""
     return digest_bytes(*(file[states].tobytes() for file in files))
 
 
@@ -344,8 +349,7 @@ def _map_files(
     folder: Path, header: Header, shape: tuple[int, int], mode: Literal["r", "r+"]
 ) -> tuple[np.memmap[Any, np.dtype[np.float16]], ...]:
     """Map the files of the layers into memory. Raises ValueError if one is missing or has another size or type."""
-    start = npy_header(DTYPE, shape)
-    size = len(start) + DTYPE.itemsize * math.prod(shape)
+    start, size = _start_and_size(shape)
     paths = [_layer_file(folder, layer) for layer in header.layers]
     for path in paths:
         found = path.stat().st_size if path.is_file() else 0

@@ -79,7 +79,7 @@ def train_run(
         run = open_run(context, console)
         if context.is_main_process:
             run.record_start()
-        run.print_summary()
+            run.print_summary()
         started = time.perf_counter()
         result = fit(run.fit_settings(), run.training(), context, console)
         if not context.is_main_process:
@@ -93,8 +93,9 @@ def print_plan(
 ) -> None:
     """Print the summary and the estimated cost of a run; nothing is written."""
     run = open_run(context, console)
-    run.print_summary()
-    cost = run.describe_cost()
+    if context.is_main_process:
+        run.print_summary()
+    cost = run.describe_cost()  # on all ranks, which take the measured steps together
     heading(console, "The whole run, estimated on this machine")
     console.print(key_value_table(cost))
 

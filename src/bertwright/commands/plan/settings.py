@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from bertwright.corpus.documents import CorpusFormat, CorpusSettings
@@ -66,12 +66,4 @@ class PlanSettings:
     @property
     def corpus(self) -> CorpusSettings:
         """Return the text as settings of `vocabulary` and `prepare`."""
-        given = self.format
-        return CorpusSettings(
-            self.text,
-            document_unit=given.document_unit,
-            column=given.column,
-            sentence_splitter=given.sentence_splitter,
-            encoding=given.encoding,
-            encoding_errors=given.encoding_errors,
-        )
+        return CorpusSettings(self.text, **{one.name: getattr(self.format, one.name) for one in fields(self.format)})
