@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import BertForPretraining
+from bertwright.training import muon
 from bertwright.training.muon import orthogonalize
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
@@ -28,12 +29,24 @@ def cosine(one: Tensor, other: Tensor) -> float:
 @pytest.mark.parametrize("shape", [(24, 24), (8, 48), (48, 8), (1, 5)])
 def test_orthogonalize_keeps_singular_vectors_and_makes_values_one(shape: tuple[int, int]) -> None:
     matrix = random_matrix(*shape)
-    u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
+    u, before, vh = torch.linalg.svd(matrix, full_matrices=False)
     result = orthogonalize(matrix)
     values = torch.diagonal(u.T @ result @ vh.T)
-    assert values.min() > 0.6
-    assert values.max() < 1.25
+    assert values[before > 0.01 * matrix.norm()].min() > 0.73
+    assert values.max() < 1.27
     torch.testing.assert_close(u * values @ vh, result, atol=1e-4, rtol=0)
+
+
+def test_each_polynomial_maps_the_interval_of_the_one_before_into_a_narrower_one_around_1() -> None:
+    values = torch.logspace(-2, 0, 10_000, dtype=torch.float64)
+    furthest = 1.0
+    for a, b, c in muon.POLYNOMIALS:
+        values = a * values + b * values**3 + c * values**5
+        low, high = float(values.min()), float(values.max())
+        assert low + high == pytest.approx(2, abs=1e-3)  # the best polynomial is as far below 1 as above
+        assert high - 1 < furthest
+        furthest = high - 1
+    assert furthest < 0.27
 
 
 def test_orthogonalize_ignores_the_scale_and_keeps_zero() -> None:
@@ -43,7 +56,8 @@ def test_orthogonalize_ignores_the_scale_and_keeps_zero() -> None:
 
 
 @pytest.mark.parametrize("shape", [(32, 32), (16, 64), (64, 16)])
-def test_updates_equal_torch_but_for_its_bfloat16(shape: tuple[int, int]) -> None:
+def test_updates_equal_torch_but_for_its_bfloat16(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "POLYNOMIALS", 5 * [(3.4445, -4.7750, 2.0315)])  # those of torch
     start = random_matrix(*shape)
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
     optimizer = Optimizer({"w": ours}, SETTINGS, matrices={"w": 1})

@@ -338,16 +338,20 @@ def test_case_is_never_guessed(tmp_path):
         Tokenizer.load(tmp_path / "empty")
 
 
-def test_template_with_an_unknown_token_is_rejected(tmp_path):
-    """Test a template that makes `tokenizers` panic, which raises no Exception."""
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_template_with_an_unknown_token_is_rejected(tmp_path, capfd, is_nested):
+    """Test a template at which `tokenizers` panics: it prints Rust's stack and raises what is no Exception."""
     Tokenizer.from_tokens(TOKENS, lowercase=False).save(tmp_path)
     path = tmp_path / "tokenizer.json"
     description = json.loads(path.read_text(encoding="utf-8"))
     tokens = description["post_processor"]["special_tokens"]
     tokens["[SEQ]"] = tokens.pop("[SEP]")
+    if is_nested:
+        description["post_processor"] = {"type": "Sequence", "processors": [description["post_processor"]]}
     path.write_text(json.dumps(description), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"damaged: .*unknown token"):
+    with pytest.raises(ValueError, match=r"damaged: .*unknown token, \[SEP\]"):
         Tokenizer.load(tmp_path)
+    assert capfd.readouterr().err == ""
 
 
 def test_files_that_contradict_each_other(tmp_path):

@@ -55,8 +55,9 @@ from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.training import checkpoint
-from bertwright.training.context import execution_context
+from bertwright.training.context import execution_context, select_device
 from bertwright.training.loop import DivergedError
+from bertwright.training.settings import DeviceSettings
 from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
@@ -344,7 +345,8 @@ class Work:
                     scores = job.execute(folder / "run", self, Console(file=log, width=120, force_terminal=False))
                 except DivergedError as error:
                     failure = str(error)
-        processor = torch.cuda.get_device_name() if torch.cuda.is_available() else processor_name()
+        on_gpu = select_device(getattr(job.settings, "device", DeviceSettings())).type == "cuda"
+        processor = torch.cuda.get_device_name() if on_gpu else processor_name()
         environment = {"processor": processor, "torch": torch.__version__, "bertwright": version("bertwright")}
         environment |= {"threads": str(torch.get_num_threads())}
         environment |= job.identity["settings"].get("device", {})  # the number type
