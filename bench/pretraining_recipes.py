@@ -3,10 +3,11 @@
     python bench/pretraining_recipes.py run WORK --recipes adamw muon --minutes 20 --seeds 0 1 2
     python bench/pretraining_recipes.py table RESULTS
 
-Each run is one thread of `bertwright pretrain` with a complete schedule, mini, sequences of 64 tokens, no dropout. Time
-is the processor time of the process, so that other work on the machine counts little: the seconds per step of a recipe
-are measured by two short runs, and its steps chosen to fill the minutes. All models are scored by the masked-LM loss on
-the same held-out sequences of one segment, with the same 15 % of the tokens masked, whatever they were trained on.
+Each run is one thread of `bertwright pretrain --size mini` with a complete schedule. Except for `mini`, the recipe of
+the package, sequences have 64 tokens, and there is no dropout. Time is the processor time of the process, so that other
+work on the machine counts little: the seconds per step of a recipe are measured by two short runs, and its steps chosen
+to fill the minutes. All models are scored by the masked-LM loss on the same held-out sequences of one segment, with the
+same 15 % of the tokens masked, whatever they were trained on.
 
 English: 100 books and 442 Wikipedia articles; `--text korean`: 3,691 petitions (../shared/data/corpora).
 """
@@ -37,44 +38,38 @@ TEXTS: dict[str, tuple[list[str], list[str]]] = {  # inputs; options of vocabula
     "korean": ([str(DATA / "korean_petitions")], ["--column", "content"]),
 }
 LENGTH, VOCABULARY, EVALUATED = 64, 8_000, 2_048
-COMMON = [
+# Of every run: one thread, no evaluation and no checkpoint on the way.
+COMMON = ["--threads", "1", "--eval-every", "1000000", "--save-every", "1000000", "--eval-sequences", "64"]
+SHORT = [
     *["--size", "mini", "--max-positions", "128", "--hidden-dropout", "0", "--attention-dropout", "0"],
-    *["--bias-correction", "--warmup-ratio", "0.05", "--threads", "1"],
-    *["--eval-every", "1000000", "--save-every", "1000000", "--eval-sequences", "64"],
+    *["--bias-correction", "--warmup-ratio", "0.05"],
 ]
-FIXED = ["--max-length", str(LENGTH), "--long-ratio", "0"]
+FIXED = [*SHORT, "--max-length", str(LENGTH), "--long-ratio", "0"]
 ADAMW = ["--batch-size", "16", "--learning-rate", "8e-4"]
-MUON = ["--algorithm", "muon", "--batch-size", "32", "--learning-rate", "3e-3"]
+MUON = ["--algorithm", "muon", "--batch-size", "16", "--learning-rate", "3e-3"]
 NORMAL = ["--init-scheme", "normal", "--initializer-range", "0.02"]
 SECOND_HALF = ["--long-ratio", "0.5", "--long-length", str(LENGTH)]
 RECIPES: dict[str, list[str]] = {
-    "adamw": [*FIXED, *ADAMW],  # the present recipe: `mini.toml` at the length, batch and rate that suit minutes
+    "mini": ["--config", "mini"],  # the recipe of the package
+    "adamw": [*FIXED, *ADAMW],  # at the length, batch and rate that suit minutes
     "adamw-normal": [*FIXED, *ADAMW, *NORMAL],
     "adamw-no-nsp": [*FIXED, *ADAMW, "--objective", "mlm"],
     "adamw-wsd": [*FIXED, *ADAMW, "--schedule", "warmup-stable-decay"],
     "adamw-mask-30": [*FIXED, *ADAMW, "--mlm-probability", "0.3"],
+    "adamw-rate-15e-4": [*FIXED, *ADAMW, "--learning-rate", "1.5e-3"],
+    "adamw-batch-8": [*FIXED, *ADAMW, "--batch-size", "8"],
     "muon": [*FIXED, *MUON],
     "muon-no-nsp": [*FIXED, *MUON, "--objective", "mlm"],
     "muon-normal": [*FIXED, *MUON, *NORMAL],
     "muon-wsd": [*FIXED, *MUON, "--schedule", "warmup-stable-decay"],
     "muon-mask-30": [*FIXED, *MUON, "--mlm-probability", "0.3"],
     "muon-mask-40": [*FIXED, *MUON, "--mlm-probability", "0.4"],
-    "muon-batch-16": [*FIXED, *MUON, "--batch-size", "16"],
-    "muon-batch-64": [*FIXED, *MUON, "--batch-size", "64"],
+    "muon-batch-32": [*FIXED, *MUON, "--batch-size", "32"],
     "muon-rate-2e-3": [*FIXED, *MUON, "--learning-rate", "2e-3"],
     "muon-rate-5e-3": [*FIXED, *MUON, "--learning-rate", "5e-3"],
     # the first half of the steps with sequences of half the length, or with half of the sequences
-    "muon-length-warm-up": [*MUON, "--max-length", str(LENGTH // 2), *SECOND_HALF],
-    "muon-batch-ramp": [
-        *MUON,
-        "--batch-size",
-        "16",
-        "--max-length",
-        str(LENGTH),
-        *SECOND_HALF,
-        "--long-batch-size",
-        "32",
-    ],
+    "muon-length-warm-up": [*SHORT, *MUON, "--max-length", str(LENGTH // 2), *SECOND_HALF],
+    "muon-batch-ramp": [*SHORT, *MUON, "--max-length", str(LENGTH), *SECOND_HALF, "--long-batch-size", "32"],
 }
 
 
