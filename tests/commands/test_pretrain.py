@@ -662,6 +662,16 @@ def test_diverged_run_with_finite_weights_is_reported(tmp_path: Path, make_setti
     assert "has diverged" not in run_pretrain(make_settings(tmp_path / "tame", steps=30))
 
 
+def test_altered_length_of_a_run_names_its_settings(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(tmp_path / "run")
+    run_pretrain(settings)
+    shutil.rmtree(settings.run / "model")
+    path = settings.run / "settings.toml"
+    path.write_text(re.sub(r"(?m)^max_length = .*", "max_length = 512", path.read_text()))
+    with pytest.raises(ValueError, match=r"run/settings\.toml: max_length = 512"):
+        pretrain(replace(read_run_settings(PretrainSettings, settings.run), resume=True))
+
+
 def test_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run")
     run_pretrain(settings)

@@ -53,6 +53,10 @@ def test_latest_is_the_newest_checkpoint_and_old_ones_are_deleted(tmp_path: Path
             r"state.json: damaged.*; start again in another folder",
         ),
         (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged.*; start again"),
+        (
+            lambda f: (f.parent / "state.json").write_text('{"step": 1, "files": {}, "environment": 3}'),
+            r"state.json: damaged.*; start again",
+        ),
     ],
 )
 def test_damaged_checkpoint_raises_an_error_with_a_hint(tmp_path: Path, damage: object, message: str) -> None:

@@ -93,9 +93,10 @@ def verify(checkpoint: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = read_json(checkpoint / STATE)
         listed = [(name, int(record["bytes"]), str(record["digest"])) for name, record in state["files"].items()]
+        state["environment"] = dict(state.get("environment", {}))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
-            f"{checkpoint / STATE}: damaged, expected a list of the checkpoint's files; {remedy}"
+            f"{checkpoint / STATE}: damaged, expected the checkpoint's files and environment; {remedy}"
         ) from None
     for name, expected, digest in listed:
         file = checkpoint / name

@@ -144,10 +144,11 @@ def _check_memory(config: BertConfig) -> None:
 
 def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
     """Raise ValueError for sequences that the model cannot read."""
+    source = f"{settings.run / 'settings.toml'}: " if settings.resume else ""
     for phase in settings.phases:
         if phase.data.max_length > config.max_positions:
             raise ValueError(
-                f"max_length = {phase.data.max_length}: the model has {config.max_positions} positions; raise "
+                f"{source}max_length = {phase.data.max_length}: the model has {config.max_positions} positions; raise "
                 "--max-positions, lower --max-length or --long-length, or omit the long phase (--long-ratio 0)"
             )
     if settings.data.objective == "mlm+nsp" and config.type_vocab_size < 2:
