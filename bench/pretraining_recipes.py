@@ -49,6 +49,7 @@ ADAMW = ["--batch-size", "16", "--learning-rate", "8e-4"]
 MUON = ["--algorithm", "muon", "--batch-size", "16", "--learning-rate", "3e-3"]
 NORMAL = ["--init-scheme", "normal", "--initializer-range", "0.02"]
 SECOND_HALF = ["--long-ratio", "0.5", "--long-length", str(LENGTH)]
+FALLING = ["--mlm-probability", "0.3", *SECOND_HALF, "--long-mlm-probability", "0.15"]
 RECIPES: dict[str, list[str]] = {
     "mini": ["--config", "mini"],  # the recipe of the package
     "adamw": [*FIXED, *ADAMW],  # at the length, batch and rate that suit minutes
@@ -56,6 +57,7 @@ RECIPES: dict[str, list[str]] = {
     "adamw-no-nsp": [*FIXED, *ADAMW, "--objective", "mlm"],
     "adamw-wsd": [*FIXED, *ADAMW, "--schedule", "warmup-stable-decay"],
     "adamw-mask-30": [*FIXED, *ADAMW, "--mlm-probability", "0.3"],
+    "adamw-mask-falling": [*SHORT, *ADAMW, "--max-length", str(LENGTH), *FALLING],
     "adamw-rate-15e-4": [*FIXED, *ADAMW, "--learning-rate", "1.5e-3"],
     "adamw-batch-8": [*FIXED, *ADAMW, "--batch-size", "8"],
     "muon": [*FIXED, *MUON],
@@ -64,6 +66,7 @@ RECIPES: dict[str, list[str]] = {
     "muon-wsd": [*FIXED, *MUON, "--schedule", "warmup-stable-decay"],
     "muon-mask-30": [*FIXED, *MUON, "--mlm-probability", "0.3"],
     "muon-mask-40": [*FIXED, *MUON, "--mlm-probability", "0.4"],
+    "muon-mask-falling": [*SHORT, *MUON, "--max-length", str(LENGTH), *FALLING],
     "muon-batch-32": [*FIXED, *MUON, "--batch-size", "32"],
     "muon-rate-2e-3": [*FIXED, *MUON, "--learning-rate", "2e-3"],
     "muon-rate-5e-3": [*FIXED, *MUON, "--learning-rate", "5e-3"],

@@ -607,6 +607,17 @@ def test_small_held_out_text_is_reported_with_its_standard_errors(
         assert "\\n" not in printed
 
 
+def test_the_long_phase_has_its_own_share_of_predicted_tokens(tmp_path: Path, make_settings: Make) -> None:
+    long = LongPhase(long_ratio=0.5, long_length=32, long_mlm_probability=0.15)
+    settings = make_settings(tmp_path / "run", long=long)
+    settings = replace(settings, data=replace(settings.data, mlm_probability=0.4))
+    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
+    state = open_run(settings, context, Console(file=StringIO()))
+    for data, share in zip(state.data, (0.4, 0.15), strict=True):
+        batch = next(iter(data.validation_batches(64)))
+        assert batch.num_predictions / batch.batch.lengths.sum() == pytest.approx(share, abs=0.2 * share)
+
+
 def test_batch_smaller_than_the_number_of_ranks_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", long=LongPhase(long_ratio=0.25, long_length=64, long_batch_size=3))
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=0, world_size=4)
@@ -708,6 +719,7 @@ def test_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Mak
         ({"steps": 0}, "steps: expected at least 1, got 0"),
         ({"micro_batch_size": 0}, "micro_batch_size: expected at least 1, got 0"),
         ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size: expected 1 to"),
+        ({"long": LongPhase(0.5, 64, long_mlm_probability=1.5)}, "mlm_probability is 1.5; expected a share"),
         ({"long": LongPhase(0.5, 512)}, "max_length = 512: the model has 64 positions"),
         ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "multiple of num_heads"),
     ],

@@ -122,6 +122,8 @@ class LongPhase:
     """Tokens per example in the long phase. max-predictions-per-seq has its default value for this length."""
     long_batch_size: int | None = None
     """Sequences per step in the long phase; unset: batch-size (paper)."""
+    long_mlm_probability: float | None = None
+    """Share of tokens that are predicted in the long phase; unset: mlm-probability (paper)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.long_ratio <= 1:
@@ -199,10 +201,12 @@ class PretrainSettings:
     def phases(self) -> list[Phase]:
         """The run's one or two phases in order; together they cover all steps."""
         first_long = self.steps - round(self.long.long_ratio * self.steps)
+        data, long = self.data, self.long
         long_data = replace(
-            self.data,
-            max_length=self.long.long_length,
-            batch_size=self.data.batch_size if self.long.long_batch_size is None else self.long.long_batch_size,
+            data,
+            max_length=long.long_length,
+            batch_size=data.batch_size if long.long_batch_size is None else long.long_batch_size,
+            mlm_probability=data.mlm_probability if long.long_mlm_probability is None else long.long_mlm_probability,
             max_predictions_per_seq=None,
         )
         phases = [Phase(0, first_long, self.data), Phase(first_long, self.steps, long_data)]
