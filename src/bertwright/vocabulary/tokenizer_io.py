@@ -377,8 +377,8 @@ def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: list[str],
 
 def _check_templates(processor: Mapping[str, Any], source: str) -> None:
     """Reject templates with a token that they do not define, at which `tokenizers` panics and prints Rust's stack."""
-    for part in processor.get("processors", ()):
-        _check_templates(part, source)
+    for nested in processor.get("processors", ()):
+        _check_templates(nested, source)
     items = (*processor.get("single", ()), *processor.get("pair", ()))
     for token in (item["SpecialToken"]["id"] for item in items if "SpecialToken" in item):
         if token not in processor["special_tokens"]:
