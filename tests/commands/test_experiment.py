@@ -638,10 +638,10 @@ def test_dry_run_of_table8_measures_heads(make: Make, tmp_path: Path) -> None:
 
 
 def cost_of(job: Any, examples: int | None = None) -> JobCost:
-    """Return 100 s for a pre-training; for others 2 s to open the run and 10 s for its limit, or 2,500 examples."""
+    """Return 100 s for a pre-training; for others 2 s to open the run and 10 s for its limit, or 1,500 examples."""
     if isinstance(job, PretrainJob | ComposeJob):
         return JobCost(100.0 * isinstance(job, PretrainJob))
-    return JobCost(2.0, (SplitCost(10.0, examples or job.limit or 2_500),))
+    return JobCost(2.0, (SplitCost(10.0, examples or job.limit or 1_500),))
 
 
 def fit(settings: ExperimentSettings, examples: int | None = None) -> Level:
@@ -654,15 +654,15 @@ def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
     """Four pre-trainings of 100 s and twenty fine-tunings of 2 + 10 s in ten minutes: 300 s for each kind."""
     settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0)
     level, fitted = chosen_level(settings), fit(settings)
-    assert (level.steps, level.limit, level.word_task_limit) == (3_000, 2_000, 2_500)
-    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (2_200, 2_600, 3_200)
+    assert (level.steps, level.limit, level.word_task_limit) == (1_000, 1_000, 1_500)
+    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (750, 1_300, 1_900)
 
 
 def test_budget_scales_heads_on_frozen_features(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
     """Two fine-tunings and one probe of 2 + 10 s in 18 s: 4 s for the examples of each."""
     model = {"model": str(tiny_bert), "store": None}
     settings = make(tmp_path / "work", "table7", steps=None, limit=None, word_task_limit=None, budget=0.3, **model)
-    assert fit(settings).word_task_limit == 1_000
+    assert fit(settings).word_task_limit == 600
 
 
 def test_budget_reduces_the_limit_below_the_examples_of_small_tasks(make: Make, tmp_path: Path) -> None:
@@ -695,11 +695,11 @@ def test_budget_is_measured_once_for_the_same_inputs(
         level = command.apply_budget(changed, chosen_level(changed), plan_of(changed), Console(quiet=True))
         return level.steps, level.limit
 
-    assert sizes() == sizes() == sizes(report_only=True) == (2_200, 2_600)
+    assert sizes() == sizes() == sizes(report_only=True) == (750, 1_300)
     assert measured == [20]
-    assert sizes(tasks=("sst2",)) == (2_200, 5_600)
-    assert sizes(seeds=1) == (2_200, 5_600)
-    assert sizes(budget=20.0) == (4_500, 5_600)
+    assert sizes(tasks=("sst2",)) == (750, 2_800)
+    assert sizes(seeds=1) == (750, 2_800)
+    assert sizes(budget=20.0) == (1_500, 2_800)
     assert measured == [20, 10, 10, 20]
     sizes(experiment="table7", model=str(tiny_bert), store=None)
     sizes(experiment="table7")
