@@ -57,6 +57,7 @@ RECIPES: dict[str, list[str]] = {
     "adamw-no-nsp": [*FIXED, *ADAMW, "--objective", "mlm"],
     "adamw-wsd": [*FIXED, *ADAMW, "--schedule", "warmup-stable-decay"],
     "adamw-mask-30": [*FIXED, *ADAMW, "--mlm-probability", "0.3"],
+    "adamw-mask-40": [*FIXED, *ADAMW, "--mlm-probability", "0.4"],
     "adamw-mask-falling": [*SHORT, *ADAMW, "--max-length", str(LENGTH), *FALLING],
     "adamw-rate-15e-4": [*FIXED, *ADAMW, "--learning-rate", "1.5e-3"],
     "adamw-batch-8": [*FIXED, *ADAMW, "--batch-size", "8"],
