@@ -326,8 +326,8 @@ def test_sentence_without_words_is_ignored(make: Make, tmp_path: Path) -> None:
     for split in ("train", "dev"):
         path = tmp_path / f"{split}.jsonl"
         path.write_text(path.read_text(encoding="utf-8") + '{"words": [], "tags": []}\n', encoding="utf-8")
-    rows, _ = run_probe(make(seeds=(0, 1, 2), epochs=6))
-    assert rows[0].dev.max > 0.9
+    rows, _ = run_probe(make(seeds=(0,)))
+    assert rows[0].dev.mean > 0.9
 
 
 def test_table_for_conll_2003_has_the_scores_of_the_paper(make: Make, tmp_path: Path) -> None:
