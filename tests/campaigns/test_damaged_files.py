@@ -275,7 +275,9 @@ def check_outcome(outcome: Outcome, case: Case, folder: Path, before: dict[str, 
     if outcome.code == 1:
         problems.append("exit code 1")
     name = case.path.rpartition("/")[2]
-    known = [name, case.path.split("/")[0], "command line", "changed since the run started", "training data"]
+    known = [name, case.path.split("/")[0], "command line", "changed since the run started"]
+    if name.startswith("train."):
+        known.append("the tags of the training data")  # of an error in dev, whose tag a damaged train file lacks
     # Options complete a recipe, so that its values are checked as a whole: the message names key and value.
     if outcome.code == 2 and name != "recipe.toml" and not any(text in outcome.err for text in known):
         problems.append(f"the message does not name {name}")

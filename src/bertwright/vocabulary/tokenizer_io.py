@@ -354,6 +354,16 @@ def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
     return tokens
 
 
+def _check_templates(processor: Mapping[str, Any], source: str) -> None:
+    """Reject templates with a token that they do not define, at which `tokenizers` panics and prints Rust's stack."""
+    for nested in processor.get("processors", ()):
+        _check_templates(nested, source)
+    items = (*processor.get("single", ()), *processor.get("pair", ()))
+    for token in (item["SpecialToken"]["id"] for item in items if "SpecialToken" in item):
+        if token not in processor["special_tokens"]:
+            raise ValueError(f"{source}: damaged: its template contains an unknown token, {token}; copy the file again")
+
+
 def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: list[str], max_length: int | None) -> None:
     """Write tokenizer.json, vocab.txt and tokenizer_config.json, from which transformers 4 and 5 give the same ids."""
     description = json.loads(backend.to_str())
@@ -373,13 +383,3 @@ def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: list[str],
     write_json(folder / "tokenizer.json", description)
     write_text(folder / "vocab.txt", "".join(f"{token}\n" for token in tokens))
     write_json(folder / "tokenizer_config.json", config)
-
-
-def _check_templates(processor: Mapping[str, Any], source: str) -> None:
-    """Reject templates with a token that they do not define, at which `tokenizers` panics and prints Rust's stack."""
-    for nested in processor.get("processors", ()):
-        _check_templates(nested, source)
-    items = (*processor.get("single", ()), *processor.get("pair", ()))
-    for token in (item["SpecialToken"]["id"] for item in items if "SpecialToken" in item):
-        if token not in processor["special_tokens"]:
-            raise ValueError(f"{source}: damaged: its template contains an unknown token, {token}; copy the file again")
