@@ -3,11 +3,11 @@
     python bench/pretraining_recipes.py run WORK --recipes adamw muon --minutes 20 --seeds 0 1 2
     python bench/pretraining_recipes.py table RESULTS
 
-Each run is one thread of `bertwright pretrain --size mini` with a complete schedule. Except for `mini`, the recipe of
-the package, sequences have 64 tokens, and there is no dropout. Time is the processor time of the process, so that other
-work on the machine counts little: the seconds per step of a recipe are measured by two short runs, and its steps chosen
-to fill the minutes. All models are scored by the masked-LM loss on the same held-out sequences of one segment, with the
-same 15 % of the tokens masked, whatever they were trained on.
+Each run is one thread of `bertwright pretrain --size mini` with a complete schedule. Except for `mini` and `fast`, the
+recipes of the package, sequences have 64 tokens, and there is no dropout. Time is the processor time of the process, so
+that other work on the machine counts little: the seconds per step of a recipe are measured by two short runs, and its
+steps chosen to fill the minutes. All models are scored by the masked-LM loss on the same held-out sequences of one
+segment, with the same 15 % of the tokens masked, whatever they were trained on.
 
 English: 100 books and 442 Wikipedia articles; `--text korean`: 3,691 petitions (../shared/data/corpora).
 """
@@ -51,7 +51,8 @@ NORMAL = ["--init-scheme", "normal", "--initializer-range", "0.02"]
 SECOND_HALF = ["--long-ratio", "0.5", "--long-length", str(LENGTH)]
 FALLING = ["--mlm-probability", "0.3", *SECOND_HALF, "--long-mlm-probability", "0.15"]
 RECIPES: dict[str, list[str]] = {
-    "mini": ["--config", "mini"],  # the recipe of the package
+    "mini": ["--config", "mini"],  # a recipe of the package
+    "fast": ["--config", "fast"],  # another
     "adamw": [*FIXED, *ADAMW],  # at the length, batch and rate that suit minutes
     "adamw-normal": [*FIXED, *ADAMW, *NORMAL],
     "adamw-no-nsp": [*FIXED, *ADAMW, "--objective", "mlm"],
