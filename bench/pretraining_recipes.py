@@ -1,6 +1,7 @@
 """Held-out loss of pre-training recipes after equal time on the same store.
 
     python bench/pretraining_recipes.py run WORK --recipes adamw muon --minutes 20 --seeds 0 1 2
+    python bench/pretraining_recipes.py finetune WORK --recipes adamw
     python bench/pretraining_recipes.py table RESULTS
 
 Each run is one thread of `bertwright pretrain --size mini` with a complete schedule. Except for `mini` and `fast`, the
@@ -8,6 +9,9 @@ recipes of the package, sequences have 64 tokens, and there is no dropout. Time 
 that other work on the machine counts little: the seconds per step of a recipe are measured by two short runs, and its
 steps chosen to fill the minutes. All models are scored by the masked-LM loss on the same held-out sequences of one
 segment, with the same 15 % of the tokens masked, whatever they were trained on.
+
+`finetune` fine-tunes the models of `run` on at most 6,000 examples of the tasks of their language, for three epochs,
+with the seed of their pre-training.
 
 English: 100 books and 442 Wikipedia articles; `--text korean`: 3,691 petitions (../shared/data/corpora).
 """
@@ -32,11 +36,17 @@ from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine
 
-DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "corpora"
+TASK_DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
+DATA = TASK_DATA / "corpora"
 TEXTS: dict[str, tuple[list[str], list[str]]] = {  # inputs; options of vocabulary and prepare
     "english": ([f"file={DATA / 'english_books'}", str(DATA / "english_wikipedia" / "train.txt")], []),
     "korean": ([str(DATA / "korean_petitions")], ["--column", "content"]),
 }
+TASKS = {  # preset and folder
+    "english": {"sst2": TASK_DATA / "glue" / "SST-2", "conll2003": TASK_DATA / "conll2003"},
+    "korean": {"nsmc": TASK_DATA / "nsmc"},
+}
+TUNING = ["--epochs", "3", "--batch-size", "32", "--learning-rate", "3e-4", "--limit", "6000", "--threads", "1"]
 LENGTH, VOCABULARY, EVALUATED = 64, 8_000, 2_048
 # Of every run: one thread, no evaluation and no checkpoint on the way.
 COMMON = ["--threads", "1", "--eval-every", "1000000", "--save-every", "1000000", "--eval-sequences", "64"]
@@ -147,17 +157,48 @@ def run_recipes(chosen: argparse.Namespace) -> None:
     for seed in chosen.seeds:
         for name in chosen.recipes:
             key = {"recipe": name, "text": chosen.text, "minutes": chosen.minutes, "seed": seed}
-            if any(all(line[field] == value for field, value in key.items()) for line in done):
+            if any(all(line[field] == value for field, value in key.items()) for line in done if "task" not in line):
                 continue
             start, per_step = measure_step(store, chosen.work, RECIPES[name])
             steps = max(20, int((60 * chosen.minutes - start) / per_step))
-            run = chosen.work / chosen.text / f"{name}-{chosen.minutes:g}min-{seed}"
+            run = run_folder(chosen.work, key)
             seconds = train(store, run, RECIPES[name], steps, seed)
-            line = key | {"steps": steps, "cpu_seconds": round(seconds, 1)} | score(store, run / "model")
+            line: dict[str, Any] = (
+                key | {"steps": steps, "cpu_seconds": round(seconds, 1)} | score(store, run / "model")
+            )
             line |= {"options": " ".join(RECIPES[name]), "machine": describe_machine(1)}
-            print(line, flush=True)
-            with chosen.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            add_result(chosen.results, line)
+
+
+def run_folder(work: Path, line: dict[str, Any]) -> Path:
+    """Return the folder of the pre-training behind a result."""
+    return work / str(line["text"]) / f"{line['recipe']}-{line['minutes']:g}min-{line['seed']}"
+
+
+def finetune_models(chosen: argparse.Namespace) -> None:
+    """Fine-tune each model on each task that has no result yet; append one line per run."""
+    results = read_results(chosen.results)
+    for pretrained in results:
+        if "task" in pretrained or pretrained["recipe"] not in chosen.recipes:
+            continue
+        for task, data in TASKS[pretrained["text"]].items():
+            key = {name: pretrained[name] for name in ("recipe", "text", "minutes", "seed")} | {"task": task}
+            if any(all(line.get(field) == value for field, value in key.items()) for line in results):
+                continue
+            folder = run_folder(chosen.work, pretrained)
+            run = folder.with_name(f"{folder.name}-{task}")
+            source = ["--task", task, "--data", str(data), "--model", str(folder / "model")]
+            execute(["finetune", *source, "--run", str(run), "--seed", str(pretrained["seed"]), *TUNING])
+            report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+            score = {"metric": report["metric"], "score": report["scores"]["dev"][report["metric"]]}
+            add_result(chosen.results, key | score | {"machine": describe_machine(1)})
+
+
+def add_result(path: Path, line: dict[str, Any]) -> None:
+    """Print a result and append it to a results file."""
+    print(line, flush=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -166,36 +207,52 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def print_table(results: Path) -> None:
-    """Print the mean loss of each recipe, text and time as Markdown."""
+    """Print the mean loss and the mean scores of each recipe, text and time as Markdown."""
     lines = read_results(results)
-    print("| text | CPU minutes | recipe | steps | masked-LM loss | accuracy | seeds |")
-    print("|---|---:|---|---:|---:|---:|---:|")
+    tasks = sorted({line["task"] for line in lines if "task" in line})
+    columns = ["text", "CPU minutes", "recipe", "steps", "masked-LM loss", "accuracy", "seeds", *tasks]
+    print(f"| {' | '.join(columns)} |")
+    print("|---|---:|---|" + "---:|" * (len(columns) - 3))
     for key in sorted({(line["text"], line["minutes"], line["recipe"]) for line in lines}):
-        found = [line for line in lines if (line["text"], line["minutes"], line["recipe"]) == key]
-        loss = summarize_seeds([line["loss"] for line in found])
-        deviation = "" if loss.std is None else f" ± {loss.std:.3f}"
+        same = [line for line in lines if (line["text"], line["minutes"], line["recipe"]) == key]
+        found = [line for line in same if "task" not in line]
         accuracy = sum(line["accuracy"] for line in found) / len(found)
-        print(
-            f"| {key[0]} | {key[1]:g} | {key[2]} | {found[0]['steps']:,} | {loss.mean:.3f}{deviation} | {accuracy:.1%} "
-            f"| {len(found)} |"
-        )
+        cells = [key[0], f"{key[1]:g}", key[2], f"{found[0]['steps']:,}"]
+        cells += [format_mean([line["loss"] for line in found], 3), f"{accuracy:.1%}", str(len(found))]
+        for task in tasks:
+            scores = [100 * line["score"] for line in same if line.get("task") == task]
+            cells.append(format_mean(scores, 1) if scores else "–")
+        print(f"| {' | '.join(cells)} |")
+
+
+def format_mean(values: list[float], digits: int) -> str:
+    """Format as "5.439 ± 0.012", the mean and the standard deviation."""
+    found = summarize_seeds(values)
+    return f"{found.mean:.{digits}f}" + ("" if found.std is None else f" ± {found.std:.{digits}f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
-    run.add_argument("work", type=Path)
+    finetune = commands.add_parser("finetune")
+    for command in (run, finetune):
+        command.add_argument("work", type=Path)
+        command.add_argument(
+            "--results", type=Path, default=Path(__file__).parent / "results" / "pretraining_recipes.jsonl"
+        )
+    finetune.add_argument("--recipes", nargs="+", choices=tuple(RECIPES), default=["fast", "mini"], metavar="RECIPE")
     run.add_argument("--recipes", nargs="+", choices=tuple(RECIPES), default=list(RECIPES), metavar="RECIPE")
     run.add_argument("--minutes", type=float, default=20.0, help="processor time of each run")
     run.add_argument("--seeds", nargs="+", type=int, default=[0])
     run.add_argument("--text", choices=tuple(TEXTS), default="english")
-    run.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "pretraining_recipes.jsonl")
     table = commands.add_parser("table")
     table.add_argument("results", type=Path)
     chosen = parser.parse_args()
     if chosen.command == "run":
         run_recipes(chosen)
+    elif chosen.command == "finetune":
+        finetune_models(chosen)
     else:
         print_table(chosen.results)
 
