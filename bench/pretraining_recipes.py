@@ -188,9 +188,11 @@ def finetune_models(chosen: argparse.Namespace) -> None:
             folder = run_folder(chosen.work, pretrained)
             run = folder.with_name(f"{folder.name}-{task}")
             source = ["--task", task, "--data", str(data), "--model", str(folder / "model")]
-            execute(["finetune", *source, "--run", str(run), "--seed", str(pretrained["seed"]), *TUNING])
+            if not (run / "report.json").exists():
+                execute(["finetune", *source, "--run", str(run), "--seed", str(pretrained["seed"]), *TUNING])
             report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-            score = {"metric": report["metric"], "score": report["scores"]["dev"][report["metric"]]}
+            split = "dev" if "dev" in report["scores"] else "test"  # NSMC has no dev
+            score = {"split": split, "metric": report["metric"], "score": report["scores"][split][report["metric"]]}
             add_result(chosen.results, key | score | {"machine": describe_machine(1)})
 
 

@@ -221,7 +221,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     ensure_folder(folder)
     with (folder / LOCK_FILE).open("w") as file:
         try:
-            if not _lock_or_explain(file, folder):
+            if not lock_or_explain(file, folder):
                 raise ValueError(f"{folder}: another process is writing there; wait for it, or choose another folder")
             yield
         finally:
@@ -229,7 +229,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 shutil.rmtree(folder)
 
 
-def _lock_or_explain(file: IO[Any], folder: Path) -> bool:
+def lock_or_explain(file: IO[Any], folder: Path) -> bool:
+    """Lock an open file in a folder as `try_lock` does; an error names the folder and what to do."""
     try:
         return try_lock(file)
     except OSError as error:

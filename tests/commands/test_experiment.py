@@ -26,17 +26,20 @@ from bertwright.commands.experiment import run as command
 from bertwright.commands.experiment import setup
 from bertwright.commands.experiment.run import experiment
 from bertwright.commands.experiment.settings import ExperimentSettings
-from bertwright.commands.experiment.setup import chosen_level, plan_experiment
+from bertwright.commands.experiment.setup import choose_level, plan_experiment
 from bertwright.commands.finetune.setup import open_run as open_finetuning
 from bertwright.commands.probe.run import open_probe
 from bertwright.experiments import jobs, report
+from bertwright.experiments.bootstrap import Sample
 from bertwright.experiments.cost import JobCost, SplitCost
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
 from bertwright.experiments.levels import LEVELS, Level, TaskRecipe
 from bertwright.experiments.paper import GLUE
 from bertwright.experiments.plans import MIXES, Plan, Trial, published_figures
 from bertwright.experiments.report import format_p
+from bertwright.experiments.task_files import find_task
 from bertwright.files import read_json
+from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
 from bertwright.settings import to_table
@@ -103,7 +106,7 @@ def make(store: Path, data: Path) -> Make:
 
 
 def plan_of(settings: ExperimentSettings) -> Plan:
-    return plan_experiment(settings, chosen_level(settings))
+    return plan_experiment(settings, choose_level(settings))
 
 
 def output(settings: ExperimentSettings) -> Path:
@@ -330,10 +333,20 @@ def test_the_rate_of_a_test_score_is_selected_on_dev() -> None:
             return None
 
     trials = [Trial("ours", "conll2003 test", 0, rate, rate, "test_f1", "dev") for rate in (0.1, 0.2)]  # type: ignore[arg-type]
-    plan = Plan("table1", "", {"conll2003 test": ""}, ("ours",), trials, [], {}, [])
-    cell = report._read_cell(plan, "ours", "conll2003 test", Results())  # type: ignore[arg-type]
-    assert cell is not None
+    finished = [(trial, Results().result(trial.job)) for trial in trials]
+    cell = report._read_cell(finished, Results())  # type: ignore[arg-type]
     assert (cell.learning_rate, cell.summary.mean) == (0.1, 0.6)
+
+
+def test_an_average_is_over_the_seeds_that_all_columns_have() -> None:
+    def cell(scores: dict[int, float]) -> report.Cell:
+        return report.Cell(summarize_seeds([*scores.values()]), 0.1, Sample([*scores.values()], ()), scores)
+
+    average = report._average([cell({0: 0.5, 1: 0.6, 2: 0.7}), cell({0: 0.7, 2: 0.9})])
+    assert average is not None
+    assert average.scores == {0: pytest.approx(0.6), 2: pytest.approx(0.8)}
+    assert average.learning_rate is None
+    assert report._average([cell({0: 0.5}), cell({1: 0.5})]) is None
 
 
 def test_figures_on_another_split_are_marked() -> None:
@@ -356,11 +369,11 @@ def test_the_average_of_all_tasks_of_glue_is_that_of_the_paper() -> None:
 def test_a_model_of_the_user_is_tuned_on_all_examples_as_in_the_paper(make: Make, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"limit": None, "word_task_limit": None, "seeds": None, "store": None, "steps": None}
     for name, seeds in (("demo", 2), ("night", 5), ("paper", 5)):
-        level = chosen_level(make(tmp_path, "table1", level=name, model="folder", **sizes))
+        level = choose_level(make(tmp_path, "table1", level=name, model="folder", **sizes))
         assert (level.limit, level.word_task_limit, level.seeds) == (None, None, seeds)
         assert level.task_recipes["squad_v2"] == TaskRecipe(2.0, 48, (5e-5,))
         assert len(level.recipe.learning_rates) == (4 if name == "paper" else 1)
-    assert chosen_level(make(tmp_path, "table1", model="folder", **sizes | {"limit": 70})).limit == 70
+    assert choose_level(make(tmp_path, "table1", model="folder", **sizes | {"limit": 70})).limit == 70
 
 
 def test_the_weights_of_a_model_folder_decide_the_keys(
@@ -602,6 +615,9 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     assert "pre-train ltr: diverged: step 3" in printed
     record = read_json(output(settings) / "report.json")
     assert {cell["row"] for cell in record["cells"]} == {"MLM + NSP", "MLM"}
+    diverged = {one["row"]: one["diverged"] for one in record["without_results"]}
+    assert diverged == {"LTR": 1, "LTR + BiLSTM": 1, "LTR + RTL": 1}
+    assert printed.count("1 diverged") == 3
     failed = [job for job in plan_of(settings).jobs if "LTR on" in job.name]
     result = Work(settings.work.resolve()).result(failed[0])
     assert result is not None
@@ -613,6 +629,12 @@ def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSetti
     printed = run_experiment(make(settings.work, seeds=3, report_only=True), columns=140)
     assert "incomplete: 20 of 30 results" in printed
     run_experiment(settings)
+
+
+def test_report_only_of_an_unknown_budget_is_rejected(make: Make, tmp_path: Path) -> None:
+    free: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None, "budget": 10.0}
+    with pytest.raises(ValueError, match=r"--budget 10: .* has no sizes"):
+        experiment(make(tmp_path / "work", report_only=True, **free))
 
 
 def test_report_only_without_results_says_so(make: Make, tmp_path: Path) -> None:
@@ -647,13 +669,13 @@ def cost_of(job: Any, examples: int | None = None) -> JobCost:
 def fit(settings: ExperimentSettings, examples: int | None = None) -> Level:
     plan = plan_of(settings)
     costs = {job.key: cost_of(job, examples) for job in all_jobs(plan.jobs)}
-    return setup.fit_budget(settings, chosen_level(settings), plan, costs)
+    return setup.fit_budget(settings, choose_level(settings), plan, costs)
 
 
 def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
     """Four pre-trainings of 100 s and twenty fine-tunings of 2 + 10 s in ten minutes: 300 s for each kind."""
     settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0)
-    level, fitted = chosen_level(settings), fit(settings)
+    level, fitted = choose_level(settings), fit(settings)
     assert (level.steps, level.limit, level.word_task_limit) == (1_000, 1_000, 1_500)
     assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (750, 1_300, 1_900)
 
@@ -692,7 +714,7 @@ def test_budget_is_measured_once_for_the_same_inputs(
 
     def sizes(**changes: Any) -> tuple[int, int | None]:
         changed = replace(settings, **changes)
-        level = command.apply_budget(changed, chosen_level(changed), plan_of(changed), Console(quiet=True))
+        level = command.apply_budget(changed, choose_level(changed), plan_of(changed), Console(quiet=True))
         return level.steps, level.limit
 
     assert sizes() == sizes() == sizes(report_only=True) == (750, 1_300)
@@ -740,7 +762,7 @@ def test_figure5_has_fewer_restarts(make: Make, tmp_path: Path, level: str, jobs
     settings = make(tmp_path, "figure5", level=level, seeds=None, steps=None, limit=None, word_task_limit=None)
     assert sum(job.kind == "finetune" for job in all_jobs(plan_of(settings).jobs)) == jobs
     more = replace(settings, seeds=7)
-    assert chosen_level(more).seeds == 7
+    assert choose_level(more).seeds == 7
 
 
 # Misuse
@@ -789,3 +811,12 @@ def test_a_task_with_a_single_file_is_split(make: Make, tmp_path: Path, data: Pa
     assert plan.notes[:1] == ["qnli: trained and scored on a fixed split of dev.tsv (20% dev)"]
     assert json.dumps(job.identity).count(str(tmp_path)) == 0
     assert replace(job.settings, seed=0) == job.settings
+
+
+def test_a_task_folder_may_be_a_link(tmp_path: Path, data: Path) -> None:
+    target = shutil.copytree(next(data.rglob("SST-2")), tmp_path / "x17")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "SST-2").symlink_to(target)
+    found = find_task(tmp_path / "data", "sst2")
+    assert found is not None
+    assert Path(found.settings.train[0]).parent.samefile(target)

@@ -22,7 +22,7 @@ from bertwright.commands.plan.recipe import LEARNING_RATES, choose_settings
 from bertwright.commands.plan.run import Plan
 from bertwright.commands.pretrain.run import RunCost
 from bertwright.commands.pretrain.settings import LongPhase, PretrainSettings
-from bertwright.corpus.limits import MAX_EPOCHS
+from bertwright.corpus.limits import MAX_EPOCHS_OF_SMALL
 from bertwright.models.config import SIZES
 from bertwright.settings import from_table, read_toml
 from bertwright.tokenstore.store import TokenStore
@@ -59,7 +59,7 @@ def finished_plan(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     output = tmp_path_factory.mktemp("plan") / "plan.toml"
     settings = make_settings(store, model_sizes=("mini", "tiny"), output=output)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.commands.plan.candidates.MAX_EPOCHS", 1_000_000)
+        patch.setattr("bertwright.commands.plan.candidates.max_epochs", lambda tokens: 1_000_000)
         return settings, *run_with_output(bertwright.plan, settings, columns=120)
 
 
@@ -168,12 +168,12 @@ def test_plan_for_a_gpu_is_an_estimate_and_times_only_the_short_runs(
     assert base.cost.seconds == pytest.approx(0.36)
 
 
-def test_no_plan_reads_a_text_more_often_than_the_paper(store: Path) -> None:
+def test_no_plan_reads_a_small_text_more_often_than_a_run_should(store: Path) -> None:
     found, printed = run_with_output(bertwright.plan, make_settings(store, gpu="h200", hours=100.0), columns=120)
-    assert found.best.epochs == pytest.approx(MAX_EPOCHS, rel=0.3)  # epochs count [CLS] and [SEP], too
+    assert found.best.epochs == pytest.approx(MAX_EPOCHS_OF_SMALL, rel=0.3)  # epochs count [CLS] and [SEP], too
     assert found.best.cost.seconds < 3600
     flowing = " ".join(printed.split())
-    assert "does not use all hours" in flowing
+    assert f"it ends after {MAX_EPOCHS_OF_SMALL} epochs" in flowing
     assert f"the text is read {found.best.epochs:,.0f} times" in flowing
 
 
@@ -245,6 +245,21 @@ def test_plan_under_torchrun_is_rejected(monkeypatch: pytest.MonkeyPatch, store:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="torchrun"):
         plans.plan(make_settings(store))
+
+
+def test_an_interrupted_plan_does_not_offer_to_resume(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
+    def interrupt(settings: PretrainSettings, console: object) -> None:
+        raise KeyboardInterrupt(f"step 1 is saved; resume with: bertwright pretrain --run {settings.run} --resume")
+
+    monkeypatch.setattr(candidates, "pretrain", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="nothing is saved"):
+        plans.plan(make_settings(store))
+
+
+def test_the_device_of_this_machine_is_not_that_of_a_planned_gpu(store: Path) -> None:
+    planner = Planner(make_settings(store, gpu="h200"), store)
+    assert planner.choose_settings("tiny", 1e6).device == DeviceSettings()
+    assert Planner(make_settings(store), store).choose_settings("tiny", 1e6).device == ON_CPU
 
 
 def test_recipe_of_the_papers_tokens_is_the_papers() -> None:

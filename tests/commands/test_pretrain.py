@@ -128,6 +128,31 @@ def test_checkpoints_of_keep_every_remain(tmp_path: Path, make_settings: Make) -
         replace(settings, keep_every=5)
 
 
+def test_dry_run_under_torchrun_is_rejected(
+    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="single process"):
+        pretrain(make_settings(tmp_path / "run", dry_run=True))
+
+
+@pytest.mark.parametrize("changes", [{"long_length": 3}, {"long_batch_size": 0}, {"long_mlm_probability": 2.0}])
+def test_errors_of_the_long_phase_name_its_options(changes: dict[str, Any], make_settings: Make) -> None:
+    with pytest.raises(ValueError, match=r"long phase \(--long-length"):
+        make_settings(Path("run"), long=LongPhase(**({"long_length": 64} | changes)))
+
+
+@pytest.mark.parametrize(("objective", "command"), [("mlm", "fill-mask"), ("ltr", "info")])
+def test_the_example_at_the_end_of_a_run_works(
+    objective: Any, command: str, tmp_path: Path, make_settings: Make
+) -> None:
+    data = DataSettings(32, 4, objective)
+    printed = run_pretrain(make_settings(tmp_path / "run", steps=2, data=data, long=LongPhase(long_ratio=0)))
+    example = re.search(r"bertwright (\S+) (\S+/run/model)", printed)
+    assert example is not None
+    assert example[1] == command
+
+
 def test_dry_run_prints_plan_and_cost_and_writes_nothing(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", dry_run=True, steps=1_000, save_every=100, keep_every=500)
     printed = run_pretrain(settings)
@@ -669,7 +694,7 @@ def test_infinite_weights_are_not_written(tmp_path: Path, make_settings: Make) -
 def test_diverged_run_with_finite_weights_is_reported(tmp_path: Path, make_settings: Make) -> None:
     wild = OptimizerSettings(learning_rate=3.0, warmup_ratio=0.0)
     printed = run_pretrain(make_settings(tmp_path / "run", optimizer=wild, steps=30))
-    assert "higher than before training: the run has diverged" in printed
+    assert "The held-out loss is higher than before training." in printed
     assert "has diverged" not in run_pretrain(make_settings(tmp_path / "tame", steps=30))
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".svg", ".pdf")
 ARRAYS = ".npz"
-INCHES = {"one": 7.0, "several": 1.6}  # side of a panel, if it is the only one, and otherwise
-TICKS = 60  # tokens, beyond which they are not written beside a panel
+SINGLE_INCHES, PANEL_INCHES = 7.0, 1.6  # side of the only panel; of one of several
+TICKS = 60  # maximum number of tokens that are written along the axes
 BOXES = "Last Resort"  # fonts of matplotlib that draw a box for every character
 
 
@@ -80,7 +80,7 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
             np.savez_compressed(file, tokens=np.array(found.tokens), weights=found.weights)
         else:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Glyph .* missing")  # one for each character; `_label_tokens` has one
+                warnings.filterwarnings("ignore", "Glyph .* missing")  # one per character; `_label_tokens` prints one
                 _figure(settings, found, console).savefig(file, dpi=130, format=settings.output.suffix[1:])
     layers, heads, tokens, _ = found.weights.shape
     say(console, f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}")
@@ -93,7 +93,7 @@ def _figure(settings: AttentionSettings, found: Attention, console: Console) -> 
 
     layers, heads, tokens, _ = found.weights.shape
     single = layers == heads == 1
-    side = INCHES["one"] if single else INCHES["several"]
+    side = SINGLE_INCHES if single else PANEL_INCHES
     figure = Figure(figsize=(heads * side + 0.8, layers * side + 0.8), layout="constrained")
     panels = figure.subplots(layers, heads, squeeze=False)
     for (row, column), panel in np.ndenumerate(panels):
@@ -110,7 +110,7 @@ def _figure(settings: AttentionSettings, found: Attention, console: Console) -> 
 
 
 def _label_tokens(panel: Axes, tokens: tuple[str, ...], console: Console) -> None:
-    """Write the attending tokens at the left and the attended ones below; a dollar sign begins no formula."""
+    """Label the rows with the attending tokens and the columns with the attended ones; "$" does not start a formula."""
     fonts = choose_fonts("".join(tokens))
     if fonts.missing:
         notice(

@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
     mean: float
     draws: Floats | None
-    """D; None for a single seed without numbers per example."""
+    """D; None for a single seed without per-example statistics."""
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -68,8 +68,8 @@ def estimate(column: str, samples: Mapping[str, Sample], draws: int = DRAWS) -> 
     A draw is the mean over the seeds on resampled examples, plus the error of a mean over S seeds, from Student's t
     with S - 1 degrees of freedom: resampling two to five seeds gives intervals that are much too narrow (decision 21).
     All systems are scored on the same resampled examples, so that differences between them are paired; the errors of
-    seeds are independent. The random numbers of different columns are independent. Without numbers per example, draws
-    vary with the seeds alone, with a single seed with the examples alone.
+    seeds are independent. The random numbers of different columns are independent. Without per-example statistics,
+    the draws vary only with the seeds; with a single seed, only with the examples.
     """
     numbers = {row: sample.examples for row, sample in samples.items() if sample.examples}
     resampled = _resample_examples(column, numbers, draws)

@@ -54,7 +54,7 @@ class JobCost(NamedTuple):
     def with_limit(self, before: int | None, after: int | None) -> float:
         """Return the total under another limit of the examples of each split.
 
-        A split that the limit `before` has not cut has no more examples than those that were measured.
+        A split with fewer examples than `before` was measured whole, so that a larger limit adds none.
         """
         seconds = self.fixed
         for split in self.splits:
@@ -67,7 +67,7 @@ class JobCost(NamedTuple):
 def estimate_costs(jobs: Sequence[Job], advance: ProgressCallback) -> dict[str, JobCost]:
     """Return the estimated time of each job by its key; jobs of the same kind, shape and data are measured once.
 
-    Nothing is written that remains. `advance` receives the number of jobs done. Raises ValueError as the runs do for
+    No files are left behind. `advance` receives the number of jobs done. Raises ValueError as the runs do for
     settings and files that are not usable.
     """
     found: dict[str, JobCost] = {}
@@ -87,7 +87,7 @@ class _Clock:
         self.found: dict[object, JobCost] = {}
 
     def measure(self, job: Job) -> JobCost:
-        """Return the time of a job, measured now or for a job that takes as long."""
+        """Return the time of a job; measure it unless a job that takes as long has been measured."""
         shape = self._shape(job)
         if isinstance(job, PretrainJob):
             data = replace(job.settings.data, mask_mix=(1.0, 0.0, 0.0))
@@ -95,7 +95,9 @@ class _Clock:
         if isinstance(job, ComposeJob):
             return JobCost(0.0)  # a copy of files
         if isinstance(job, FinetuneJob):
-            one = replace(job.settings, seed=0, optimizer=replace(job.settings.optimizer, learning_rate=1e-12))
+            tuning = replace(job.settings.tuning, lstm_lr_scale=1.0)
+            optimizer = replace(job.settings.optimizer, learning_rate=1e-12)
+            one = replace(job.settings, seed=0, tuning=tuning, optimizer=optimizer)
             return self._once((one, shape), lambda: self._finetuning_cost(job))
         assert isinstance(job, ProbeJob)
         return self._once((job.settings, shape), lambda: self._probe_cost(job))
@@ -143,7 +145,7 @@ class _Clock:
             steps = settings.num_steps(state.train.encoded.num_items)
             training = steps * time_steps(make_training(state, settings, context), context)
             splits = [SplitCost(training, len(state.train.examples))]
-            # A run is opened and dev predicted twice: for its score, and for the numbers per example.
+            # A run is opened and dev predicted twice: for its score, and for the per-example statistics.
             for split, times in ((state.dev, 2), (state.test, 1)):
                 if split is not None:
                     splits.append(SplitCost(times * time_evaluation(state, split), len(split.examples)))
@@ -163,7 +165,7 @@ class _Clock:
             computing = (time.perf_counter() - started) / len(examples)
             seconds = [computing * len(one.examples) for one in run.splits]
             heads = len(settings.seeds) * len(settings.learning_rates)
-            # dev once more for the numbers per example
+            # dev once more for the per-example statistics
             passes = {"train": settings.epochs, "dev": settings.epochs + 1, "test": 1}
             for name in run.representations:
                 head = FeatureHead(run.head_config(name)).to(context.device)

@@ -42,9 +42,9 @@ from bertwright.files import (
     digest_bytes,
     digest_file,
     ensure_folder,
+    lock_or_explain,
     read_json,
     remove_folder,
-    try_lock,
     write_json,
 )
 from bertwright.kernels.cpu import processor_name
@@ -61,12 +61,12 @@ from bertwright.training.settings import DeviceSettings
 from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
-POLL_S = 2.0  # between looks at what other processes have finished
+POLL_S = 2.0  # seconds between checks for results of other processes
 RESULTS_VERSION = 2  # raise it if the same settings give other numbers: earlier results are then not reused
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
 # path in fine-tuning and probes, and the shape in pre-training.
 NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features")
-NOT_IN_TABLES = {"task": ("data", *SPLITS), "device": ("device", "threads")}  # of the number type, results depend
+NOT_IN_TABLES = {"task": ("data", *SPLITS), "device": ("device", "threads")}  # dtype stays: results depend on it
 
 
 class JobResult(NamedTuple):
@@ -92,12 +92,16 @@ class Job(ABC):
     parents: tuple[Job, ...]
     """Jobs whose models this one reads."""
 
+    settings: Any
+    """Settings of the run; its folder and the folder of its model are set when it starts."""
+
     kind: ClassVar[str]
 
     @property
-    @abstractmethod
-    def settings(self) -> Any:
-        """Settings of the run; its folder and the folder of its model are set when it starts."""
+    def device(self) -> DeviceSettings:
+        """Device of the run."""
+        device: DeviceSettings = self.settings.device
+        return device
 
     @abstractmethod
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
@@ -108,7 +112,7 @@ class Job(ABC):
         """Delete what no other job reads, once the result is written."""
 
     def examples_file(self, folder: Path, score: str) -> Path:
-        """Return the file with the numbers per example behind a score of the run in `folder`."""
+        """Return the file with the per-example statistics of a score of the run in `folder`."""
         return folder.parent / f"{score}.npz"
 
     @cached_property
@@ -133,14 +137,9 @@ class Job(ABC):
 class PretrainJob(Job):
     """Pre-training on the store; the run's model and checkpoints remain."""
 
-    pretrain: PretrainSettings
+    settings: PretrainSettings
 
     kind: ClassVar[str] = "pretrain"
-
-    @property
-    def settings(self) -> PretrainSettings:
-        """Settings of the run."""
-        return self.pretrain
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Pre-train; the scores are those of the last evaluation on held-out documents.
@@ -175,14 +174,14 @@ class ComposeSettings:
 class ComposeJob(Job):
     """A model folder composed of the parents' models (see `experiments.composition`)."""
 
-    compose: ComposeSettings
+    settings: ComposeSettings
 
     kind: ClassVar[str] = "compose"
 
     @property
-    def settings(self) -> ComposeSettings:
-        """Settings of the model."""
-        return self.compose
+    def device(self) -> DeviceSettings:
+        """Default device; the job only copies files."""
+        return DeviceSettings()
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Write the model; it has no scores."""
@@ -199,21 +198,16 @@ class ComposeJob(Job):
 class FinetuneJob(Job):
     """Fine-tuning of a job's model, or of a model folder, scored on dev after the last step."""
 
-    finetune: FinetuneSettings
+    settings: FinetuneSettings
     step: int | None = None
     """Checkpoint of the pre-training to start from; None: its last."""
 
     kind: ClassVar[str] = "finetune"
 
     @property
-    def settings(self) -> FinetuneSettings:
-        """Settings of the run."""
-        return self.finetune
-
-    @property
     def limit(self) -> int | None:
         """Examples of each split; None: all."""
-        return self.finetune.tuning.limit
+        return self.settings.tuning.limit
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -247,19 +241,14 @@ class FinetuneJob(Job):
 class ProbeJob(Job):
     """Heads on the frozen states of a job's model, or of a model folder; one score per trial."""
 
-    probe: ProbeSettings
+    settings: ProbeSettings
 
     kind: ClassVar[str] = "probe"
 
     @property
-    def settings(self) -> ProbeSettings:
-        """Settings of the probe."""
-        return self.probe
-
-    @property
     def limit(self) -> int | None:
         """Examples of each split; None: all."""
-        return self.probe.limit
+        return self.settings.limit
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Train the heads; return scores by the name of each head's trial."""
@@ -303,7 +292,7 @@ def claim_folder(folder: Path) -> Iterator[bool]:
     """
     ensure_folder(folder)
     with (folder / CLAIM).open("w") as file:
-        yield try_lock(file)
+        yield lock_or_explain(file, folder)
 
 
 @dataclass(frozen=True)
@@ -325,7 +314,7 @@ class Work:
         return JobResult(*(record[name] for name in JobResult._fields))
 
     def examples(self, job: Job, score: str) -> ExampleScores | None:
-        """Read the numbers per example behind a score of a finished job; None if its metric has none."""
+        """Read the per-example statistics of a score of a finished job; None if its metric has none."""
         return ExampleScores.load(job.examples_file(self.folder(job) / "run", score))
 
     def model_folder(self, job: Job, step: int | None = None) -> Path:
@@ -345,16 +334,23 @@ class Work:
                     scores = job.execute(folder / "run", self, Console(file=log, width=120, force_terminal=False))
                 except DivergedError as error:
                     failure = str(error)
-        on_gpu = select_device(getattr(job.settings, "device", DeviceSettings())).type == "cuda"
-        processor = torch.cuda.get_device_name() if on_gpu else processor_name()
-        environment = {"processor": processor, "torch": torch.__version__, "bertwright": version("bertwright")}
-        environment |= {"threads": str(torch.get_num_threads())}
-        environment |= job.identity["settings"].get("device", {})  # the number type
-        result = JobResult(scores, time.perf_counter() - started, failure, environment)
+        result = JobResult(scores, time.perf_counter() - started, failure, _describe_environment(job))
         when = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"name": job.name, "finished": when} | result._asdict() | {"identity": job.identity}
         write_json(folder / RESULT, record)
         return result
+
+
+def _describe_environment(job: Job) -> dict[str, str]:
+    """Return the processor, the versions, the threads and the number type with which a job was computed."""
+    on_gpu = select_device(job.device).type == "cuda"
+    return {
+        "processor": torch.cuda.get_device_name() if on_gpu else processor_name(),
+        "torch": torch.__version__,
+        "bertwright": version("bertwright"),
+        "threads": str(torch.get_num_threads()),
+        **job.identity["settings"].get("device", {}),
+    }
 
 
 def all_jobs(jobs: Iterable[Job]) -> list[Job]:

@@ -61,11 +61,11 @@ class Level:
     """Restarts and rates of figure 5, in which each of 20 checkpoints is fine-tuned."""
     probe_epochs: int
     lstm_size: int
+    """Outputs of the BiLSTM of the heads on frozen features. That of LTR + BiLSTM has as many as the encoder."""
     lstm_layers: int
-    """Of the heads on frozen features, and of LTR + BiLSTM (the paper gives no size), which has as many outputs as the
-    encoder."""
+    """Of both BiLSTMs; the paper gives no number for LTR + BiLSTM."""
     lstm_learning_rate: float = 1e-3
-    """Peak rate of the BiLSTM of LTR + BiLSTM, whatever that of the encoder: its weights are new. That of the heads."""
+    """Peak rate of both BiLSTMs, whatever the encoder's: their weights are new."""
 
     def for_curve(self) -> Level:
         """Return the level with the restarts and the rates of figure 5."""

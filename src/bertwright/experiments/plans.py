@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -145,15 +145,15 @@ class Planner:
         self.level = inputs.level
         self.notes: list[str] = []
 
-    def find_tasks(self, candidates: Sequence[str], **overrides: object) -> dict[str, FoundTask]:
+    def find_tasks(self, candidates: Sequence[str], metrics: Mapping[str, str] | None = None) -> dict[str, FoundTask]:
         """Find the tasks that the user named, else those of `candidates` that have files.
 
-        `overrides`: the metric of tasks by name. Raises ValueError for a named task without files, and if no candidate
-        has files.
+        `metrics`: by the name of a task, if not its own. Raises ValueError for a named task without files, and if no
+        candidate has files.
         """
         found = {}
         for name in self.inputs.tasks or candidates:
-            options = {"metric": overrides[name]} if name in overrides else {}
+            options = {"metric": metrics[name]} if metrics and name in metrics else {}
             task = find_task(self.inputs.data, name, **options)
             if task is None and self.inputs.tasks:
                 raise ValueError(f"{self.inputs.data}: no folder with the files of {name}, such as {_example(name)}")
@@ -300,7 +300,7 @@ def _compose(name: str, parents: tuple[PretrainJob, ...], lstm_layers: int, seed
 
 def table5(planner: Planner) -> Plan:
     """Return the plan of table 5: pre-training objectives."""
-    tasks = planner.find_tasks((*SENTENCE_TASKS, *SPAN_TASKS), **ACCURACY)
+    tasks = planner.find_tasks((*SENTENCE_TASKS, *SPAN_TASKS), ACCURACY)
     ltr, rtl = planner.pretrain("ltr", "ltr"), planner.pretrain("rtl", "rtl")
     seeds = range(planner.level.seeds)
     parents: dict[str, Job | dict[int, Job]] = {
@@ -352,9 +352,8 @@ MIXES: dict[str, Mix] = {
 
 def table8(planner: Planner) -> Plan:
     """Return the plan of table 8: masking strategies."""
-    tasks = planner.find_tasks(("mnli", "sst2", "conll2003"))
-    if "mnli" in tasks and not planner.inputs.tasks:
-        tasks.pop("sst2", None)  # it stands for MNLI if that is absent
+    sentence_task = "mnli" if find_task(planner.inputs.data, "mnli") else "sst2"
+    tasks = planner.find_tasks((sentence_task, "conll2003"))
     trials: list[Trial] = []
     representation = features_of(planner.level.shape)
     for row, mix in MIXES.items():
@@ -378,7 +377,7 @@ def table8(planner: Planner) -> Plan:
 
 def table6(planner: Planner) -> Plan:
     """Return the plan of table 6: model sizes, with held-out perplexity."""
-    tasks = planner.find_tasks(("mnli", "mrpc", "sst2"), **ACCURACY)
+    tasks = planner.find_tasks(("mnli", "mrpc", "sst2"), ACCURACY)
     trials, figures = list[Trial](), Figures()
     for shape, (published, scores) in zip(planner.level.shapes, paper.TABLE6.items(), strict=True):
         row = format_shape(*shape)
@@ -507,21 +506,19 @@ def features_of(shape: Shape) -> RepresentationName:
 
 def figure5(planner: Planner) -> Plan:
     """Return the plan of figure 5: scores against the steps of pre-training."""
-    tasks = planner.find_tasks(("mnli", "sst2", "conll2003"))
-    if "mnli" in tasks and not planner.inputs.tasks:
-        tasks = {"mnli": tasks["mnli"]}  # the paper's only task
+    is_mnli_there = find_task(planner.inputs.data, "mnli") is not None
+    tasks = planner.find_tasks(("mnli",) if is_mnli_there else ("sst2", "conll2003"))
     steps, trials = dict[str, tuple[str, int]](), []
+    saved = list_checkpoint_steps(planner.level.steps)
     objectives: dict[str, Objective] = {"MLM": "mlm", "LTR": "ltr"}
     for series, objective in objectives.items():
         parent = planner.pretrain(objective, objective)
-        for step in marks(planner.level.steps):
+        for step in saved:
             row = f"{series}, {step:,} steps"
             steps[row] = (series, step)
-            last = None if step == planner.level.steps else step
-            trials += [t for name, task in tasks.items() for t in planner.finetune(row, name, task, parent, last)]
-    first, half, last = (
-        marks(planner.level.steps)[index] for index in (0, len(marks(planner.level.steps)) // 2 - 1, -1)
-    )
+            checkpoint = None if step == saved[-1] else step
+            trials += [t for name, task in tasks.items() for t in planner.finetune(row, name, task, parent, checkpoint)]
+    first, half, last = saved[0], saved[len(saved) // 2 - 1], saved[-1]
     every = tuple(tasks)
     claims = [
         Claim("The second half of pre-training helps", f"MLM, {last:,} steps", f"MLM, {half:,} steps", every),
@@ -532,16 +529,11 @@ def figure5(planner: Planner) -> Plan:
     return Plan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, planner.notes, steps)
 
 
-def marks(steps: int) -> list[int]:
+def list_checkpoint_steps(steps: int) -> list[int]:
     """Return the steps of figure 5: every tenth of a pre-training.
 
-    >>> marks(4_005)[-3:]
+    >>> list_checkpoint_steps(4_005)[-3:]
     [3200, 3600, 4005]
     """
     every = max(1, steps // MARKS)
     return [*range(every, MARKS * every, every), steps]
-
-
-def iter_cells(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield row and column of each cell that has trials."""
-    yield from dict.fromkeys((trial.row, trial.column) for trial in plan.trials)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from bertwright.experiments.bootstrap import Difference, Estimate, Sample, difference, estimate
-from bertwright.experiments.jobs import Work, all_jobs
-from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, iter_cells
-from bertwright.metrics.example_scores import ExampleScores
+from bertwright.experiments.jobs import JobResult, Work, all_jobs
+from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, Trial
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
 Verdict = Literal["shown", "not shown", "reversed"]
@@ -24,11 +23,11 @@ class Cell(NamedTuple):
     """Scores of a row in a column, over the seeds."""
 
     summary: SeedSummary
-    learning_rate: float
-    """The one with the best mean, of those that were tried with the most seeds."""
+    learning_rate: float | None
+    """The one with the best mean, of those that were tried with the most seeds; None for a mean over columns."""
     sample: Sample
-    failures: int
-    """Trials that diverged, at any rate."""
+    scores: Mapping[int, float]
+    """By seed."""
 
 
 class Contrast(NamedTuple):
@@ -80,6 +79,9 @@ class Report:
 
     plan: Plan
     cells: dict[tuple[str, str], Cell]
+    """By row and column; a cell whose trials all diverged is absent."""
+    diverged: dict[tuple[str, str], int]
+    """Trials that diverged, at any rate, by row and column."""
     estimates: dict[tuple[str, str], Estimate]
     """Of perplexities, that of the negative loss, of which higher is better, too."""
     claims: list[ClaimResult]
@@ -93,25 +95,30 @@ class Report:
 
 def make_report(plan: Plan, work: Work) -> Report:
     """Read the results of all finished jobs of a plan and compare them."""
-    cells = {key: cell for key in iter_cells(plan) if (cell := _read_cell(plan, *key, work))}
+    finished = [(trial, found) for trial in plan.trials if (found := work.result(trial.job))]
+    diverged = Counter((trial.row, trial.column) for trial, result in finished if result.failure)
+    scored = dict[tuple[str, str], list[tuple[Trial, JobResult]]]()
+    for trial, result in finished:
+        if not result.failure:
+            scored.setdefault((trial.row, trial.column), []).append((trial, result))
+    cells = {key: _read_cell(found, work) for key, found in scored.items()}
     cells |= {
-        (row, column): _average([cells[row, one] for one in columns])
+        (row, column): average
         for column, columns in plan.averages.items()
         for row in plan.rows
-        if all((row, one) in cells for one in columns)
+        if all((row, one) in cells for one in columns) and (average := _average([cells[row, one] for one in columns]))
     }
     estimates = {
         (row, column): found
         for column in plan.columns
         for row, found in estimate(column, _samples(cells, column)).items()
     }
-    claims = [result for claim in plan.claims if (result := _check(plan, claim, estimates))]
-    finished = sum(work.result(trial.job) is not None for trial in plan.trials)
+    claims = [checked for claim in plan.claims if (checked := _check(plan, claim, estimates))]
     environments = Counter(
         describe_environment(done.environment) for job in all_jobs(plan.jobs) if (done := work.result(job))
     )
     contrasts = _contrast_rows(plan, estimates)
-    return Report(plan, cells, estimates, claims, contrasts, environments, finished, len(plan.trials))
+    return Report(plan, cells, diverged, estimates, claims, contrasts, environments, len(finished), len(plan.trials))
 
 
 def describe_environment(environment: Mapping[str, str]) -> str:
@@ -148,33 +155,29 @@ def _contrast_rows(plan: Plan, estimates: Mapping[tuple[str, str], Estimate]) ->
     return found
 
 
-def _read_cell(plan: Plan, row: str, column: str, work: Work) -> Cell | None:
-    """Read a cell from its finished trials; None if there are none."""
-    rates: dict[float, list[tuple[float, float, ExampleScores | None]]] = {}
-    failures = 0
-    for trial in plan.trials:
-        if (trial.row, trial.column) != (row, column) or not (result := work.result(trial.job)):
-            continue
-        if result.failure:
-            failures += 1
-            continue
-        examples = work.examples(trial.job, trial.score)
-        found = result.scores[trial.selection], result.scores[trial.score], examples
-        rates.setdefault(trial.learning_rate, []).append(found)
-    if not rates:
+def _read_cell(finished: Sequence[tuple[Trial, JobResult]], work: Work) -> Cell:
+    """Return the cell of some trials, of which none diverged."""
+    rates: dict[float, list[tuple[Trial, JobResult]]] = {}
+    for trial, result in finished:
+        rates.setdefault(trial.learning_rate, []).append((trial, result))
+
+    def selection(rate: float) -> float:
+        return math.fsum(result.scores[trial.selection] for trial, result in rates[rate])
+
+    best = max(rates, key=lambda rate: (len(rates[rate]), selection(rate)))
+    scores = {trial.seed: result.scores[trial.score] for trial, result in rates[best]}
+    examples = [found for trial, _ in rates[best] if (found := work.examples(trial.job, trial.score))]
+    sample = Sample([*scores.values()], examples if len(examples) == len(scores) else ())
+    return Cell(summarize_seeds(sample.scores), best, sample, scores)
+
+
+def _average(cells: Sequence[Cell]) -> Cell | None:
+    """Return the mean of some cells of a row over the seeds that all of them have; None if there is no such seed."""
+    seeds = [seed for seed in cells[0].scores if all(seed in cell.scores for cell in cells)]
+    scores = {seed: statistics.fmean(cell.scores[seed] for cell in cells) for seed in seeds}
+    if not scores:
         return None
-    best = max(rates, key=lambda rate: (len(rates[rate]), math.fsum(selection for selection, *_ in rates[rate])))
-    scores = [score for _, score, _ in rates[best]]
-    known = [numbers for *_, numbers in rates[best] if numbers is not None]
-    sample = Sample(scores, known if len(known) == len(scores) else ())
-    return Cell(summarize_seeds(scores), best, sample, failures)
-
-
-def _average(cells: Sequence[Cell]) -> Cell:
-    """Return the mean of some cells of a row, seed by seed."""
-    scores = [statistics.fmean(seed) for seed in zip(*(cell.sample.scores for cell in cells), strict=False)]
-    failures = sum(cell.failures for cell in cells)
-    return Cell(summarize_seeds(scores), 0.0, Sample(scores, ()), failures)
+    return Cell(summarize_seeds([*scores.values()]), None, Sample([*scores.values()], ()), scores)
 
 
 def _check(plan: Plan, claim: Claim, estimates: Mapping[tuple[str, str], Estimate]) -> ClaimResult | None:
@@ -205,7 +208,7 @@ def format_p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def interval_of(report: Report, row: str, column: str) -> tuple[float, float] | None:
+def get_interval(report: Report, row: str, column: str) -> tuple[float, float] | None:
     """Return the 95 % interval of a cell's mean; None if nothing could be resampled."""
     found = report.estimates[row, column].interval
     if found is None or column != PERPLEXITY:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.experiments.plans import PERPLEXITY
-from bertwright.experiments.report import Cell, Contrast, Report, interval_of
+from bertwright.experiments.report import Cell, Contrast, Report, get_interval
 from bertwright.files import atomic_file
 
 PANELS = 6  # of a plot, side by side
 CONTRAST_LEGEND = (
-    "In points, with 95 % intervals over seeds and examples; \\* p < 0.05, \\*\\* p < 0.01. Of perplexities, "
-    "the fall of their logarithm, in nats per token."
+    "In percentage points, with 95 % intervals over seeds and examples (with one seed, over examples alone); "
+    "\\* p < 0.05, \\*\\* p < 0.01. For perplexities: the decrease of their logarithm, in nats per token."
 )
 LEGEND = (
     "Mean ± standard deviation over the seeds (number of seeds), in percent, on dev unless the column says test; in "
@@ -24,17 +24,17 @@ LEGEND = (
 
 def format_cell(report: Report, row: str, column: str) -> str:
     """Format mean ± deviation (seeds), in percent; a perplexity as it is, with its interval; "" without results."""
-    cell = report.cells.get((row, column))
+    cell, diverged = report.cells.get((row, column)), report.diverged.get((row, column), 0)
     if cell is None:
-        return ""
+        return f"{diverged} diverged" if diverged else ""
     if column == PERPLEXITY:
-        interval = interval_of(report, row, column)
+        interval = get_interval(report, row, column)
         return f"{cell.summary.mean:.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
-    diverged = f", {cell.failures} diverged" if cell.failures else ""
-    return f"{cell.summary.format()} ({cell.summary.seeds}{diverged})"
+    others = f", {diverged} diverged" if diverged else ""
+    return f"{cell.summary.format()} ({cell.summary.seeds}{others})"
 
 
-def table_cells(report: Report) -> list[list[str]]:
+def format_cells(report: Report) -> list[list[str]]:
     """Return the table as text, headings first: of each cell ours and, if there is one, the paper's figure."""
     rows = [["", *report.plan.columns.values()]]
     for row in report.plan.rows:
@@ -57,14 +57,14 @@ def to_markdown(report: Report, setup: Mapping[str, str]) -> str:
     lines += [f"- {note}" for note in plan.notes]
     if report.finished < report.total:
         lines.append(f"- **Incomplete: {report.finished} of {report.total} results.**")
-    lines += ["", *format_table(table_cells(report))]
+    lines += ["", *format_table(format_cells(report))]
     lines += ["", LEGEND]
     if report.claims:
         lines += ["", "The paper's claims, on these results:", "", *(f"- {result}" for result in report.claims)]
     if report.contrasts:
         names = {one.column: plan.columns.get(one.column, one.column) for one in report.contrasts}
         lines += ["", f"Differences from {plan.rows[0]}:", ""]
-        lines += format_table([["", *names.values()], *contrast_rows(report, list(names))])
+        lines += format_table([["", *names.values()], *format_contrasts(report, list(names))])
         lines += ["", CONTRAST_LEGEND]
     return "\n".join(lines) + "\n"
 
@@ -75,7 +75,7 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (rows[0], alignment, *rows[1:])]
 
 
-def contrast_rows(report: Report, columns: Sequence[str]) -> list[list[str]]:
+def format_contrasts(report: Report, columns: Sequence[str]) -> list[list[str]]:
     """Return the cells of the table of differences as text: the row's name, then one cell per column."""
     found = {(one.row, one.column): format_contrast(one) for one in report.contrasts}
     rows = dict.fromkeys(one.row for one in report.contrasts)
@@ -110,12 +110,17 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
                 "column": column,
                 "scores": list(cell.sample.scores),
                 "learning_rate": cell.learning_rate,
-                "diverged": cell.failures,
+                "diverged": report.diverged.get((row, column), 0),
                 "paper": plan.figures.get(row, {}).get(column),
             }
             | cell.summary._asdict()
-            | {"interval": interval_of(report, row, column)}
+            | {"interval": get_interval(report, row, column)}
             for (row, column), cell in report.cells.items()
+        ],
+        "without_results": [
+            {"row": row, "column": column, "diverged": count}
+            for (row, column), count in report.diverged.items()
+            if (row, column) not in report.cells
         ],
         "claims": [
             {

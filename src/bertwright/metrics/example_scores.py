@@ -1,6 +1,6 @@
-"""Metrics of resampled examples: the few numbers per example from which the score of any sample of them follows.
+"""Metrics of resampled examples: the few statistics per example from which the score of any sample of them follows.
 
-N examples, K numbers per example, D samples.
+N examples, K statistics per example, D samples.
 """
 
 from __future__ import annotations

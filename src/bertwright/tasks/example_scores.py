@@ -19,7 +19,7 @@ from bertwright.tasks.task import AnyTask
 
 
 def example_scores(task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> ExampleScores | None:
-    """Return the numbers per example of a task's metric; None for a metric that needs others, such as macro F1."""
+    """Return the per-example statistics of a task's metric; None for a metric that needs others, such as macro F1."""
     if isinstance(task, Tagging):
         counts = [_tag_counts(task, example, found) for example, found in zip(examples, predictions, strict=True)]
         return ExampleScores("f1", np.array(counts, dtype=float))

@@ -18,7 +18,10 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class FitSettings:
-    """Length of a run, and the steps after which it logs, evaluates and saves. All three happen after the last step."""
+    """Length of a run, and the steps after which it logs, evaluates and saves.
+
+    It also does all three after the last step.
+    """
 
     run: Path | None
     """Run folder, with checkpoints in `checkpoints` and `best`. None: nothing is written."""

@@ -51,6 +51,12 @@ def independent_ranks() -> Iterator[int]:
         os.environ.update(hidden)
 
 
+def check_single_process(what: str) -> None:
+    """Raise ValueError if torchrun started several processes for what a single one does."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(f"torchrun: {what} works in a single process; start it without torchrun")
+
+
 def world_size() -> int:
     """Return the number of ranks that compute together."""
     return dist.get_world_size() if dist.is_initialized() else 1

@@ -13,6 +13,7 @@ from bertwright.console import heading, key_value_table, print_outputs, say, sil
 from bertwright.files import atomic_folder, write_json
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.definition import FitSettings, Training
+from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import FitResult, fit
 from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
 from bertwright.training.run_directory import Resumable, check_run_directory, locked_run
@@ -67,9 +68,10 @@ def train_run(
     `resume_overrides` and `distributed` are those of `locked_run`. Raises what `open_run` and `fit` raise.
     """
     if settings.dry_run:
+        check_single_process("--dry-run")
         check_run_directory(settings, resume_overrides)
         with execution_context(settings.device) as context:
-            print_plan(open_run, context, console if context.is_main_process else silent_console())
+            print_plan(open_run, context, console)
         return settings.run
     with locked_run(settings, resume_overrides, distributed) as context:
         folder, console = settings.run / "model", console if context.is_main_process else silent_console()
@@ -93,9 +95,8 @@ def print_plan(
 ) -> None:
     """Print the summary and the estimated cost of a run; nothing is written."""
     run = open_run(context, console)
-    if context.is_main_process:
-        run.print_summary()
-    cost = run.describe_cost()  # on all ranks, which take the measured steps together
+    run.print_summary()
+    cost = run.describe_cost()
     heading(console, "The whole run, estimated on this machine")
     console.print(key_value_table(cost))
 

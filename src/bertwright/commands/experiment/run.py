@@ -14,10 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bertwright.commands.experiment.settings import ExperimentSettings
+from bertwright.commands.experiment.settings import BUDGETED, ExperimentSettings
 from bertwright.commands.experiment.setup import (
     budget_folder,
-    chosen_level,
+    choose_level,
     fit_budget,
     plan_experiment,
     read_sizes,
@@ -40,10 +40,11 @@ from bertwright.experiments.jobs import POLL_S, Work, all_jobs, claim_folder, ru
 from bertwright.experiments.levels import Level
 from bertwright.experiments.plans import Plan
 from bertwright.experiments.report import Report, make_report
-from bertwright.experiments.report_formats import LEGEND, plot, table_cells, to_markdown, to_record
+from bertwright.experiments.report_formats import LEGEND, format_cells, plot, to_markdown, to_record
 from bertwright.files import write_json, write_text
 from bertwright.models.config import format_shape
 from bertwright.settings import to_table
+from bertwright.training.context import select_dtype
 from bertwright.training.distributed import independent_ranks
 
 KINDS = {
@@ -55,7 +56,9 @@ KINDS = {
 
 
 def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
-    """Run or resume an experiment; return the folder of its report, or None for a dry run and for ranks other than 0.
+    """Run or resume an experiment; return the folder of its report.
+
+    Returns None for a dry run, for a report without results, and on ranks other than 0.
 
     The processes of torchrun share the jobs as processes that were started one by one do; rank 0 reports.
 
@@ -70,7 +73,7 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
     """Run, plan or report an experiment as one of the processes that share it."""
     if rank > 0 and (settings.dry_run or settings.report_only):
         return None
-    level = chosen_level(settings)
+    level = choose_level(settings)
     work, plan = Work(settings.work.resolve()), plan_experiment(settings, level)
     if settings.budget is not None:
         level = apply_budget(settings, level, plan, console)
@@ -86,6 +89,9 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
         return None
     folder = report_folder(settings, plan)
     report = make_report(plan, work)
+    if not report.finished:
+        notice(console, "no job is finished yet, so there is nothing to report")
+        return None
     write_report(report, describe_setup(settings, level, report), folder, console)
     return folder
 
@@ -98,7 +104,10 @@ def apply_budget(settings: ExperimentSettings, level: Level, plan: Plan, console
     folder = budget_folder(settings, plan)
     while (found := read_sizes(folder, level)) is None:
         if settings.report_only:
-            return level
+            raise ValueError(
+                f"--budget {settings.budget:g}: {settings.work} has no sizes of such an experiment; run it first, or "
+                "omit --budget"
+            )
         if settings.dry_run:
             return fit_budget(settings, level, plan, measure(plan, console))
         with claim_folder(folder) as claimed:
@@ -160,10 +169,11 @@ def describe_level(level: Level, model: str | None) -> dict[str, str]:
 def format_command(settings: ExperimentSettings) -> str:
     """Return the command with the options that decide the results, without paths."""
     words = ["bertwright experiment", settings.experiment, "--level", settings.level]
-    for name in ("budget", "seeds", "steps", "limit", "word_task_limit"):
+    for name in ("budget", "seeds", *BUDGETED):
         if (value := getattr(settings, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    return " ".join(words + (["--tasks", *settings.tasks] if settings.tasks else []))
+    words += ["--tasks", *settings.tasks] if settings.tasks else []
+    return " ".join([*words, "--dtype", select_dtype(settings.device)])
 
 
 def describe_setup(settings: ExperimentSettings, level: Level, report: Report) -> dict[str, str]:
@@ -179,14 +189,11 @@ def describe_setup(settings: ExperimentSettings, level: Level, report: Report) -
 
 def write_report(report: Report, setup: dict[str, str], folder: Path, console: Console) -> None:
     """Print the table and the claims; write them as Markdown, JSON and a plot."""
-    if not report.cells:
-        notice(console, "no job is finished yet, so there is nothing to report")
-        return
     write_text(folder / "report.md", to_markdown(report, setup))
     write_json(folder / "report.json", to_record(report, setup))
     plot(report, folder / "plot.png")
     heading(console, report.plan.title)
-    header, *rows = table_cells(report)
+    header, *rows = format_cells(report)
     console.print(filled_table(header, rows))
     say(console, LEGEND, style="dim")
     if report.finished < report.total:

@@ -7,16 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from bertwright.experiments.levels import LevelName
 from bertwright.interop.model_files import check_model
 from bertwright.settings import Positional, check_minimum, check_not_str, did_you_mean
 from bertwright.tasks.presets import PRESETS
 from bertwright.tokenstore.store import read_header
 from bertwright.training.settings import DeviceSettings
 
+BUDGETED = ("steps", "limit", "word_task_limit")  # settings that a budget decides
+
 
 @dataclass(frozen=True)
 class ExperimentSettings:
-    """Repeat an experiment of the paper's section 5 at your budget; the same command resumes it.
+    """Repeat the paper's experiments (tables 1 to 8, figure 5) at your budget; the same command resumes them.
 
     Start the same command several times, on one machine or on several with a shared disk, to share the work; on several
     GPUs: torchrun --nproc-per-node 8 -m -- bertwright experiment ...
@@ -30,11 +33,11 @@ class ExperimentSettings:
     store: Path | None = None
     """Token store that `bertwright prepare` wrote, with held-out documents. All models are pre-trained on it."""
     model: str | None = None
-    """Model folder, run folder or hub name for table1 and table7, which is fine-tuned on all examples, as in the paper;
-    --limit and --word-task-limit choose fewer. Unset: a model is pre-trained on the store."""
+    """Model folder, run folder or hub name for table1 and table7. The model is fine-tuned on all examples, as in the
+    paper, unless --limit and --word-task-limit are given. Unset: a model is pre-trained on the store."""
     data: Path | None = None
     """Folder whose sub-folders have the files of published tasks under their own names, such as MRPC/train.tsv."""
-    level: Literal["demo", "evening", "night", "paper"] = "demo"
+    level: LevelName = "demo"
     """demo: tiny, at most 20 minutes on two cores; evening and night: mini on some 10 and 30 million tokens; paper:
     the paper's settings. --dry-run measures the time, which is many hours for evening and several nights for night."""
     budget: float | None = None
@@ -65,7 +68,7 @@ class ExperimentSettings:
                 raise ValueError(f'--tasks: no task "{task}"; {did_you_mean(task, PRESETS)}')
         if self.budget is not None and not (self.budget > 0 and math.isfinite(self.budget)):
             raise ValueError(f"budget: expected minutes above 0, got {self.budget}")
-        given = [name for name in ("steps", "limit", "word_task_limit") if getattr(self, name) is not None]
+        given = [name for name in BUDGETED if getattr(self, name) is not None]
         if self.budget is not None and given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise ValueError(f"--budget decides {flags}; omit one or the other")

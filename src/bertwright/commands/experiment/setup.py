@@ -6,7 +6,7 @@ from bisect import bisect
 from dataclasses import replace
 from pathlib import Path
 
-from bertwright.commands.experiment.settings import ExperimentSettings
+from bertwright.commands.experiment.settings import BUDGETED, ExperimentSettings
 from bertwright.experiments.cost import JobCost
 from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import LEVELS, Level
@@ -17,15 +17,14 @@ from bertwright.training.context import select_dtype
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 BUDGET_FILE = "budget.json"
-SIZES = ("steps", "limit", "word_task_limit")  # settings that a budget decides
 MIN_STEPS, MIN_EXAMPLES = 100, 50
 SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # of the examples, that a budget chooses from
-MODEL_RATES = (5e-5,)  # of fine-tuning a model of the user, below the level of the paper, which has four
+MODEL_RATES = (5e-5,)  # for --model below level paper, which tries the four rates of the paper
 PRETRAINING_SHARE = 0.5  # of a budget
 UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI, the largest task, has 392,702
 
 
-def chosen_level(settings: ExperimentSettings) -> Level:
+def choose_level(settings: ExperimentSettings) -> Level:
     """Return the level with the settings that override it; a budget decides its sizes later.
 
     A model of the user is fine-tuned as in the paper, on all examples; below the level of the paper with a single rate.
@@ -37,7 +36,7 @@ def chosen_level(settings: ExperimentSettings) -> Level:
         rates = full.recipe.learning_rates if settings.level == "paper" else MODEL_RATES
         recipe = replace(full.recipe, learning_rates=rates)
         level = replace(level, recipe=recipe, task_recipes=full.task_recipes, limit=None, word_task_limit=None)
-    changes = {name: value for name in ("seeds", *SIZES) if (value := getattr(settings, name)) is not None}
+    changes = {name: value for name in ("seeds", *BUDGETED) if (value := getattr(settings, name)) is not None}
     return replace(level, **changes)
 
 
@@ -59,7 +58,7 @@ def read_sizes(folder: Path, level: Level) -> Level | None:
 
 def record_sizes(folder: Path, level: Level) -> None:
     """Record the sizes that a budget gave."""
-    write_json(folder / BUDGET_FILE, {name: getattr(level, name) for name in SIZES})
+    write_json(folder / BUDGET_FILE, {name: getattr(level, name) for name in BUDGETED})
 
 
 def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bertwright.commands.plan.recipe import MIN_STEP_TOKENS, choose_settings
+from bertwright.commands.plan.recipe import choose_settings
 from bertwright.commands.plan.settings import PlanSettings
 from bertwright.commands.pretrain.run import RunCost, measure_cost, pretrain
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.console import ProgressCallback, silent_console
-from bertwright.corpus.limits import MAX_EPOCHS
+from bertwright.corpus.limits import max_epochs
 from bertwright.files import read_json
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.pretraining.data import PretrainingData
@@ -25,12 +25,13 @@ from bertwright.training.scaling_law import (
     count_effective_tokens,
     has_left_plateau,
 )
+from bertwright.training.settings import DeviceSettings
 from bertwright.training.throughput import physical_memory
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 SHORT_RUNS = (1, 2, 4)  # proportions of their steps
 TIMED_TOKENS = 7e6  # of the run whose cost decides the length of the short runs
-GUESSED_TOKENS = 30e6  # of the first run that is priced
+GUESSED_TOKENS = 30e6  # of the run that is measured first
 BYTES_PER_PARAMETER = 16  # weight, gradient and two moments
 
 
@@ -52,7 +53,7 @@ class Candidate:
 
 
 class Planner:
-    """A token store, and what runs on it cost and yield."""
+    """Maker of candidate runs on a token store, with their cost and their expected loss."""
 
     def __init__(self, settings: PlanSettings, store: Path) -> None:
         """Open the store. Raises ValueError if it has no held-out documents."""
@@ -63,25 +64,26 @@ class Planner:
         self.train = TokenStore.open(store / "train", self.tokenizer.digest)
         if not (store / "held_out").is_dir():
             raise ValueError(f"{store}: no held-out documents to measure a loss on; prepare it with --held-out 0.01")
+        if TokenStore.open(store / "held_out", self.tokenizer.digest).num_sentences < 2:
+            raise ValueError(f"{store}: one held-out sentence; prepare the text again with a larger --held-out")
         self.entropy = unigram_entropy(self.train)
+        self.max_epochs = max_epochs(self.train.num_tokens)
 
     def choose_settings(self, size: str, tokens: float) -> PretrainSettings:
-        """Return the settings of a run over a number of tokens of the store."""
+        """Return the settings of a run over a number of tokens of the store; a GPU has its own number type."""
         chosen = choose_settings(size, tokens, tokens / self.train.num_tokens)
-        return replace(chosen, store=self.store, device=self.settings.device)
+        device = self.settings.device if self.settings.gpu is None else DeviceSettings()
+        return replace(chosen, store=self.store, device=device)
 
     def run_short(self, folder: Path, advance: ProgressCallback) -> Iterator[ShortRun]:
         """Pre-train the smallest size for a few minutes in all; yield each run when it is finished."""
-        timed = self.choose_settings(self.sizes[0], TIMED_TOKENS)
+        timed = replace(self.choose_settings(self.sizes[0], TIMED_TOKENS), device=self.settings.device)
         seconds_per_step = measure_cost(timed).seconds / timed.steps
         unit = max(1, int(60 * self.settings.measure_minutes / sum(SHORT_RUNS) / seconds_per_step))
         for steps in (proportion * unit for proportion in SHORT_RUNS):
-            chosen = self.choose_settings(self.sizes[0], steps * MIN_STEP_TOKENS)
-            run = replace(chosen, run=folder / str(steps), steps=steps, eval_every=steps, save_every=steps)
+            run = replace(timed, run=folder / str(steps), steps=steps, eval_every=steps, save_every=steps)
             pretrain(run, silent_console())
             held_out = read_json(run.run / "report.json")["held_out_after"]
-            if held_out is None:
-                raise ValueError(f"{self.store}: too few held-out sentences to measure a loss on; hold out more")
             tokens = count_effective_tokens(*self.read_data(run))
             yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out["mlm_loss"])
             advance(1)
@@ -106,12 +108,13 @@ class Planner:
         return found
 
     def fit_to_hours(self, size: str, law: ScalingLaw) -> Candidate:
-        """Return the run of a size that takes the hours, or reads the text `MAX_EPOCHS` times if that is shorter."""
+        """Return the run of a size that takes the hours, or reads the text `max_epochs` times if that is shorter."""
         tokens, cost = GUESSED_TOKENS, RunCost(0.0, None)
         for _ in range(2):  # tokens decide the batch size, on which the speed depends
             run = self.choose_settings(size, tokens)
-            cost = self.price(run)
-            factor = min(3600 * self.settings.hours / cost.seconds, MAX_EPOCHS * self.train.num_tokens / tokens)
+            cost = self.measure_or_estimate(run)
+            longest = self.max_epochs * self.train.num_tokens
+            factor = min(3600 * self.settings.hours / cost.seconds, longest / tokens)
             tokens, cost = factor * tokens, cost._replace(seconds=factor * cost.seconds)
         run = self.choose_settings(size, tokens)
         tokens, epochs = self.read_data(run)
@@ -119,7 +122,7 @@ class Planner:
         loss = law.predict(config.num_layer_parameters, count_effective_tokens(tokens, epochs))
         return Candidate(run, config, tokens, epochs, cost, loss)
 
-    def price(self, run: PretrainSettings) -> RunCost:
+    def measure_or_estimate(self, run: PretrainSettings) -> RunCost:
         """Measure the cost of a run on this machine, or estimate it for the GPU."""
         if self.settings.gpu is None:
             return measure_cost(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -32,10 +31,10 @@ from bertwright.console import (
     say,
     silent_console,
 )
-from bertwright.corpus.limits import MAX_EPOCHS
 from bertwright.settings import to_arguments, to_table
 from bertwright.training.context import execution_context
 from bertwright.training.cost import estimate_disk_space, format_bytes
+from bertwright.training.distributed import check_single_process
 from bertwright.training.gpus import UTILIZATION
 from bertwright.training.scaling_law import ShortRun, has_left_plateau
 
@@ -60,12 +59,14 @@ def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
     will use. Raises ValueError for text or a store that is not usable, and for an output that exists.
     """
     console = console or make_console()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("torchrun: a plan is made by a single process; start it without torchrun")
+    check_single_process("plan")
     with nullcontext() if settings.output is None else new_file(settings.output) as file, TemporaryDirectory() as work:
-        planner = Planner(settings, settings.store or prepare_text(settings, Path(work), console))
-        with item_progress(console, "short pre-trainings", len(SHORT_RUNS)) as advance:
-            short_runs = list(planner.run_short(Path(work) / "runs", advance))
+        try:
+            planner = Planner(settings, settings.store or prepare_text(settings, Path(work), console))
+            with item_progress(console, "short pre-trainings", len(SHORT_RUNS)) as advance:
+                short_runs = list(planner.run_short(Path(work) / "runs", advance))
+        except KeyboardInterrupt:  # its message says how to resume a run that is deleted here
+            raise KeyboardInterrupt("the plan is not finished, and nothing is saved") from None
         candidates = planner.list_candidates(planner.fit_law(short_runs))
         best = min(candidates, key=lambda candidate: candidate.loss.mean)
         found = Plan(best, candidates, short_runs, list(list_commands(settings, best.settings)))
@@ -186,14 +187,15 @@ def list_notices(found: Plan, planner: Planner) -> Iterator[str]:
         )
     if best.epochs > NEW_TEXT_EPOCHS:
         yield (
-            f"the text is read {best.epochs:,.0f} times; beyond some {NEW_TEXT_EPOCHS} epochs repeated text teaches "
+            f"the text is read {best.epochs:,.0f} times; after about {NEW_TEXT_EPOCHS} epochs repeated text teaches "
             "less, and the loss is less certain than its interval; use more text, or start from a released model "
             "(--config adapt)"
         )
     if best.cost.seconds < 3600 * planner.settings.hours * 0.99:
         yield (
-            f"the plan does not use all hours: the paper reads its text {MAX_EPOCHS} times, and so does this run; "
-            "for more, more text is needed"
+            f"the plan uses {format_duration(best.cost.seconds)} of {planner.settings.hours:g} hours: it ends after "
+            f"{planner.max_epochs} epochs, since a model mostly memorizes what it reads more often; to use more hours, "
+            "add text"
         )
     if planner.settings.gpu is not None:
         yield (

@@ -7,6 +7,7 @@ RUN/report.json      first and last evaluation
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -147,10 +148,11 @@ class PretrainRun:
         tokens = default_micro_batch_tokens(self.context, self.state.model.config)
         for phase, data in zip(self.settings.phases, self.state.data, strict=True):
             size = self.settings.micro_batch_size or max(1, tokens // phase.data.max_length)
+            if self.settings.pad_batches:
+                size = min(size, math.ceil(phase.data.batch_size / self.context.world_size))
             for step in range(max(phase.first, first_step), phase.end):
                 micro_batches = data.batches_for_step(step, self.context.rank, self.context.world_size, size)
                 if self.settings.pad_batches:
-                    size = min(size, -(-phase.data.batch_size // self.context.world_size))
                     micro_batches = [pad_batch(batch, size, phase.data) for batch in micro_batches]
                 yield [batch.to(self.context.device) for batch in micro_batches]
 
@@ -223,7 +225,9 @@ class PretrainRun:
             "held_out_before": evaluations[0] if evaluations else None,
             "held_out_after": evaluations[-1] if evaluations else None,
         }
-        example = f'bertwright fill-mask {shlex.quote(str(settings.run / "model"))} "Some text with a [MASK] in it."'
+        model = shlex.quote(str(settings.run / "model"))
+        filled = f'bertwright fill-mask {model} "Some text with a [MASK] in it."'
+        example = f"bertwright info {model}" if settings.data.is_causal else filled
         return RunReport(fields, ("loss plot", "loss.png"), [("mlm_loss", f"{name} loss (nats)"), accuracy], example)
 
     def print_scores(self, fields: Mapping[str, Any]) -> None:
@@ -237,8 +241,9 @@ class PretrainRun:
         if after["mlm_loss"] > before["mlm_loss"]:
             notice(
                 self.console,
-                "The loss is higher than before training: the run has diverged, and its model is useless. "
-                "Choose a lower --learning-rate (a tenth) or a higher --warmup-ratio.",
+                "The held-out loss is higher than before training. If the run started from random weights, it has "
+                "diverged: choose a lower --learning-rate (a tenth) or a higher --warmup-ratio. If it started from "
+                "--init, choose a lower rate or more steps.",
             )
 
 

@@ -180,6 +180,11 @@ class PretrainSettings:
             raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
         if self.keep_every is not None and self.keep_every % self.save_every:
             raise ValueError(f"keep_every = {self.keep_every}: expected a multiple of save_every = {self.save_every}")
+        try:
+            _ = self.phases  # the settings of the first phase have been checked
+        except ValueError as error:
+            options = "--long-length, --long-batch-size, --long-mlm-probability"
+            raise ValueError(f"long phase ({options}): {error}") from None
 
     @property
     def warmup_steps(self) -> int:
