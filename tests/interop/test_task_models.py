@@ -297,6 +297,17 @@ def test_labels_that_do_not_name_the_outputs_are_not_written(tmp_path, record):
     assert not list(tmp_path.iterdir())
 
 
+def test_random_model_keeps_fixed_positions(tmp_path):
+    config = replace(CONFIG, sinusoidal_positions=True)
+    model = BertForPretraining(config, seed=0)
+    save_model(tmp_path / "m", model, TOKENIZER)
+    built = random_task_model(tmp_path / "m", HeadSpec("sequence", 3), seed=7)
+    positions = built.encoder.embeddings.position.weight
+    assert not positions.requires_grad
+    assert torch.equal(positions, model.encoder.embeddings.position.weight)
+    assert not torch.equal(built.encoder.embeddings.word.weight, model.encoder.embeddings.word.weight)
+
+
 def test_random_model_is_built_without_reading_the_weights(tmp_path):
     save_pretrained(tmp_path / "m")
     (tmp_path / "m/model.safetensors").unlink()

@@ -15,11 +15,11 @@ def initialize(model: nn.Module, std: float, seed: int, only: tuple[str, ...] = 
     """Draw weights from a normal distribution truncated at 2 σ; set biases to 0, LayerNorm to 1 and 0 (Google's code).
 
     Every parameter's numbers are a function of (seed, prefix + name), whatever other parameters the model has.
-    `only`: prefixes of the names to initialize. Parameters on the meta device are skipped.
+    `only`: prefixes of the names to initialize. Parameters on the meta device, and fixed ones, are skipped.
     """
     norms = {id(module.weight) for module in model.modules() if isinstance(module, nn.LayerNorm)}
     for name, parameter in model.named_parameters():
-        if parameter.is_meta or not name.startswith(only):
+        if parameter.is_meta or not parameter.requires_grad or not name.startswith(only):
             continue
         if parameter.ndim > 1:
             weights = torch.empty(parameter.shape)
