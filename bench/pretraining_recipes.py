@@ -157,17 +157,15 @@ def run_recipes(chosen: argparse.Namespace) -> None:
     for seed in chosen.seeds:
         for name in chosen.recipes:
             key = {"recipe": name, "text": chosen.text, "minutes": chosen.minutes, "seed": seed}
-            if any(all(line[field] == value for field, value in key.items()) for line in done if "task" not in line):
+            if has_result(done, key | {"task": None}):
                 continue
             start, per_step = measure_step(store, chosen.work, RECIPES[name])
             steps = max(20, int((60 * chosen.minutes - start) / per_step))
             run = run_folder(chosen.work, key)
             seconds = train(store, run, RECIPES[name], steps, seed)
-            line: dict[str, Any] = (
-                key | {"steps": steps, "cpu_seconds": round(seconds, 1)} | score(store, run / "model")
-            )
-            line |= {"options": " ".join(RECIPES[name]), "machine": describe_machine(1)}
-            add_result(chosen.results, line)
+            found = {"steps": steps, "cpu_seconds": round(seconds, 1)} | score(store, run / "model")
+            origin = {"options": " ".join(RECIPES[name]), "machine": describe_machine(1)}
+            add_result(chosen.results, key | found | origin)
 
 
 def run_folder(work: Path, line: dict[str, Any]) -> Path:
@@ -183,7 +181,7 @@ def finetune_models(chosen: argparse.Namespace) -> None:
             continue
         for task, data in TASKS[pretrained["text"]].items():
             key = {name: pretrained[name] for name in ("recipe", "text", "minutes", "seed")} | {"task": task}
-            if any(all(line.get(field) == value for field, value in key.items()) for line in results):
+            if has_result(results, key):
                 continue
             folder = run_folder(chosen.work, pretrained)
             run = folder.with_name(f"{folder.name}-{task}")
@@ -194,6 +192,11 @@ def finetune_models(chosen: argparse.Namespace) -> None:
             split = "dev" if "dev" in report["scores"] else "test"  # NSMC has no dev
             score = {"split": split, "metric": report["metric"], "score": report["scores"][split][report["metric"]]}
             add_result(chosen.results, key | score | {"machine": describe_machine(1)})
+
+
+def has_result(results: list[dict[str, Any]], key: dict[str, Any]) -> bool:
+    """Return whether a result has the fields of a key; None: it lacks the field."""
+    return any(all(line.get(field) == value for field, value in key.items()) for line in results)
 
 
 def add_result(path: Path, line: dict[str, Any]) -> None:

@@ -30,7 +30,6 @@ from bertwright.commands.experiment.setup import choose_level, plan_experiment
 from bertwright.commands.finetune.setup import open_run as open_finetuning
 from bertwright.commands.probe.run import open_probe
 from bertwright.experiments import jobs, report
-from bertwright.experiments.bootstrap import Sample
 from bertwright.experiments.cost import JobCost, SplitCost
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
 from bertwright.experiments.levels import LEVELS, Level, TaskRecipe
@@ -39,7 +38,6 @@ from bertwright.experiments.plans import MIXES, Plan, Trial, published_figures
 from bertwright.experiments.report import format_p
 from bertwright.experiments.task_files import find_task
 from bertwright.files import read_json
-from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
 from bertwright.settings import to_table
@@ -340,7 +338,7 @@ def test_the_rate_of_a_test_score_is_selected_on_dev() -> None:
 
 def test_an_average_is_over_the_seeds_that_all_columns_have() -> None:
     def cell(scores: dict[int, float]) -> report.Cell:
-        return report.Cell(summarize_seeds([*scores.values()]), 0.1, Sample([*scores.values()], ()), scores)
+        return report.Cell(scores, 0.1)
 
     average = report._average([cell({0: 0.5, 1: 0.6, 2: 0.7}), cell({0: 0.7, 2: 0.9})])
     assert average is not None

@@ -145,6 +145,11 @@ class Planner:
         self.level = inputs.level
         self.notes: list[str] = []
 
+    @property
+    def has_mnli(self) -> bool:
+        """True if MNLI has files; SST-2 stands for it otherwise."""
+        return find_task(self.inputs.data, "mnli") is not None
+
     def find_tasks(self, candidates: Sequence[str], metrics: Mapping[str, str] | None = None) -> dict[str, FoundTask]:
         """Find the tasks that the user named, else those of `candidates` that have files.
 
@@ -352,8 +357,7 @@ MIXES: dict[str, Mix] = {
 
 def table8(planner: Planner) -> Plan:
     """Return the plan of table 8: masking strategies."""
-    sentence_task = "mnli" if find_task(planner.inputs.data, "mnli") else "sst2"
-    tasks = planner.find_tasks((sentence_task, "conll2003"))
+    tasks = planner.find_tasks(("mnli" if planner.has_mnli else "sst2", "conll2003"))
     trials: list[Trial] = []
     representation = features_of(planner.level.shape)
     for row, mix in MIXES.items():
@@ -506,8 +510,7 @@ def features_of(shape: Shape) -> RepresentationName:
 
 def figure5(planner: Planner) -> Plan:
     """Return the plan of figure 5: scores against the steps of pre-training."""
-    is_mnli_there = find_task(planner.inputs.data, "mnli") is not None
-    tasks = planner.find_tasks(("mnli",) if is_mnli_there else ("sst2", "conll2003"))
+    tasks = planner.find_tasks(("mnli",) if planner.has_mnli else ("sst2", "conll2003"))
     steps, trials = dict[str, tuple[str, int]](), []
     saved = list_checkpoint_steps(planner.level.steps)
     objectives: dict[str, Objective] = {"MLM": "mlm", "LTR": "ltr"}

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from bertwright.experiments.bootstrap import Difference, Estimate, Sample, difference, estimate
 from bertwright.experiments.jobs import JobResult, Work, all_jobs
 from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, Trial
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
 Verdict = Literal["shown", "not shown", "reversed"]
@@ -22,12 +23,22 @@ MEAN = "mean"  # of the differences over tasks
 class Cell(NamedTuple):
     """Scores of a row in a column, over the seeds."""
 
-    summary: SeedSummary
-    learning_rate: float | None
-    """The one with the best mean, of those that were tried with the most seeds; None for a mean over columns."""
-    sample: Sample
     scores: Mapping[int, float]
     """By seed."""
+    learning_rate: float | None
+    """The one with the best mean, of those that were tried with the most seeds; None for a mean over columns."""
+    examples: Sequence[ExampleScores] = ()
+    """Per-example statistics of each seed; empty unless all are known."""
+
+    @property
+    def summary(self) -> SeedSummary:
+        """Mean and standard deviation of the scores."""
+        return summarize_seeds([*self.scores.values()])
+
+    @property
+    def sample(self) -> Sample:
+        """Scores and per-example statistics, as they are resampled."""
+        return Sample([*self.scores.values()], self.examples)
 
 
 class Contrast(NamedTuple):
@@ -80,7 +91,7 @@ class Report:
     plan: Plan
     cells: dict[tuple[str, str], Cell]
     """By row and column; a cell whose trials all diverged is absent."""
-    diverged: dict[tuple[str, str], int]
+    diverged: Counter[tuple[str, str]]
     """Trials that diverged, at any rate, by row and column."""
     estimates: dict[tuple[str, str], Estimate]
     """Of perplexities, that of the negative loss, of which higher is better, too."""
@@ -167,17 +178,14 @@ def _read_cell(finished: Sequence[tuple[Trial, JobResult]], work: Work) -> Cell:
     best = max(rates, key=lambda rate: (len(rates[rate]), selection(rate)))
     scores = {trial.seed: result.scores[trial.score] for trial, result in rates[best]}
     examples = [found for trial, _ in rates[best] if (found := work.examples(trial.job, trial.score))]
-    sample = Sample([*scores.values()], examples if len(examples) == len(scores) else ())
-    return Cell(summarize_seeds(sample.scores), best, sample, scores)
+    return Cell(scores, best, examples if len(examples) == len(scores) else ())
 
 
 def _average(cells: Sequence[Cell]) -> Cell | None:
     """Return the mean of some cells of a row over the seeds that all of them have; None if there is no such seed."""
     seeds = [seed for seed in cells[0].scores if all(seed in cell.scores for cell in cells)]
     scores = {seed: statistics.fmean(cell.scores[seed] for cell in cells) for seed in seeds}
-    if not scores:
-        return None
-    return Cell(summarize_seeds([*scores.values()]), None, Sample([*scores.values()], ()), scores)
+    return Cell(scores, None) if scores else None
 
 
 def _check(plan: Plan, claim: Claim, estimates: Mapping[tuple[str, str], Estimate]) -> ClaimResult | None:

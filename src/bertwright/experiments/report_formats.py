@@ -24,7 +24,7 @@ LEGEND = (
 
 def format_cell(report: Report, row: str, column: str) -> str:
     """Format mean ± deviation (seeds), in percent; a perplexity as it is, with its interval; "" without results."""
-    cell, diverged = report.cells.get((row, column)), report.diverged.get((row, column), 0)
+    cell, diverged = report.cells.get((row, column)), report.diverged[row, column]
     if cell is None:
         return f"{diverged} diverged" if diverged else ""
     if column == PERPLEXITY:
@@ -108,9 +108,9 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
             {
                 "row": row,
                 "column": column,
-                "scores": list(cell.sample.scores),
+                "scores": [*cell.scores.values()],
                 "learning_rate": cell.learning_rate,
-                "diverged": report.diverged.get((row, column), 0),
+                "diverged": report.diverged[row, column],
                 "paper": plan.figures.get(row, {}).get(column),
             }
             | cell.summary._asdict()

@@ -74,13 +74,9 @@ def _folders(data: Path, name: str) -> list[Path]:
     """Return the folders that may have a task's files, those of its own name first."""
     names = [_normalize(name), *FOLDERS.get(name, ())]
     below = [data, *(path for depth in range(1, DEPTH + 1) for path in sorted(data.glob("/".join("*" * depth))))]
-    found = [path for path in below if path.is_dir() and _match(path) in names]
-    return sorted(found, key=lambda path: names.index(_match(path)))
-
-
-def _match(path: Path) -> str:
-    """Return the name of a folder to compare: its own, also if it is a link; "." has none."""
-    return _normalize(path.name or path.resolve().name)
+    # The name of a link is its own, not that of its target.
+    found = [path for path in below if path.is_dir() and _normalize(path.absolute().name) in names]
+    return sorted(found, key=lambda path: names.index(_normalize(path.absolute().name)))
 
 
 def _normalize(name: str) -> str:

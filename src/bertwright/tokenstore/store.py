@@ -292,3 +292,16 @@ def _map_array(folder: Path, file: StoreFile) -> np.ndarray:
     if array.shape != (file.length,):
         raise ValueError(f"{path}: expected shape ({file.length},), got {array.shape}; prepare the corpus again")
     return np.asarray(array)  # a plain view: indexing numpy's memmap class costs far more than the read
+
+
+def open_held_out(store: Path, tokenizer_digest: str) -> TokenStore:
+    """Open the held-out documents of a store, unverified, to measure a loss on.
+
+    Raises ValueError if there are none, or a single sentence.
+    """
+    if not (store / "held_out").is_dir():
+        raise ValueError(f"{store}: no held-out documents; prepare the text again with --held-out 0.01")
+    held_out = TokenStore.open(store / "held_out", tokenizer_digest, verify=False)
+    if held_out.num_sentences < 2:
+        raise ValueError(f"{store}: one held-out sentence; prepare the text again with a larger --held-out")
+    return held_out

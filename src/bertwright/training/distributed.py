@@ -51,10 +51,10 @@ def independent_ranks() -> Iterator[int]:
         os.environ.update(hidden)
 
 
-def check_single_process(what: str) -> None:
-    """Raise ValueError if torchrun started several processes for what a single one does."""
+def check_single_process(what: str, advice: str = "start it without torchrun") -> None:
+    """Raise ValueError, with advice, if torchrun started several processes for what a single one does."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(f"torchrun: {what} works in a single process; start it without torchrun")
+        raise ValueError(f"torchrun: {what} runs in a single process; {advice}")
 
 
 def world_size() -> int:

@@ -68,7 +68,7 @@ def train_run(
     `resume_overrides` and `distributed` are those of `locked_run`. Raises what `open_run` and `fit` raise.
     """
     if settings.dry_run:
-        check_single_process("--dry-run")
+        check_single_process("a dry run")
         check_run_directory(settings, resume_overrides)
         with execution_context(settings.device) as context:
             print_plan(open_run, context, console)

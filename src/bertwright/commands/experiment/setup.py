@@ -12,7 +12,7 @@ from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_
 from bertwright.experiments.levels import LEVELS, Level
 from bertwright.experiments.plans import Inputs, Plan, make_plan
 from bertwright.files import digest_bytes, read_json, write_json
-from bertwright.tokenstore.store import TokenStore
+from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.context import select_dtype
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -79,11 +79,8 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
 def digest_store(store: Path) -> str:
     """Return the digest of a store's token ids and documents, training and held out."""
     tokenizer = Tokenizer.load(store / "tokenizer")
-    if not (store / "held_out").is_dir():
-        raise ValueError(f"{store}: no held-out documents; prepare the text again with --held-out 0.01")
-    opened = [TokenStore.open(store / name, tokenizer.digest, verify=False) for name in ("train", "held_out")]
-    if opened[1].num_sentences < 2:
-        raise ValueError(f"{store}: one held-out sentence; prepare the text again with a larger --held-out")
+    train = TokenStore.open(store / "train", tokenizer.digest, verify=False)
+    opened = (train, open_held_out(store, tokenizer.digest))
     return digest_bytes(*(file.digest.encode() for one in opened for file in one.header.files))
 
 

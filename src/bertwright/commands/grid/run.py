@@ -7,7 +7,6 @@ RUN/report.json     scores of all settings         RUN/model/          the chose
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 from collections.abc import Iterable
@@ -50,6 +49,7 @@ from bertwright.settings import write_settings
 from bertwright.tasks.data import digest_files
 from bertwright.tasks.presentation import format_score, format_scores, make_score_table
 from bertwright.training import checkpoint
+from bertwright.training.distributed import check_single_process
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_directory import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory
 from bertwright.training.trial_log import RESULTS_FILE
@@ -62,10 +62,7 @@ def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
     the grid continues. Raises ValueError and OSError as `finetune` does, DivergedError if all runs diverged.
     """
     console = console or make_console()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
-            "torchrun: a grid runs in a single process; start one grid per GPU, each with some of the --learning-rates"
-        )
+    check_single_process("a grid", "start one grid per GPU, each with some of the --learning-rates")
     if settings.dry_run:
         check_run_directory(settings, RESUME_OVERRIDES)
         found = GridRun(settings, console)

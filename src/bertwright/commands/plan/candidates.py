@@ -16,7 +16,7 @@ from bertwright.files import read_json
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.pretraining.data import PretrainingData
 from bertwright.pretraining.evaluation import unigram_entropy
-from bertwright.tokenstore.store import TokenStore
+from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
 from bertwright.training.scaling_law import (
     ExpectedLoss,
@@ -56,16 +56,13 @@ class Planner:
     """Maker of candidate runs on a token store, with their cost and their expected loss."""
 
     def __init__(self, settings: PlanSettings, store: Path) -> None:
-        """Open the store. Raises ValueError if it has no held-out documents."""
+        """Open the store. Raises ValueError if it has too few held-out documents."""
         self.settings = settings
         self.sizes = [size for size in SIZES if size in settings.model_sizes]
         self.store = store
         self.tokenizer = Tokenizer.load(store / "tokenizer")
         self.train = TokenStore.open(store / "train", self.tokenizer.digest)
-        if not (store / "held_out").is_dir():
-            raise ValueError(f"{store}: no held-out documents to measure a loss on; prepare it with --held-out 0.01")
-        if TokenStore.open(store / "held_out", self.tokenizer.digest).num_sentences < 2:
-            raise ValueError(f"{store}: one held-out sentence; prepare the text again with a larger --held-out")
+        open_held_out(store, self.tokenizer.digest)
         self.entropy = unigram_entropy(self.train)
         self.max_epochs = max_epochs(self.train.num_tokens)
 

@@ -59,7 +59,7 @@ def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
     will use. Raises ValueError for text or a store that is not usable, and for an output that exists.
     """
     console = console or make_console()
-    check_single_process("plan")
+    check_single_process("a plan")
     with nullcontext() if settings.output is None else new_file(settings.output) as file, TemporaryDirectory() as work:
         try:
             planner = Planner(settings, settings.store or prepare_text(settings, Path(work), console))
