@@ -27,20 +27,24 @@ from bertwright.commands.experiment import setup
 from bertwright.commands.experiment.run import experiment
 from bertwright.commands.experiment.settings import ExperimentSettings
 from bertwright.commands.experiment.setup import choose_level, plan_experiment
+from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.setup import open_run as open_finetuning
 from bertwright.commands.probe.run import open_probe
+from bertwright.corpus.documents import CorpusSettings
 from bertwright.experiments import jobs, report
 from bertwright.experiments.cost import JobCost, SplitCost
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
 from bertwright.experiments.levels import LEVELS, Level, TaskRecipe
 from bertwright.experiments.paper import GLUE
-from bertwright.experiments.plans import MIXES, Plan, Trial, published_figures
+from bertwright.experiments.plans import MIXES, Plan, Trial, list_checkpoint_steps, published_figures
 from bertwright.experiments.report import format_p
 from bertwright.experiments.task_files import find_task
 from bertwright.files import read_json
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
 from bertwright.settings import to_table
+from bertwright.tasks.presets import PRESETS
+from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import execution_context
 from bertwright.training.loop import DivergedError
@@ -98,6 +102,8 @@ def make(store: Path, data: Path) -> Make:
             "word_task_limit": 40,
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
+        if "model" in changes:  # then nothing is pre-trained
+            fields |= {"store": None, "steps": None}
         return ExperimentSettings(**({"experiment": name, "work": work} | fields | changes))
 
     return build
@@ -383,6 +389,9 @@ def test_the_weights_of_a_model_folder_decide_the_keys(
     shutil.copytree(tiny_bert, tmp_path / "copy")
     assert keys(tmp_path / "copy") == keys(tiny_bert)
     assert not keys(one_layer_folder) & keys(tiny_bert)
+    vocabulary = tmp_path / "copy" / "vocab.txt"
+    vocabulary.write_text(vocabulary.read_text().replace("\nbear\n", "\nBear\n"))
+    assert not keys(tmp_path / "copy") & keys(tiny_bert)
 
 
 # Sharing and resuming
@@ -448,6 +457,22 @@ def test_killed_experiments_end_with_the_same_bits(
             folders = [Work(settings.work.resolve()).model_folder(job) for settings in (unbroken, broken)]
             assert same_weights(*folders)
     assert not list(broken.work.rglob(".*.part-*"))
+
+
+def test_a_begun_job_of_a_moved_work_folder_starts_again(
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
+) -> None:
+    unbroken, _ = finished_run
+    first = make(tmp_path / "first", seeds=1, tasks=("sst2",))
+    job = next(job for job in plan_of(first).jobs if isinstance(job, FinetuneJob))
+    work = Work(first.work.resolve())
+    jobs.run_jobs(job.parents, work, Console(quiet=True))
+    settings = replace(job.settings, run=work.folder(job) / "run", model=str(work.model_folder(job.parents[0])))
+    finetune(settings, Console(quiet=True))  # as if killed before its result was written
+    first.work.rename(tmp_path / "second")
+    second = make(tmp_path / "second", seeds=1, tasks=("sst2",))
+    run_experiment(second)
+    assert results(second).items() <= results(unbroken).items()
 
 
 def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:
@@ -524,6 +549,38 @@ def test_results_of_another_version_are_not_reused(make: Make, tmp_path: Path, m
     before = {job.key for job in all_jobs(plan_of(make(tmp_path)).jobs)}
     monkeypatch.setattr(jobs, "RESULTS_VERSION", jobs.RESULTS_VERSION + 1)
     assert not before & {job.key for job in all_jobs(plan_of(make(tmp_path)).jobs)}
+
+
+def test_the_vocabulary_of_the_store_decides_the_keys(make: Make, tmp_path: Path, store: Path) -> None:
+    """A token that the text does not contain leaves all token ids as they are."""
+    tokens = Tokenizer.load(store / "tokenizer").tokens
+    corpus = CorpusSettings((str(store.parent / "text.txt"),))
+    larger = Tokenizer.from_tokens([*tokens, "walrus"], lowercase=True)
+    build(tmp_path / "store", corpus, larger, BuildSettings(held_out=0.1, workers=1))
+    arrays = [
+        [file.digest for file in TokenStore.open(one / "train").header.files] for one in (store, tmp_path / "store")
+    ]
+    assert arrays[0] == arrays[1]
+    before, after = (
+        {job.key for job in plan_of(make(tmp_path, store=one)).jobs} for one in (store, tmp_path / "store")
+    )
+    assert not before & after
+
+
+def test_the_settings_of_a_preset_decide_the_keys_of_its_task_alone(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keys() -> dict[str, set[str]]:
+        plan = plan_of(make(tmp_path))
+        return {
+            task: {trial.job.key for trial in plan.trials if trial.column == task} for task in ("sst2", "conll2003")
+        }
+
+    before = keys()
+    preset = PRESETS["conll2003"]
+    monkeypatch.setitem(PRESETS, "conll2003", preset._replace(task=replace(preset.task, max_length=64)))
+    assert keys()["sst2"] == before["sst2"]
+    assert not keys()["conll2003"] & before["conll2003"]
 
 
 def test_a_changed_training_file_changes_the_keys_of_its_task_alone(make: Make, tmp_path: Path, data: Path) -> None:
@@ -620,6 +677,23 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     result = Work(settings.work.resolve()).result(failed[0])
     assert result is not None
     assert result.failure == "pre-train ltr: step 3: not finite"
+
+
+def test_the_report_says_what_an_uncased_vocabulary_and_an_untrained_pooler_cost(
+    finished_run: tuple[ExperimentSettings, str],
+) -> None:
+    settings, _ = finished_run
+    notes = read_json(output(settings) / "report.json")["notes"]
+    assert any("cannot see the capital letters of conll2003" in note for note in notes)
+    assert any("Only next-sentence prediction trains the pooler" in note for note in notes)
+
+
+def test_figure5_keeps_the_checkpoints_of_few_steps(make: Make, tmp_path: Path) -> None:
+    for steps in (10, 12, 19, 36, 89, 99):
+        job = next(one for one in all_jobs(plan_of(make(tmp_path, "figure5", steps=steps)).jobs) if not one.parents)
+        every, keep_last = job.settings.save_every, job.settings.keep_last
+        saved = [*range(every, steps, every), steps]
+        assert {*list_checkpoint_steps(steps)} <= {*saved[-keep_last:]}
 
 
 def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:
@@ -730,7 +804,7 @@ def test_reports_of_other_settings_are_in_other_folders(make: Make, tmp_path: Pa
     settings = make(tmp_path)
     changes: list[dict[str, Any]] = [
         {}, {"tasks": ("sst2",)}, {"seeds": 1}, {"steps": 30}, {"limit": 30}, {"experiment": "table7"},
-        {"experiment": "table7", "model": str(tiny_bert), "store": None},
+        {"experiment": "table7", "model": str(tiny_bert), "store": None, "steps": None},
     ]  # fmt: skip
     assert len({output(replace(settings, **change)) for change in changes}) == len(changes)
     assert output(replace(settings, device=replace(settings.device, threads=2))) == output(settings)
@@ -789,6 +863,8 @@ def test_missing_inputs_are_named(make: Make, tmp_path: Path, changes: dict[str,
         ({"dry_run": True, "report_only": True}, "choose one"),
         ({"seeds": 0}, "seeds: expected at least 1"),
         ({"model": "bert"}, "--model: table5 compares pre-trainings"),
+        ({"experiment": "table1", "model": "bert", "store": Path("store")}, "--store: with --model, nothing is pre"),
+        ({"experiment": "table7", "model": "bert", "steps": 20}, "--steps: with --model, nothing is pre-trained"),
         ({"experiment": "table7", "tasks": ("sst2",)}, "--tasks: table7 is about conll2003, got sst2"),
     ],
 )

@@ -31,6 +31,7 @@ from bertwright.commands.evaluate import EvaluateSettings, evaluate
 from bertwright.commands.finetune.run import FinetuneRun, finetune
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import layerwise_lr_scales, open_run
+from bertwright.commands.grid.settings import GridSettings
 from bertwright.files import read_json
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.head_spec import HeadSpec
@@ -828,6 +829,21 @@ def test_published_task_has_the_settings_of_the_paper(
     settings = from_table(FinetuneSettings, {"run": "r", "task": {"task": task}} | changes, "table")
     assert (settings.optimizer.learning_rate, settings.batch_size, settings.epochs) == expected
     assert settings.optimizer.bias_correction  # other settings are those of fine-tuning
+
+
+@pytest.mark.parametrize(
+    ("task", "rates", "batch_size", "epochs"),
+    [
+        ("cola", (5e-5, 4e-5, 3e-5, 2e-5), 32, 3.0),
+        ("squad_v2", GridSettings.learning_rates, 48, 2.0),  # the paper has a single rate, which is one of these
+        ("swag", GridSettings.learning_rates, 16, 3.0),
+    ],
+)
+def test_grid_of_a_published_task_has_the_batch_size_and_epochs_of_the_paper(
+    task: str, rates: tuple[float, ...], batch_size: int, epochs: float
+) -> None:
+    grid = from_table(GridSettings, {"run": "r", "task": {"task": task}}, "table")
+    assert (grid.learning_rates, grid.batch_sizes, grid.epochs) == (rates, (batch_size,), (epochs,))
 
 
 def test_summary_has_the_settings_of_the_paper_beside_those_in_force() -> None:

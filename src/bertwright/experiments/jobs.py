@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -50,22 +50,24 @@ from bertwright.files import (
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.settings import to_table
+from bertwright.settings import differences, to_table
 from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context, select_device
 from bertwright.training.loop import DivergedError
+from bertwright.training.run_directory import read_run_settings
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
 POLL_S = 2.0  # seconds between checks for results of other processes
-RESULTS_VERSION = 2  # raise it if the same settings give other numbers: earlier results are then not reused
+RESULTS_VERSION = 3  # raise it if the same settings give other numbers: earlier results are then not reused
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
 # path in fine-tuning and probes, and the shape in pre-training.
 NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features")
+MAY_MOVE = {"run", "device.device", "device.threads"}  # between the start of a run and its end
 NOT_IN_TABLES = {"task": ("data", *SPLITS), "device": ("device", "threads")}  # dtype stays: results depend on it
 
 
@@ -124,6 +126,8 @@ class Job(ABC):
         for name, ignored in NOT_IN_TABLES.items():
             if name in table:
                 table[name] = {key: value for key, value in table[name].items() if key not in ignored}
+        if "task" in table:  # a preset's own settings, which its name alone does not tell
+            table["task"] |= asdict(self.settings.task.build_task())
         inputs = {"inputs": dict(self.digests), "parents": [parent.key for parent in self.parents]}
         return {"version": RESULTS_VERSION, "kind": self.kind, "settings": table} | inputs
 
@@ -216,9 +220,10 @@ class FinetuneJob(Job):
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
-        settings = _at(self.settings, folder)
+        settings = self.settings
         if self.parents:
             settings = replace(settings, model=str(work.model_folder(self.parents[0], self.step)))
+        settings = _at(settings, folder)
         finetune(settings, console)
         with execution_context(settings.device) as context:
             state = open_run(replace(settings, resume=True), context, console)
@@ -252,9 +257,10 @@ class ProbeJob(Job):
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Train the heads; return scores by the name of each head's trial."""
-        settings = _at(self.settings, folder)
+        settings = self.settings
         if self.parents:
             settings = replace(settings, model=str(work.model_folder(self.parents[0])))
+        settings = _at(settings, folder)
         probe(settings, console)
         metric = read_json(folder / "report.json")["metric"]
         results = read_results(folder / RESULTS_FILE, lambda record: parse_result(record, metric))
@@ -271,8 +277,19 @@ class ProbeJob(Job):
 
 
 def _at(settings: Any, folder: Path) -> Any:
-    """Return settings to start the run in a folder, or to resume it if it has begun."""
-    return replace(settings, run=folder, resume=(folder / "settings.toml").is_file())
+    """Return settings to start the run in a folder, or to resume it if it has begun.
+
+    A run that began with the same files in another folder, such as a moved store, is deleted, to start again: a resumed
+    run reads the files that its settings name.
+    """
+    settings = replace(settings, run=folder, resume=True)
+    if not (folder / "settings.toml").is_file():
+        return replace(settings, resume=False)
+    began = to_table(read_run_settings(type(settings), folder))
+    if differences(began, to_table(settings)).keys() - MAY_MOVE:
+        remove_folder(folder)
+        return replace(settings, resume=False)
+    return settings
 
 
 def digest_task_files(task: TaskSettings) -> tuple[tuple[str, str], ...]:

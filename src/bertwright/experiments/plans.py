@@ -117,6 +117,8 @@ class Inputs:
     store: Path | None
     store_digest: str
     data: Path
+    lowercase: bool
+    """Of the vocabulary."""
     tasks: tuple[str, ...]
     """Names of presets; empty: those of the paper's table."""
     device: DeviceSettings
@@ -165,6 +167,11 @@ class Planner:
             if task is not None:
                 found[name] = task
                 self.notes += [task.note] if task.note else []
+        if self.inputs.lowercase and (cased := [name for name in found if PRESETS[name].task.kind == "tagging"]):
+            self.notes.append(
+                f"The vocabulary is uncased, so that the model cannot see the capital letters of {', '.join(cased)}; "
+                "the paper tags with a cased model (section 5.3)."
+            )
         if not found:
             names = ", ".join(candidates)
             raise ValueError(f"{self.inputs.data}: no files of {names}; expected for example {_example(candidates[0])}")
@@ -182,7 +189,7 @@ class Planner:
             store=inputs.store,
             steps=level.steps,
             save_every=every,
-            keep_last=1 if is_variant else MARKS + 1,
+            keep_last=1 if is_variant else 2 * MARKS,  # of few steps, up to 19 are multiples of `every`
             eval_every=every,
             model=level.model(shape or level.shape),
             data=level.data(objective, mask_mix),
@@ -337,6 +344,7 @@ def table5(planner: Planner) -> Plan:
     planner.notes += [
         "Sentence tasks read [CLS] of bidirectional models, the token that is read last of LTR and RTL, and of the "
         "BiLSTM the last output of each direction. LTR + RTL has twice the parameters and states of twice the size.",
+        UNTRAINED_POOLER,
         f"LTR + BiLSTM: a {level.lstm_layers}-layer BiLSTM of {level.shape[1]} outputs, half of them for each "
         f"direction (the paper gives no size), with a peak rate of its own, {level.lstm_learning_rate:g}, since its "
         "weights are new.",
@@ -344,6 +352,11 @@ def table5(planner: Planner) -> Plan:
     title = "Table 5: pre-training objectives"
     return Plan("table5", title, _titles(tasks), tuple(parents), trials, claims, paper.TABLE5, planner.notes)
 
+
+UNTRAINED_POOLER = (
+    "Only next-sentence prediction trains the pooler; after the other objectives, sentence tasks start from its "
+    "initial weights."
+)
 
 MIXES: dict[str, Mix] = {
     "80/10/10": PAPER_MIX,
@@ -528,6 +541,7 @@ def figure5(planner: Planner) -> Plan:
         Claim("MLM is better than LTR almost at once", f"MLM, {first:,} steps", f"LTR, {first:,} steps", every),
         Claim("MLM is better than LTR in the end", f"MLM, {last:,} steps", f"LTR, {last:,} steps", every),
     ]
+    planner.notes.append(UNTRAINED_POOLER)
     title = "Figure 5: scores against the steps of pre-training"
     return Plan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, planner.notes, steps)
 

@@ -86,10 +86,10 @@ def check_model(name: str | Path | None) -> None:
 
 
 def digest_model(name: str | Path | None) -> str:
-    """Digest configuration and weights of the model that a name refers to now; a run or the hub may change them."""
+    """Digest the files of the model that a name refers to now, with its tokenizer; a run or the hub may change them."""
     folder = model_folder(name)
-    files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
-    return digest_bytes(*(digest_file(file).encode() for file in files))
+    files = sorted({file for pattern in DOWNLOADED for file in folder.glob(pattern)} - {folder / CHECKSUMS})
+    return digest_bytes(*(f"{file.name} {digest_file(file)}".encode() for file in files))
 
 
 def _find_checkpoint(run: Path) -> Path:

@@ -24,6 +24,7 @@ from bertwright.commands.experiment.setup import (
     record_sizes,
     report_folder,
 )
+from bertwright.commands.finetune.settings import paper_optimizer
 from bertwright.console import (
     filled_table,
     format_duration,
@@ -46,6 +47,7 @@ from bertwright.models.config import format_shape
 from bertwright.settings import to_table
 from bertwright.training.context import select_dtype
 from bertwright.training.distributed import independent_ranks
+from bertwright.training.settings import OptimizerSettings
 
 KINDS = {
     "pretrain": "pre-training",
@@ -158,12 +160,18 @@ def describe_level(level: Level, model: str | None) -> dict[str, str]:
         "model": f"{format_shape(*level.shape)} unless stated; the same first weights ({level.init_scheme} "
         "initialization) for all objectives",
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}",
-        "optimizer": ", ".join(f"{name} {value}" for name, value in to_table(level.optimizer).items()),
+        "optimizer": format_optimizer(level.optimizer),
     }
     return (trained if model is None else {"model": model}) | {
         "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
+        "optimizer of fine-tuning": format_optimizer(paper_optimizer(), without="learning_rate"),
         "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
     }
+
+
+def format_optimizer(optimizer: OptimizerSettings, without: str = "") -> str:
+    """Return the settings of an optimizer for people, without one of them."""
+    return ", ".join(f"{name} {value}" for name, value in to_table(optimizer).items() if name != without)
 
 
 def format_command(settings: ExperimentSettings) -> str:

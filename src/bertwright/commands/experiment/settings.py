@@ -74,6 +74,9 @@ class ExperimentSettings:
             raise ValueError(f"--budget decides {flags}; omit one or the other")
         if self.model is not None and self.experiment not in ("table1", "table7"):
             raise ValueError(f"--model: {self.experiment} compares pre-trainings, so it needs a --store; omit --model")
+        for name in ("store", "steps"):
+            if self.model is not None and getattr(self, name) is not None:
+                raise ValueError(f"--{name}: with --model, nothing is pre-trained; omit --{name} or --model")
         if self.experiment == "table7" and self.tasks not in ((), ("conll2003",)):
             raise ValueError(f"--tasks: table7 is about conll2003, got {', '.join(self.tasks)}; omit --tasks")
         if self.dry_run and self.report_only:

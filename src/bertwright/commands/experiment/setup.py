@@ -12,6 +12,7 @@ from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_
 from bertwright.experiments.levels import LEVELS, Level
 from bertwright.experiments.plans import Inputs, Plan, make_plan
 from bertwright.files import digest_bytes, read_json, write_json
+from bertwright.interop.model_files import model_folder
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.context import select_dtype
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -67,21 +68,24 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
     device = replace(settings.device, dtype=select_dtype(settings.device))
     if settings.model is not None:
-        inputs = Inputs(level, None, "", settings.data, settings.tasks, device, settings.model)
+        lowercase = Tokenizer.load(model_folder(settings.model)).lowercase
+        inputs = Inputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
         return make_plan(settings.experiment, inputs)
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
     store = settings.store.resolve()
-    inputs = Inputs(level, store, digest_store(store), settings.data, settings.tasks, device)
+    lowercase = Tokenizer.load(store / "tokenizer").lowercase
+    inputs = Inputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
     return make_plan(settings.experiment, inputs)
 
 
 def digest_store(store: Path) -> str:
-    """Return the digest of a store's token ids and documents, training and held out."""
+    """Return the digest of a store's vocabulary, token ids and documents, training and held out."""
     tokenizer = Tokenizer.load(store / "tokenizer")
     train = TokenStore.open(store / "train", tokenizer.digest, verify=False)
     opened = (train, open_held_out(store, tokenizer.digest))
-    return digest_bytes(*(file.digest.encode() for one in opened for file in one.header.files))
+    arrays = (file.digest for one in opened for file in one.header.files)
+    return digest_bytes(*(digest.encode() for digest in (tokenizer.digest, *arrays)))
 
 
 def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: dict[str, JobCost]) -> Level:

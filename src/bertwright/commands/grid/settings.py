@@ -94,11 +94,12 @@ class GridSettings:
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the paper's grid for the published task that a TOML table names."""
+        """Return the paper's batch size, epochs and any rates to try for the published task that a TOML table names."""
         paper = paper_settings(table)
-        if paper is None or not paper.rates:
+        if paper is None:
             return {}
-        return {"learning_rates": [*paper.rates], "batch_sizes": [paper.batch_size], "epochs": [paper.epochs]}
+        rates = {"learning_rates": [*paper.rates]} if paper.rates else {}  # a grid of the only rate would try nothing
+        return rates | {"batch_sizes": [paper.batch_size], "epochs": [paper.epochs]}
 
     def trials(self) -> list[Trial]:
         """Return all runs in order of their settings, so that rejected weights are deleted early."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,9 +19,9 @@ from rich.table import Table
 from bertwright.commands.output_paths import new_file
 from bertwright.commands.plan.candidates import SHORT_RUNS, Candidate, Planner
 from bertwright.commands.plan.settings import PlanSettings
-from bertwright.commands.prepare import PrepareSettings, prepare
+from bertwright.commands.prepare import PrepareSettings
 from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.vocabulary import LearnSettings, learn_vocabulary
+from bertwright.commands.vocabulary import LearnSettings
 from bertwright.console import (
     format_duration,
     heading,
@@ -29,7 +31,6 @@ from bertwright.console import (
     make_table,
     notice,
     say,
-    silent_console,
 )
 from bertwright.settings import to_arguments, to_table
 from bertwright.training.context import execution_context
@@ -77,12 +78,25 @@ def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
 
 
 def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path:
-    """Learn a vocabulary and build a token store as the planned commands will; return the store."""
+    """Learn a vocabulary and build a token store as the planned commands will; return the store.
+
+    Both are processes of their own, so that the peak memory of this one is that of training.
+    """
     say(console, "Learning the vocabulary and preparing the text", "dim")
     learn, preparation = prepare_settings(settings, folder / "vocabulary", folder / "store")
-    learn_vocabulary(learn, silent_console())
-    prepare(preparation, silent_console())
+    run_command("vocabulary", learn)
+    run_command("prepare", preparation)
     return preparation.store
+
+
+def run_command(name: str, settings: LearnSettings | PrepareSettings) -> None:
+    """Run a command in a new process, without its output. Raises ValueError for misuse, else ChildProcessError."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from bertwright.cli.main import main; main()"
+    command = [sys.executable, "-c", code, name, *to_arguments(settings)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        message = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        raise ValueError(message) if done.returncode == 2 else ChildProcessError(f"{name}: {message}")
 
 
 def prepare_settings(settings: PlanSettings, vocabulary: Path, store: Path) -> tuple[LearnSettings, PrepareSettings]:
