@@ -29,6 +29,8 @@ from bertwright.commands.experiment.settings import ExperimentSettings
 from bertwright.commands.experiment.setup import choose_level, plan_experiment
 from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.setup import open_run as open_finetuning
+from bertwright.commands.pretrain.run import pretrain
+from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.probe.run import open_probe
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.experiments import jobs, report
@@ -473,6 +475,31 @@ def test_a_begun_job_of_a_moved_work_folder_starts_again(
     second = make(tmp_path / "second", seeds=1, tasks=("sst2",))
     run_experiment(second)
     assert results(second).items() <= results(unbroken).items()
+
+
+def test_a_begun_pre_training_continues_with_a_moved_store(
+    finished_run: tuple[ExperimentSettings, str],
+    make: Make,
+    tmp_path: Path,
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unbroken, _ = finished_run
+    moved = make(tmp_path / "work", seeds=1, tasks=("sst2",), store=tmp_path / "store")
+    shutil.copytree(store, tmp_path / "store")
+    job = next(job for job in all_jobs(plan_of(moved).jobs) if isinstance(job, PretrainJob))
+    run = Work(moved.work.resolve()).folder(job) / "run"
+    pretrain(replace(job.settings, run=run, store=store), Console(quiet=True))  # as if killed before its result
+    resumed = []
+
+    def record(settings: PretrainSettings, console: Console) -> None:
+        resumed.append(settings.resume)
+        pretrain(settings, console)
+
+    monkeypatch.setattr(jobs, "pretrain", record)
+    jobs.run_jobs([job], Work(moved.work.resolve()), Console(quiet=True))
+    assert resumed == [True]
+    assert results(moved)[job.key] == results(unbroken)[job.key]
 
 
 def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:

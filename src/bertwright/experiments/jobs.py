@@ -67,7 +67,7 @@ RESULTS_VERSION = 3  # raise it if the same settings give other numbers: earlier
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
 # path in fine-tuning and probes, and the shape in pre-training.
 NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features")
-MAY_MOVE = {"run", "device.device", "device.threads"}  # between the start of a run and its end
+MAY_CHANGE = {"run", "store", "device.device", "device.threads"}  # when a run is resumed
 NOT_IN_TABLES = {"task": ("data", *SPLITS), "device": ("device", "threads")}  # dtype stays: results depend on it
 
 
@@ -279,14 +279,14 @@ class ProbeJob(Job):
 def _at(settings: Any, folder: Path) -> Any:
     """Return settings to start the run in a folder, or to resume it if it has begun.
 
-    A run that began with the same files in another folder, such as a moved store, is deleted, to start again: a resumed
-    run reads the files that its settings name.
+    A run that began with the same task files or model in another folder is deleted, to start again: a resumed run reads
+    the files that its settings name.
     """
     settings = replace(settings, run=folder, resume=True)
     if not (folder / "settings.toml").is_file():
         return replace(settings, resume=False)
     began = to_table(read_run_settings(type(settings), folder))
-    if differences(began, to_table(settings)).keys() - MAY_MOVE:
+    if differences(began, to_table(settings)).keys() - MAY_CHANGE:
         remove_folder(folder)
         return replace(settings, resume=False)
     return settings
