@@ -171,6 +171,7 @@ def test_each_claim_has_one_sentence_with_verdict_and_interval(finished_run: tup
         assert format_p(p) in printed
         assert claim["verdict"] == ("shown" if low > 0 else "reversed" if high < 0 else "not shown")
         assert f"{claim['text']}: {claim['verdict']} at this budget" in printed
+    assert "over examples alone" not in printed
 
 
 def test_the_report_lists_all_machines_that_computed_its_jobs(
@@ -409,7 +410,8 @@ def test_a_second_experiment_shares_the_pre_trainings(
 
     monkeypatch.setattr(jobs, "pretrain", fail)
     figure = make(settings.work, "figure5", seeds=1, tasks=("sst2",))
-    run_experiment(figure)
+    printed = run_experiment(figure)
+    assert printed.count("95 % interval over examples alone, since there is a single seed, ") == 3
     record = read_json(output(figure) / "report.json")
     assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 2 steps", "MLM, 4 steps"]
     assert record["finished"] == record["total"] == 20

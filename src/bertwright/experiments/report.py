@@ -62,6 +62,8 @@ class ClaimResult:
     """In the direction of the claim, of shares; of perplexities, of their logarithms."""
     paper: float | None
     """The paper's own mean difference over those of the columns that it has, in percentage points."""
+    has_single_seed: bool = False
+    """Whether a cell has one fine-tuning, so that the interval leaves out the variance between seeds."""
 
     @property
     def verdict(self) -> Verdict:
@@ -78,7 +80,8 @@ class ClaimResult:
         interval = "one run each: no interval"
         if self.found.interval is not None:
             low, high, p = self.found.interval
-            interval = f"95 % interval {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
+            basis = " over examples alone, since there is a single seed," if self.has_single_seed else ""
+            interval = f"95 % interval{basis} {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
         paper = "" if self.paper is None else f"; paper {self.paper:+.{digits}f}"
         found = f"{scale * self.found.mean:+.{digits}f} {unit}, {interval}{paper}"
         return f"{self.claim.text}: {self.verdict} at this budget ({found})."
@@ -124,7 +127,7 @@ def make_report(plan: Plan, work: Work) -> Report:
         for column in plan.columns
         for row, found in estimate(column, _samples(cells, column)).items()
     }
-    claims = [checked for claim in plan.claims if (checked := _check(plan, claim, estimates))]
+    claims = [checked for claim in plan.claims if (checked := _check(plan, claim, cells, estimates))]
     environments = Counter(
         describe_environment(done.environment) for job in all_jobs(plan.jobs) if (done := work.result(job))
     )
@@ -188,7 +191,9 @@ def _average(cells: Sequence[Cell]) -> Cell | None:
     return Cell(scores, None) if scores else None
 
 
-def _check(plan: Plan, claim: Claim, estimates: Mapping[tuple[str, str], Estimate]) -> ClaimResult | None:
+def _check(
+    plan: Plan, claim: Claim, cells: Mapping[tuple[str, str], Cell], estimates: Mapping[tuple[str, str], Estimate]
+) -> ClaimResult | None:
     """Check a claim on the columns in which both of its rows have results; None if there are none."""
     columns = tuple(c for c in claim.columns if (claim.better, c) in estimates and (claim.worse, c) in estimates)
     if not columns:
@@ -204,7 +209,11 @@ def _check(plan: Plan, claim: Claim, estimates: Mapping[tuple[str, str], Estimat
     else:
         paper = [better - worse for better, worse in published]
     mean = math.fsum(paper) / len(paper) if paper else None
-    return ClaimResult(claim, columns, difference(pairs), mean)
+    fine_tuned = [
+        cells[row, column] for row in (claim.better, claim.worse) for column in columns if column != PERPLEXITY
+    ]
+    has_single_seed = any(len(cell.scores) == 1 for cell in fine_tuned)
+    return ClaimResult(claim, columns, difference(pairs), mean, has_single_seed)
 
 
 def format_p(p: float) -> str:
