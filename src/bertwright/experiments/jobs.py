@@ -28,13 +28,16 @@ import torch
 from rich.console import Console
 
 from bertwright.commands.finetune.run import finetune
+from bertwright.commands.finetune.settings import RESUME_OVERRIDES as FINETUNE_OVERRIDES
 from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.commands.finetune.setup import open_run
 from bertwright.commands.pretrain.run import pretrain
+from bertwright.commands.pretrain.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.pretrain.setup import open_run as open_pretraining
 from bertwright.commands.probe.run import EXAMPLES as PROBE_EXAMPLES
 from bertwright.commands.probe.run import parse_result, probe
+from bertwright.commands.probe.settings import RESUME_OVERRIDES as PROBE_OVERRIDES
 from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.console import format_duration, say
 from bertwright.experiments.composition import compose
@@ -50,14 +53,14 @@ from bertwright.files import (
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.settings import differences, to_table
+from bertwright.settings import to_table
 from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context, select_device
 from bertwright.training.loop import DivergedError
-from bertwright.training.run_directory import read_run_settings
+from bertwright.training.run_directory import find_changed_settings
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.trial_log import RESULTS_FILE, read_results
 
@@ -67,7 +70,6 @@ RESULTS_VERSION = 3  # raise it if the same settings give other numbers: earlier
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
 # path in fine-tuning and probes, and the shape in pre-training.
 NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features")
-MAY_CHANGE = {"run", "store", "device.device", "device.threads"}  # when a run is resumed
 NOT_IN_TABLES = {"task": ("data", *SPLITS), "device": ("device", "threads")}  # dtype stays: results depend on it
 
 
@@ -150,9 +152,10 @@ class PretrainJob(Job):
 
         The loss on each held-out sequence is written as the numbers behind the perplexity.
         """
-        pretrain(_at(self.settings, folder), console)
-        with execution_context(self.settings.device) as context:
-            state = open_pretraining(_at(self.settings, folder), context, console)
+        settings = _at(self.settings, folder, PRETRAIN_OVERRIDES)
+        pretrain(settings, console)
+        with execution_context(settings.device) as context:
+            state = open_pretraining(replace(settings, resume=True), context, console)
             batches = state.held_out[0].validation_batches(self.settings.eval_sequences, micro_batch_size=1)
             means = [
                 (evaluate(state.model, [batch.to(context.device)]).mlm_loss, batch.num_predictions) for batch in batches
@@ -220,10 +223,7 @@ class FinetuneJob(Job):
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
-        settings = self.settings
-        if self.parents:
-            settings = replace(settings, model=str(work.model_folder(self.parents[0], self.step)))
-        settings = _at(settings, folder)
+        settings = _at(_with_model(self, work, self.step), folder, FINETUNE_OVERRIDES)
         finetune(settings, console)
         with execution_context(settings.device) as context:
             state = open_run(replace(settings, resume=True), context, console)
@@ -257,10 +257,7 @@ class ProbeJob(Job):
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Train the heads; return scores by the name of each head's trial."""
-        settings = self.settings
-        if self.parents:
-            settings = replace(settings, model=str(work.model_folder(self.parents[0])))
-        settings = _at(settings, folder)
+        settings = _at(_with_model(self, work), folder, PROBE_OVERRIDES)
         probe(settings, console)
         metric = read_json(folder / "report.json")["metric"]
         results = read_results(folder / RESULTS_FILE, lambda record: parse_result(record, metric))
@@ -276,19 +273,24 @@ class ProbeJob(Job):
             remove_folder(folder / "features")
 
 
-def _at(settings: Any, folder: Path) -> Any:
+def _with_model(job: FinetuneJob | ProbeJob, work: Work, step: int | None = None) -> Any:
+    """Return the settings of a job with the folder of the model that it starts from; `step`: as in `model_folder`."""
+    if not job.parents:
+        return job.settings
+    return replace(job.settings, model=str(work.model_folder(job.parents[0], step)))
+
+
+def _at(settings: Any, folder: Path, resume_overrides: tuple[str, ...]) -> Any:
     """Return settings to start the run in a folder, or to resume it if it has begun.
 
     A run that began with the same task files or model in another folder is deleted, to start again: a resumed run reads
     the files that its settings name.
     """
-    settings = replace(settings, run=folder, resume=True)
-    if not (folder / "settings.toml").is_file():
-        return replace(settings, resume=False)
-    began = to_table(read_run_settings(type(settings), folder))
-    if differences(began, to_table(settings)).keys() - MAY_CHANGE:
+    has_begun = (folder / "settings.toml").is_file()
+    settings = replace(settings, run=folder, resume=has_begun)
+    if has_begun and find_changed_settings(settings, resume_overrides):
         remove_folder(folder)
-        return replace(settings, resume=False)
+        settings = replace(settings, resume=False)
     return settings
 
 

@@ -302,6 +302,10 @@ def _metric(task: AnyTask) -> str:
 SENTENCE_TASKS = ("mnli", "qnli", "mrpc", "rte", "sst2", "stsb")
 SPAN_TASKS = ("conll2003", "squad")
 ACCURACY = {"mrpc": "accuracy"}  # tables 5 and 6; table 1 has F1
+UNTRAINED_POOLER = (
+    "Only next-sentence prediction trains the pooler; after the other objectives, sentence tasks start from its "
+    "initial weights."
+)
 
 
 def _compose(name: str, parents: tuple[PretrainJob, ...], lstm_layers: int, seed: int) -> ComposeJob:
@@ -352,11 +356,6 @@ def table5(planner: Planner) -> Plan:
     title = "Table 5: pre-training objectives"
     return Plan("table5", title, _titles(tasks), tuple(parents), trials, claims, paper.TABLE5, planner.notes)
 
-
-UNTRAINED_POOLER = (
-    "Only next-sentence prediction trains the pooler; after the other objectives, sentence tasks start from its "
-    "initial weights."
-)
 
 MIXES: dict[str, Mix] = {
     "80/10/10": PAPER_MIX,

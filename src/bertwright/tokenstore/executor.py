@@ -88,6 +88,15 @@ class _Worker(NamedTuple):
     connection: Connection
 
 
+def python_command(code: str) -> list[str]:
+    """Return the command of a new Python process that runs code.
+
+    It imports from where this process imports, and not from the current folder, which -c searches first.
+    """
+    paths = [path for path in sys.path if isinstance(path, str)]  # Python ignores other entries, too
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {paths!r}; {code}"]
+
+
 @contextmanager
 def _start_workers(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
     """Start worker processes, and kill them when the block ends."""
@@ -96,14 +105,11 @@ def _start_workers(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
         for _ in range(count):
             ours, theirs = Pipe()
             with theirs:
-                # Import from where this process imports, and not from the current folder, which -c searches first.
-                paths = [path for path in sys.path if isinstance(path, str)]  # Python ignores other entries, too
-                code = (
-                    f"import sys; sys.path[:] = {paths!r}; from bertwright.tokenstore.worker import worker_main; "
-                    f"worker_main({theirs.fileno()}, {os.getpid()})"
-                )
                 process = subprocess.Popen(
-                    [sys.executable, "-c", code],
+                    python_command(
+                        "from bertwright.tokenstore.worker import worker_main; "
+                        f"worker_main({theirs.fileno()}, {os.getpid()})"
+                    ),
                     pass_fds=[theirs.fileno()],
                     env=os.environ | SINGLE_THREADED,
                     stdin=subprocess.DEVNULL,

@@ -64,13 +64,18 @@ def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) 
         if path.exists() or (settings.run / "model").exists() or any(settings.run.glob("checkpoints/step-*")):
             raise ValueError(f"{settings.run}: already holds a run; resume it with --resume, or name another --run")
         return
+    for name, (before, now) in find_changed_settings(settings, resume_overrides).items():
+        raise ValueError(
+            f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings; to continue from its "
+            f"weights with others, start a new run from them ({FROM_WEIGHTS})"
+        )
+
+
+def find_changed_settings(settings: Resumable, resume_overrides: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ from those of the run in the folder, and may not: dotted name → (before, now)."""
     saved = to_table(read_run_settings(type(settings), settings.run))
-    for name, (before, now) in differences(saved, to_table(settings)).items():
-        if name.partition(".")[0] not in resume_overrides:
-            raise ValueError(
-                f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings; to continue from its "
-                f"weights with others, start a new run from them ({FROM_WEIGHTS})"
-            )
+    changed = differences(saved, to_table(settings))
+    return {name: both for name, both in changed.items() if name.partition(".")[0] not in resume_overrides}
 
 
 @contextmanager

@@ -74,14 +74,14 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
     if settings.store is None:
         raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
     store = settings.store.resolve()
-    lowercase = Tokenizer.load(store / "tokenizer").lowercase
-    inputs = Inputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
+    tokenizer = Tokenizer.load(store / "tokenizer")
+    digest = digest_store(store, tokenizer)
+    inputs = Inputs(level, store, digest, settings.data, tokenizer.lowercase, settings.tasks, device)
     return make_plan(settings.experiment, inputs)
 
 
-def digest_store(store: Path) -> str:
+def digest_store(store: Path, tokenizer: Tokenizer) -> str:
     """Return the digest of a store's vocabulary, token ids and documents, training and held out."""
-    tokenizer = Tokenizer.load(store / "tokenizer")
     train = TokenStore.open(store / "train", tokenizer.digest, verify=False)
     opened = (train, open_held_out(store, tokenizer.digest))
     arrays = (file.digest for one in opened for file in one.header.files)

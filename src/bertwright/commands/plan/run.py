@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from bertwright.console import (
     say,
 )
 from bertwright.settings import to_arguments, to_table
+from bertwright.tokenstore.executor import python_command
 from bertwright.training.context import execution_context
 from bertwright.training.cost import estimate_disk_space, format_bytes
 from bertwright.training.distributed import check_single_process
@@ -91,8 +91,7 @@ def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path
 
 def run_command(name: str, settings: LearnSettings | PrepareSettings) -> None:
     """Run a command in a new process, without its output. Raises ValueError for misuse, else ChildProcessError."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from bertwright.cli.main import main; main()"
-    command = [sys.executable, "-c", code, name, *to_arguments(settings)]
+    command = [*python_command("from bertwright.cli.main import main; main()"), name, *to_arguments(settings)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         message = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
