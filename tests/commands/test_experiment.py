@@ -280,6 +280,7 @@ def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_p
     assert "too few for sum-last-four, concat-last-four" in " ".join(
         (output(settings) / "report.md").read_text().split()
     )
+    assert "[91.0]" in printed  # as the paper prints it
     assert "The last layer is better than the embeddings: " in printed
     assert any("1-layer BiLSTM of 128 outputs" in note for note in record["notes"])
 

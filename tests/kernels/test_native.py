@@ -151,7 +151,7 @@ def test_a_failed_compilation_is_not_repeated_within_a_day(
         assert load_again() is None
         (note,) = [line for line in capsys.readouterr().err.splitlines() if "note:" in line]
         assert "small.cpp:1: error: no" in note
-        assert "g++ 10" in note
+        assert "g++ 11" in note
     assert log.read_text() == "run\n"
     (failed,) = list_cached(tmp_path, ".failed")
     assert str(failed) in note

@@ -43,7 +43,8 @@ def format_cells(report: Report) -> list[list[str]]:
             published = report.plan.figures.get(row, {}).get(column)
             ours = format_cell(report, row, column)
             split = report.plan.figure_splits.get((row, column))
-            figure = "" if published is None else f"[{published:.3g}{f', {split}' if split else ''}]"
+            digits = 2 if column == PERPLEXITY else 1  # as the paper prints them
+            figure = "" if published is None else f"[{published:.{digits}f}{f', {split}' if split else ''}]"
             texts.append(f"{ours} {figure}".strip())
         rows.append(texts)
     return [list(column) for column in zip(*rows, strict=True)] if report.plan.is_transposed else rows

@@ -27,7 +27,7 @@ LINUX_FLAGS = (
     "-fno-semantic-interposition",
     "-Wno-psabi",  # vectors are passed between functions of one file only
 )
-REQUIREMENT = "the kernels need g++ 10 or clang++ 14, or newer"
+REQUIREMENT = "the kernels need g++ 11 or clang++ 14, or newer"
 TRANSIENT = re.compile("No space left|Killed|terminated signal|memory exhausted|Cannot allocate|Disk quota", re.I)
 
 
