@@ -119,6 +119,16 @@ def test_new_locked_folder_is_deleted_if_it_stays_empty(tmp_path: Path) -> None:
     assert (tmp_path / "used" / "file").exists()
 
 
+def test_a_refused_lock_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "new"
+    with lock_folder(folder):
+        with monkeypatch.context() as patched, pytest.raises(ValueError, match="another process"):
+            patched.setattr(Path, "exists", lambda _: False)  # as before the other process has created the folder
+            with lock_folder(folder):
+                pass
+        assert folder.is_dir()
+
+
 def test_temporaries_of_killed_processes_are_deleted_by_the_next_write(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from bertwright.files import atomic_file, atomic_folder\n"

@@ -31,12 +31,12 @@ from .estimators import BertRegressor as BertRegressor
 from .estimators import BertTagger as BertTagger
 from .inference.model import Bert as Bert
 from .inference.model import load as load
-from .pretraining.data import DataSettings as DataSettings
+from .pretraining.settings import DataSettings as DataSettings
 from .tasks.presets import TaskOptions as TaskOptions
 from .tasks.presets import TaskSettings as TaskSettings
 from .tokenstore.build import BuildSettings as BuildSettings
-from .training.optimizer import OptimizerSettings as OptimizerSettings
 from .training.settings import DeviceSettings as DeviceSettings
+from .training.settings import OptimizerSettings as OptimizerSettings
 from .vocabulary.trainer import VocabularySettings as VocabularySettings
 
 SPIN_COUNT: int

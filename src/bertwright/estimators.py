@@ -143,7 +143,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
     def _finetune(self, examples: Sequence[Any]) -> Bert:
         """Fine-tune the model on examples, whose locations for messages are indices into X."""
         pairs = isinstance(examples[0], TextExample) and examples[0].text_pair is not None
-        with TemporaryDirectory(prefix="bertwright-") as folder, _restore_threads():
+        with TemporaryDirectory(prefix="bertwright-") as folder:
             settings = from_table(FinetuneSettings, self._settings(folder, pairs), type(self).__name__)
             try:
                 console = Console(quiet=not self.verbose)
@@ -180,7 +180,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         """Yield the fitted model on the device of the parameters. Raises NotFittedError before `fit`."""
         check_is_fitted(self, "model_")
         settings = from_table(DeviceSettings, self._device, type(self).__name__)
-        with _restore_threads(), execution_context(settings) as context:
+        with execution_context(settings) as context:
             self.model_.model.to(context.device)
             self.model_.model.encoder.compute_dtype = context.dtype
             yield self.model_
@@ -280,16 +280,6 @@ class BertTagger(BertEstimator):
         with self._on_device() as bert:
             assert bert.task is not None
             return bert.task.score(examples, bert.tag([one.words for one in examples]))[bert.task.metric]
-
-
-@contextmanager
-def _restore_threads() -> Iterator[None]:
-    """Restore torch's number of threads on exit."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _table(values: Mapping[str, Any]) -> dict[str, Any]:

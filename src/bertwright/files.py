@@ -214,15 +214,15 @@ def try_lock(file: IO[Any]) -> bool:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder for this process, creating it if it is absent. The lock ends with the process, even a killed one.
 
-    A folder that was created here and is still empty in the end is deleted. Raises ValueError if another process has
-    locked the folder, OSError if its file system has no locks.
+    A folder that was created and locked here and is still empty in the end is deleted. Raises ValueError if another
+    process has locked the folder, OSError if its file system has no locks.
     """
     is_new = not folder.exists()
     ensure_folder(folder)
     with (folder / LOCK_FILE).open("w") as file:
+        if not lock_or_explain(file, folder):
+            raise ValueError(f"{folder}: another process is writing there; wait for it, or choose another folder")
         try:
-            if not lock_or_explain(file, folder):
-                raise ValueError(f"{folder}: another process is writing there; wait for it, or choose another folder")
             yield
         finally:
             if is_new and [path.name for path in folder.iterdir()] == [LOCK_FILE]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from harness import run_with_output
+from rich.console import Console
 
 import bertwright
 from bertwright import BuildSettings, CorpusSettings, PrepareSettings
+from bertwright.commands import prepare as prepare_module
 
 
 def test_skipped_and_unknown_text_is_reported(
@@ -28,3 +33,20 @@ def test_skipped_and_unknown_text_is_reported(
     error = f"{3.6 / (0.15 * tokens) ** 0.5:.2f}"
     assert f"! held out: {tokens} tokens are too few for exact scores" in flowing
     assert f"the loss will have a standard error of about {error}" in flowing
+
+
+def test_progress_covers_the_held_out_files(
+    tmp_path: Path, vocabulary_folder: Path, small_corpus: CorpusSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals, done = list[int](), list[int]()
+
+    @contextmanager
+    def record(console: Console, what: str, size: int) -> Iterator[Callable[[int], None]]:
+        totals.append(size)
+        yield done.append
+
+    monkeypatch.setattr(prepare_module, "byte_progress", record)
+    held_out = BuildSettings(workers=1, held_out_inputs=small_corpus.inputs)
+    run_with_output(bertwright.prepare, PrepareSettings(small_corpus, str(vocabulary_folder), tmp_path / "s", held_out))
+    size = Path(small_corpus.inputs[0]).stat().st_size
+    assert totals == [2 * size] == [sum(done)]

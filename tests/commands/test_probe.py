@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import run_with_output
+from harness import run_and_capture, run_with_output
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -149,6 +149,8 @@ def test_each_layer_is_scored_alone_and_plotted(make: Make) -> None:
     assert f"{settings.run}/layers.png" in "".join(printed.split())
     assert (settings.run / "layers.png").read_bytes().startswith(b"\x89PNG")
     assert "heads 12, of 6 representations" in " ".join(printed.split())
+    described = run_and_capture(info, InfoSettings(settings.run))
+    assert "runs done 12 of 12" in " ".join(described.split())
 
     wider = replace(settings, resume=True, representations=("each-layer",), seeds=(2,))
     rows, _ = run_probe(wider)

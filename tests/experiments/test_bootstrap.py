@@ -193,3 +193,11 @@ def test_a_claim_without_an_interval_is_not_shown() -> None:
     result = check_claim(Sample([0.8], ()), Sample([0.7], ()))
     assert result.verdict == "not shown"
     assert "no interval" in str(result)
+
+
+def test_a_column_without_an_interval_has_no_share_in_that_of_the_mean() -> None:
+    drawn = estimate("sst2", {"A": sample_of(shares(0.8, 5)), "B": sample_of(shares(0.7, 6))})
+    fixed = estimate("rte", {"A": Sample([0.8], ()), "B": Sample([0.6], ())})
+    alone, found = difference([(drawn["A"], drawn["B"])]), difference([(one["A"], one["B"]) for one in (drawn, fixed)])
+    assert found.mean == pytest.approx((alone.mean + 0.2) / 2)
+    assert interval_of(found).low == pytest.approx((interval_of(alone).low + 0.2) / 2)

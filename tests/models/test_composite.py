@@ -154,6 +154,15 @@ def test_encoders_side_by_side_have_different_dropout_masks() -> None:
 
 
 @pytest.mark.parametrize("name", COMPOSED)
+def test_dropout_does_not_depend_on_micro_batches(name: str) -> None:
+    encoder = CompositeEncoder(COMPOSED[name], seed=3).train()
+    first, second = (ids.numpy() for ids in BATCH.input_ids.split(BATCH.lengths.tolist()))
+    apart = [encoder(pack([first])), encoder(replace(pack([second]), first_token=len(first)))]
+    assert not torch.equal(encoder(BATCH), encoder.eval()(BATCH))
+    assert torch.allclose(encoder.train()(BATCH), torch.cat(apart), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", COMPOSED)
 def test_all_parameters_get_gradients(name: str) -> None:
     model = EncoderForTask(CompositeEncoder(COMPOSED[name]), HeadSpec("sequence", 2)).train()
     model(BATCH, BATCH.cu_seqlens[:-1].long()).logsumexp(1).sum().backward()
@@ -229,6 +238,12 @@ def test_a_composed_folder_is_fine_tuned_and_read_back(
     again = load_task_model(tmp_path / "task")
     positions = torch.arange(BATCH.num_tokens)
     assert torch.equal(again(BATCH, positions), started.model.eval()(BATCH, positions))
+
+
+def test_a_composed_folder_has_no_dropout_to_change(tmp_path: Path, folders: list[Path]) -> None:
+    compose(tmp_path / "composed", folders, 0, seed=7)
+    with pytest.raises(ValueError, match="bert-composite has no hidden_dropout to change"):
+        load_model(tmp_path / "composed", heads="optional", hidden_dropout=0.1)
 
 
 def test_the_seed_decides_the_weights_of_a_bilstm(tmp_path: Path, folders: list[Path]) -> None:

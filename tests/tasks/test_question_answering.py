@@ -97,6 +97,15 @@ def test_windows_hand_worked() -> None:
     assert (encoded.num_items, encoded.truncated) == (3, 0)
 
 
+def test_special_tokens_in_question_and_context_are_ordinary_words() -> None:
+    task = replace(SMALL, max_length=30, max_query_length=10)
+    found = task.encode([make_question("[MASK] c [SEP]", "a [SEP] b", "c")], TOKENIZER)
+    words = " ".join(["[UNK]"] * 3)  # the brackets and the word between them
+    assert show(found) == [f"[CLS] a {words} b [SEP] {words} c {words} [SEP]"]
+    assert found.labels.tolist() == [[10, 10]]
+    assert found.token_type_ids.tolist() == [0] * 7 + [1] * 8
+
+
 def test_long_question_is_truncated_and_counted() -> None:
     encoded = SMALL.encode([make_question("i", "a b c d e"), make_question("i", "a b c")], TOKENIZER, labeled=False)
     assert show(encoded) == ["[CLS] a b c [SEP] i [SEP]"] * 2

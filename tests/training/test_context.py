@@ -45,6 +45,7 @@ def test_device_settings_configure_the_process() -> None:
             )
             assert context.is_main_process
             assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == before
         with execution_context(DeviceSettings(device="cpu")) as context:
             fast = prefers_bfloat16(torch.device("cpu"))
             assert context.dtype == (torch.bfloat16 if fast else torch.float32)

@@ -15,7 +15,7 @@ from tyro.conf import Positional
 from bertwright.commands.output_paths import check_absent, new_file
 from bertwright.commands.stdin_texts import expand_stdin, stdin_texts
 from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
-from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read
+from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.io.npy import NpyWriter
@@ -132,8 +132,7 @@ def _read_files(settings: EmbedSettings, files: Sequence[InputFile], console: Co
         yield from stdin_texts(settings.codec)
         return
     stats, last = ReadStats(), 0
-    known = not any(file.compression or file.format == ".parquet" for file in files)  # the size of the text
-    with byte_progress(console, "embedding", sum(file.size for file in files) if known else None) as advance:
+    with byte_progress(console, "embedding", text_size(files)) as advance:
         for document in read(settings.corpus, files, stats):
             yield document.text
             if stats.bytes_read > last:

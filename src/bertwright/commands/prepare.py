@@ -13,7 +13,7 @@ from bertwright.console import byte_progress, heading, make_console, make_table,
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files
 from bertwright.corpus.limits import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
 from bertwright.settings import write_settings
-from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build
+from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -40,7 +40,8 @@ def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildR
     console = console or make_console()
     tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
-    size = sum(file.size for file in list_corpus_files(settings.corpus))
+    corpora = list_corpora(settings.corpus, settings.build)
+    size = sum(file.size for corpus in corpora for file in list_corpus_files(corpus))
     printed: set[str] = set()
     with byte_progress(console, "preparing", size) as advance:
         last = 0

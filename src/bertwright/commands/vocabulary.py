@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bertwright.commands.output_paths import check_absent
 from bertwright.console import byte_progress, heading, item_progress, key_value_table, make_console, notice
-from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read
+from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, text_size
 from bertwright.files import atomic_folder
 from bertwright.settings import write_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
     console = console or make_console()
     check_absent(settings.output)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
-        with byte_progress(console, "counting words", _text_size(settings.corpus)) as advance:
+        with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
             counts = count_corpus_words(
                 (document.text for document in read(settings.corpus)), settings.vocabulary, advance
             )
@@ -58,14 +58,6 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
             f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
         )
     return tokenizer
-
-
-def _text_size(corpus: CorpusSettings) -> int | None:
-    """Return the bytes of the inputs' text, or None if they would have to be unpacked to know it."""
-    inputs = list_corpus_files(corpus)
-    if any(file.compression or file.format == ".parquet" for file in inputs):
-        return None
-    return sum(file.size for file in inputs)
 
 
 def _report_fields(report: VocabularySummary) -> dict[str, str]:

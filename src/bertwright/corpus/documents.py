@@ -126,6 +126,13 @@ def list_corpus_files(settings: CorpusSettings) -> list[InputFile]:
     return list_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
 
 
+def text_size(files: Sequence[InputFile]) -> int | None:
+    """Return the bytes of the text in some files; None if they would have to be unpacked to know it."""
+    if any(file.compression or file.format == ".parquet" for file in files):
+        return None
+    return sum(file.size for file in files)
+
+
 def list_readable_corpus_files(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
     """List the readable files of a corpus, and the errors of the other files, by path."""
     return list_readable_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)

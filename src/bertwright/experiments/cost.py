@@ -89,6 +89,7 @@ class _Clock:
     def measure(self, job: Job) -> JobCost:
         """Return the time of a job; measure it unless a job that takes as long has been measured."""
         shape = self._shape(job)
+        # What the time does not depend on is made equal, so that one measurement serves for all such jobs.
         if isinstance(job, PretrainJob):
             data = replace(job.settings.data, mask_mix=(1.0, 0.0, 0.0))
             return self._once(("pretrain", shape, data, job.settings.steps), lambda: _pretraining_cost(job.settings))

@@ -58,7 +58,7 @@ from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.training import checkpoint
-from bertwright.training.context import execution_context, select_device
+from bertwright.training.context import execution_context, select_device, select_threads
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_directory import find_changed_settings
 from bertwright.training.settings import DeviceSettings
@@ -66,7 +66,7 @@ from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
 POLL_S = 2.0  # seconds between checks for results of other processes
-RESULTS_VERSION = 3  # raise it if the same settings give other numbers: earlier results are then not reused
+RESULTS_VERSION = 4  # raise it if the same settings give other numbers: earlier results are then not reused
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
 # path in fine-tuning and probes, and the shape in pre-training.
 NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features")
@@ -79,6 +79,7 @@ class JobResult(NamedTuple):
     scores: Mapping[str, float]
     """By name; empty for a job that failed."""
     seconds: float
+    """Of the process that finished it; those of interrupted processes before it are not included."""
     failure: str | None
     """Reason of a divergence."""
     environment: Mapping[str, str]
@@ -367,7 +368,7 @@ def _describe_environment(job: Job) -> dict[str, str]:
         "processor": torch.cuda.get_device_name() if on_gpu else processor_name(),
         "torch": torch.__version__,
         "bertwright": version("bertwright"),
-        "threads": str(torch.get_num_threads()),
+        "threads": str(select_threads(job.device)),
         **job.identity["settings"].get("device", {}),
     }
 

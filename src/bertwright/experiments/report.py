@@ -45,10 +45,11 @@ class Contrast(NamedTuple):
     """Difference of a row from the first row of the table."""
 
     row: str
-    first: str
+    baseline: str
+    """The first row."""
     column: str
     """MEAN: the mean over the tasks that both rows have."""
-    found: Difference
+    difference: Difference
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class ClaimResult:
     claim: Claim
     columns: tuple[str, ...]
     """Those with results."""
-    found: Difference
+    difference: Difference
     """In the direction of the claim, of shares; of perplexities, of their logarithms."""
     paper: float | None
     """The paper's own mean difference over those of the columns that it has, in percentage points."""
@@ -68,22 +69,22 @@ class ClaimResult:
     @property
     def verdict(self) -> Verdict:
         """Shown or reversed if the whole interval is on one side of 0."""
-        interval = self.found.interval
+        interval = self.difference.interval
         if interval is None or interval.low <= 0 <= interval.high:
             return "not shown"
-        return "shown" if self.found.mean > 0 else "reversed"
+        return "shown" if self.difference.mean > 0 else "reversed"
 
     def __str__(self) -> str:
         is_perplexity = self.columns == (PERPLEXITY,)
         scale, digits = (1, 2) if is_perplexity else (100, 1)
         unit = "nats per token" if is_perplexity else f"points on {', '.join(self.columns)}"
         interval = "one run each: no interval"
-        if self.found.interval is not None:
-            low, high, p = self.found.interval
+        if self.difference.interval is not None:
+            low, high, p = self.difference.interval
             basis = " over examples alone, since there is a single seed," if self.has_single_seed else ""
             interval = f"95 % interval{basis} {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
         paper = "" if self.paper is None else f"; paper {self.paper:+.{digits}f}"
-        found = f"{scale * self.found.mean:+.{digits}f} {unit}, {interval}{paper}"
+        found = f"{scale * self.difference.mean:+.{digits}f} {unit}, {interval}{paper}"
         return f"{self.claim.text}: {self.verdict} at this budget ({found})."
 
 

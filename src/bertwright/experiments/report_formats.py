@@ -86,10 +86,10 @@ def format_contrasts(report: Report, columns: Sequence[str]) -> list[list[str]]:
 def format_contrast(contrast: Contrast) -> str:
     """Format a difference with its interval and stars for its p-value."""
     scale, digits = (1, 2) if contrast.column == PERPLEXITY else (100, 1)
-    text = f"{scale * contrast.found.mean:+.{digits}f}"
-    if contrast.found.interval is None:
+    text = f"{scale * contrast.difference.mean:+.{digits}f}"
+    if contrast.difference.interval is None:
         return text
-    low, high, p = contrast.found.interval
+    low, high, p = contrast.difference.interval
     stars = "\\*" * ((p < 0.05) + (p < 0.01))
     return f"{text} ({scale * low:+.{digits}f} to {scale * high:+.{digits}f}){stars}"
 
@@ -129,7 +129,7 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
                 "better": one.claim.better,
                 "worse": one.claim.worse,
                 "columns": list(one.columns),
-                "difference": one.found.to_record(),
+                "difference": one.difference.to_record(),
                 "paper": one.paper,
                 "verdict": one.verdict,
             }
@@ -142,7 +142,7 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
             if column in plan.columns
         ],
         "differences": [
-            {"row": one.row, "from": one.first, "column": one.column} | one.found.to_record()
+            {"row": one.row, "from": one.baseline, "column": one.column} | one.difference.to_record()
             for one in report.contrasts
         ],
     }

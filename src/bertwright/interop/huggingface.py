@@ -7,7 +7,7 @@ with the linear layer of a task. Models of other architectures (`architectures.A
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -131,6 +131,10 @@ def load_model(folder: Path, heads: Literal["required", "optional"] = "required"
     parameters, for those of another shape, and for damaged files.
     """
     source = read_source(folder, read_config(folder))
+    known = {field.name for field in fields(source.config)}  # type: ignore[arg-type]
+    if unknown := [name for name in changes if name not in known]:
+        model_type = source.architecture.encoder.model_type
+        raise ValueError(f"{source.path}: {model_type} has no {', '.join(unknown)} to change")
     loaded = build_model(source._replace(config=replace(source.config, **changes)))  # type: ignore[type-var]
     if heads == "required" and (loaded.missing_heads or loaded.unexpected_keys):
         lacking = f"lacks {', '.join(loaded.missing_heads)}" if loaded.missing_heads else ""

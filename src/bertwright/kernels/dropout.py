@@ -14,6 +14,7 @@ from torch import Tensor
 
 WORD = 0xFFFFFFFF  # torch has no full set of uint32 operations: the words are kept in int64
 GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: consecutive multiples spread evenly
+SITE_STRIDE = 0x9E3779B97F4A7C15  # difference of the seeds of consecutive sites: 2^64 / golden ratio
 
 
 class MaskKey(NamedTuple):
@@ -39,6 +40,10 @@ class Dropout(NamedTuple):
     first_token: int = 0  # index of the micro-batch's first token within the whole step
     positions: Tensor | None = None  # R int64: the tokens of the micro-batch that are computed; None: all
 
+    def select(self, tokens: Tensor) -> Dropout:
+        """Return the dropout of some of its tokens, in another order: R int64, their indices among all."""
+        return self._replace(positions=tokens if self.positions is None else self.positions[tokens])
+
     def mask_key(self, site: int) -> MaskKey:
         """Derive the key of one site."""
         if not 0.0 <= self.rate < 1.0:
@@ -53,11 +58,20 @@ class Dropout(NamedTuple):
         >>> keys[0] == keys[1] != keys[2]
         True
         """
-        word = (self.seed + (site + 1) * 0x9E3779B97F4A7C15) % 2**64
+        word = skip_sites(self.seed, site + 1)
         word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
         word ^= word >> 31
         return word & WORD, word >> 32
+
+
+def skip_sites(seed: int, count: int) -> int:
+    """Return the seed under which site 0 has the mask of site `count`.
+
+    >>> Dropout(0.1, skip_sites(7, 3)).site_key(2) == Dropout(0.1, seed=7).site_key(5)
+    True
+    """
+    return (seed + count * SITE_STRIDE) % 2**64
 
 
 def lowbias32(words: Tensor) -> Tensor:

@@ -92,10 +92,12 @@ dropout = compile_on_gpu(apply_dropout)
 
 @compile_on_gpu
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+    """Compute GELU(x + bias), T I → T I; `tanh`: by its approximation."""
     return F.gelu(x.float() + bias.float(), approximate="tanh" if tanh else "none").to(x.dtype)
 
 
 def layer_norm(x: Tensor, norm: LayerNormParams) -> Tensor:
+    """Compute LayerNorm(x), T H → T H float32."""
     return F.layer_norm(x.float(), norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
@@ -103,17 +105,20 @@ def layer_norm(x: Tensor, norm: LayerNormParams) -> Tensor:
 def add_dropout_norm(
     x: Tensor, bias: Tensor, residual: Tensor, norm: LayerNormParams, mask_key: MaskKey | None
 ) -> Tensor:
+    """Compute LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
     return layer_norm(residual.float() + apply_dropout(x.float() + bias.float(), mask_key), norm).to(x.dtype)
 
 
 @compile_on_gpu
 def norm_dropout(x: Tensor, norm: LayerNormParams, mask_key: MaskKey | None) -> Tensor:
+    """Compute dropout(LayerNorm(x)), T H → T H."""
     return apply_dropout(layer_norm(x, norm), mask_key).to(x.dtype)
 
 
 def embed_norm(
     ids: tuple[Tensor, ...], tables: EmbeddingTables, norm: LayerNormParams, mask_key: MaskKey | None
 ) -> Tensor:
+    """Compute dropout(LayerNorm(word + position + segment)) of T tokens, whose three ids are given, → T H."""
     word, position, token_type = (F.embedding(indices, table) for indices, table in zip(ids, tables, strict=True))
     return norm_dropout(word + position + token_type, norm, mask_key)
 

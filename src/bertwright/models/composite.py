@@ -16,13 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.batching.batch import Batch
-from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.dropout import Dropout, skip_sites
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, make_dropout
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.models.text_encoder import TextEncoder
-
-SITE_STRIDE = 0x9E3779B97F4A7C15  # difference of the dropout keys of consecutive sites
 
 
 @dataclass(frozen=True)
@@ -172,16 +170,11 @@ class CompositeEncoder(TextEncoder):
         found, first_site = [], 0
         for encoder in self._encoders:
             encoder.compute_dtype, encoder.sparse_gradients = self.compute_dtype, self.sparse_gradients
-            found.append((encoder, replace(batch, dropout_seed=_shift_sites(batch.dropout_seed, first_site))))
+            found.append((encoder, replace(batch, dropout_seed=skip_sites(batch.dropout_seed, first_site))))
             first_site += encoder.num_dropout_sites
         return found
 
     def _lstm_dropout(self, batch: Batch) -> Dropout | None:
         drop = make_dropout(self, self.config.hidden_dropout, batch)
         first_site = sum(encoder.num_dropout_sites for encoder in self._encoders)
-        return None if drop is None else drop._replace(seed=_shift_sites(drop.seed, first_site))
-
-
-def _shift_sites(seed: int, first_site: int) -> int:
-    """Return the seed under which site 0 has the mask of `first_site`."""
-    return (seed + first_site * SITE_STRIDE) % 2**64
+        return None if drop is None else drop._replace(seed=skip_sites(drop.seed, first_site))

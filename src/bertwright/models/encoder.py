@@ -231,6 +231,7 @@ def mirror_tokens(batch: Batch) -> Tensor:
 
 
 def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
+    """Return the parameters of a LayerNorm as kernels take them."""
     return LayerNormParams(norm.weight, norm.bias, norm.eps)
 
 

@@ -202,17 +202,17 @@ class QuestionAnswering(Task[QaExample, Answer]):
         context_numbers = {context: n for n, context in enumerate(dict.fromkeys(e.context for e in chosen))}
         context_of = np.array([context_numbers[example.context] for example in chosen], dtype=np.int64)
         ids, offsets, bounds = tokenize_contexts(list(context_numbers), tokenizer)
-        questions = tokenizer.encode_ids([example.question for example in chosen])
-        full_lengths = np.diff(questions.offsets) - 2
+        questions = tokenizer.encode_raw([example.question for example in chosen])
+        full_lengths = np.diff(questions.offsets)
         query_lengths = np.minimum(full_lengths, self.max_query_length)
         capacity = self.max_length - NUM_SPECIALS - query_lengths
         of, first, context_lengths = windows(np.diff(bounds)[context_of], capacity, self.doc_stride)
         first += bounds[context_of[of]]
-        # [CLS] and question, [SEP], context, [SEP]: four ranges of tokens per window, out of one pool
-        pool = np.concatenate([questions.ids, ids, [tokenizer.sep_id]]).astype(np.int32)
-        sep, one = np.full_like(of, len(pool) - 1), np.ones_like(of)
-        starts = np.stack([questions.offsets[of], sep, len(questions.ids) + first, sep], axis=1).reshape(-1)
-        range_lengths = np.stack([1 + query_lengths[of], one, context_lengths, one], axis=1).reshape(-1)
+        # [CLS], question, [SEP], context, [SEP]: five ranges of tokens per window, out of one pool
+        pool = np.concatenate([questions.ids, ids, [tokenizer.cls_id, tokenizer.sep_id]]).astype(np.int32)
+        cls, sep, one = np.full_like(of, len(pool) - 2), np.full_like(of, len(pool) - 1), np.ones_like(of)
+        starts = np.stack([cls, questions.offsets[of], sep, len(questions.ids) + first, sep], axis=1).reshape(-1)
+        range_lengths = np.stack([one, query_lengths[of], one, context_lengths, one], axis=1).reshape(-1)
         lengths = query_lengths[of] + context_lengths + NUM_SPECIALS
         labels, cut_answers = np.zeros((0, 2), np.int64), 0
         if labeled:
@@ -224,7 +224,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             labels = np.where(inside[:, None], spans - first[:, None] + query_lengths[of, None] + 2, 0)
         return EncodedQuestions(
             input_ids=pool[flat_ranges(starts, range_lengths)],
-            token_type_ids=np.repeat(np.tile(np.array([0, 0, 1, 1], np.int8), len(of)), range_lengths),
+            token_type_ids=np.repeat(np.tile(np.array([0, 0, 0, 1, 1], np.int8), len(of)), range_lengths),
             lengths=lengths,
             example_ids=indices[of],
             positions=positions_from_lengths(lengths).astype(np.int32),
@@ -345,9 +345,9 @@ def tokenize_contexts(contexts: Sequence[str], tokenizer: Tokenizer) -> tuple[In
     """Tokenize texts; return ids (M), character offsets (M × 2) and the bounds of each text in them."""
     ids, offsets = [np.empty(0, np.int64)], [np.empty((0, 2), np.int32)]
     for begin in range(0, len(contexts), CONTEXTS_PER_CALL):
-        for encoding in tokenizer.encode_batch(contexts[begin : begin + CONTEXTS_PER_CALL]):
-            ids.append(encoding.ids[1:-1])
-            offsets.append(encoding.offsets[1:-1].astype(np.int32))
+        for encoding in tokenizer.encode_raw_batch(contexts[begin : begin + CONTEXTS_PER_CALL]):
+            ids.append(encoding.ids)
+            offsets.append(encoding.offsets.astype(np.int32))
     bounds = offsets_from_lengths(np.array([len(row) for row in ids[1:]], dtype=np.int64))
     return np.concatenate(ids), np.concatenate(offsets), bounds
 

@@ -110,9 +110,7 @@ def build(
     or a worker dies; finished shards are saved.
     """
     folder, settings = Path(folder), settings or BuildSettings()
-    held_out_corpus = replace(corpus, inputs=settings.held_out_inputs) if settings.held_out_inputs else None
-    corpora = [corpus, held_out_corpus] if held_out_corpus else [corpus]
-    plan = _make_plan(folder, corpora, tokenizer)
+    plan = _make_plan(folder, list_corpora(corpus, settings), tokenizer)
     with _explain_disk_full(folder), files.lock_folder(folder):
         files.remove_stale_parts(folder)
         if (folder / "train").exists():
@@ -120,6 +118,12 @@ def build(
         _check_overwrites_nothing(folder)
         _write_shards(plan, tokenizer, executor or make_executor(settings.workers), progress)
         return _publish(folder, plan, tokenizer, settings)
+
+
+def list_corpora(corpus: CorpusSettings, settings: BuildSettings) -> list[CorpusSettings]:
+    """Return the corpora that a build reads: the given one and, if there are any, the held-out inputs."""
+    held_out = [replace(corpus, inputs=settings.held_out_inputs)] if settings.held_out_inputs else []
+    return [corpus, *held_out]
 
 
 class _Plan(NamedTuple):

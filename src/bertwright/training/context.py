@@ -78,9 +78,14 @@ def select_dtype(settings: DeviceSettings) -> Literal["float32", "bfloat16"]:
     return "bfloat16" if prefers_bfloat16(select_device(settings)) else "float32"
 
 
+def select_threads(settings: DeviceSettings) -> int:
+    """Return the number of threads; by default, this process's share of the CPUs."""
+    return settings.threads or available_cpus(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 @contextmanager
 def execution_context(settings: DeviceSettings, distributed: bool = False) -> Iterator[ExecutionContext]:
-    """Configure this process for a run and yield its execution context.
+    """Configure this process for a run, until the block ends, and yield its execution context.
 
     `distributed`: under torchrun, compute together with the other ranks until the block ends; otherwise this process
     computes alone, even under torchrun. Raises ValueError if a GPU is requested and none is available.
@@ -92,10 +97,11 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
         ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if on_gpu:
         torch.cuda.set_device(device)
-    threads = settings.threads or available_cpus(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    torch.set_num_threads(threads)
-    with ExitStack() as stack:
-        stack.callback(restore_malloc)  # for a notebook or server, which continues after the run
+    threads = select_threads(settings)
+    with ExitStack() as stack:  # restores everything, for a notebook or server, which continues after the run
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+        stack.callback(restore_malloc)
         configure_malloc()
         if on_gpu:
             stack.enter_context(_deterministic_algorithms())

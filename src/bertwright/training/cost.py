@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import torch
+from torch import nn
 
 from bertwright.console import format_duration
 from bertwright.training.context import ExecutionContext
@@ -30,14 +31,15 @@ class CostEstimate(NamedTuple):
 
 
 def describe_cost(
-    cost: CostEstimate, context: ExecutionContext, optimizer: Optimizer, checkpoints: int
+    cost: CostEstimate, context: ExecutionContext, model: nn.Module, optimizer: Optimizer, checkpoints: int
 ) -> dict[str, str]:
     """Return the cost of a run whose steps have been timed, as names and values for the terminal.
 
     `checkpoints`: the maximum number of them in the run folder.
     """
     memory = peak_memory(context)
-    disk = estimate_disk_space(sum(parameter.numel() for parameter in optimizer.parameters.values()), checkpoints)
+    trained = sum(parameter.numel() for parameter in optimizer.parameters.values())
+    disk = estimate_disk_space(sum(parameter.numel() for parameter in model.parameters()), trained, checkpoints)
     return {
         "steps": f"{cost.steps:,}",
         "estimated time": format_duration(cost.seconds),
@@ -46,13 +48,17 @@ def describe_cost(
     }
 
 
-def estimate_disk_space(parameters: int, checkpoints: int) -> int:
-    """Return the bytes of a run's checkpoints and model: a checkpoint has two moments per weight, the model has none.
+def estimate_disk_space(weights: int, trained: int, checkpoints: int) -> int:
+    """Return the bytes of a run's checkpoints and model.
 
-    >>> estimate_disk_space(parameters=1_000_000, checkpoints=3)
+    All contain the weights; checkpoints also contain two moments of each trained weight.
+
+    >>> estimate_disk_space(weights=1_000_000, trained=1_000_000, checkpoints=3)
     40000000
+    >>> estimate_disk_space(weights=1_000_000, trained=1_000, checkpoints=3)
+    16024000
     """
-    return 4 * parameters * (3 * checkpoints + 1)
+    return 4 * (weights * (checkpoints + 1) + 2 * trained * checkpoints)
 
 
 def time_steps(training: Training[M], context: ExecutionContext, first_step: int = 0) -> float:

@@ -55,12 +55,18 @@ class MetricLogger:
     """Writer of a run's records. On resume it first drops the records after the checkpoint: no step is logged twice."""
 
     def __init__(
-        self, run: Path, first_step: int, evaluation: str = "held_out", saved_digest: str | None = None
+        self,
+        run: Path,
+        first_step: int,
+        evaluation: str = "held_out",
+        saved_digest: str | None = None,
+        is_required: bool = False,
     ) -> None:
         """Open the log of a run that has finished `first_step` steps.
 
         `evaluation` is the kind of the records that `evaluations` collects by step. `saved_digest` is the `digest` that
-        the checkpoint states. Raises ValueError for records with another digest.
+        the checkpoint states. `is_required`: the run selects weights by its evaluations, so it cannot resume without.
+        Raises ValueError for records with another digest.
         """
         records = read_metrics(run)
         remaining = [record for record in records if record["step"] <= first_step]
@@ -73,7 +79,7 @@ class MetricLogger:
         if (remaining or is_truncated) and saved_digest not in (None, self.digest):
             raise ValueError(
                 f"{self.path}: altered after it was written (records up to step {first_step:,}); restore its content, "
-                "or delete the file to resume without those records"
+                f"or {'start again in another folder' if is_required else 'delete it to resume without those records'}"
             )
         write_text(self.path, text)
         self._file = self.path.open("a", encoding="utf-8", buffering=1)

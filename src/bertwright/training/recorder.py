@@ -51,7 +51,7 @@ def open_recorder(settings: FitSettings, training: Training[Any], context: Execu
     step = training.optimizer.steps
     resumed = checkpoint.path_of(settings.run / "checkpoints", step)
     digest = read_json(resumed / checkpoint.STATE)["metrics"] if step else None
-    with closing(MetricLogger(settings.run, step, settings.evaluation, digest)) as log:
+    with closing(MetricLogger(settings.run, step, settings.evaluation, digest, settings.metric is not None)) as log:
         recorder = FolderRecorder(settings.run, settings, training, context, log)
         drop_best_after(recorder.best, step)
         if settings.metric is not None:

@@ -51,10 +51,10 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The tokens of a text with [CLS] and [SEP]: N of them."""
+    """The tokens of a text: N of them."""
 
     ids: Ids  # N
-    offsets: Ids  # N 2  first character and one past the last; (0, 0) for the added [CLS] and [SEP]
+    offsets: Ids  # N 2  first character and one past the last; (0, 0) for an added [CLS] or [SEP]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,9 +63,9 @@ class Encoding:
 class Tokenizer:
     """A WordPiece tokenizer with the ids of `transformers`' `BertTokenizerFast` on the same files.
 
-    `encode` and `encode_ids` are for the input of a model: "[MASK]" in a text is the special token, as in
-    `transformers`. `encode_raw` is for corpora: "[SEP]" in a text is three ordinary words, since a web page about BERT
-    must not break the segments of a token store.
+    `encode` and `encode_ids` are for texts that a user types for a model: "[MASK]" in a text is the special token, as
+    in `transformers`. `encode_raw` and `encode_raw_batch` are for corpora and the examples of tasks: "[SEP]" in a text
+    is three ordinary words, since a web page about BERT must not break the segments of a sequence.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
@@ -152,6 +152,13 @@ class Tokenizer:
         """
         return flat_ids(self._raw, texts, add_special_tokens=False)
 
+    def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encode raw texts like `encode_raw`, with offsets. Raises ValueError for a lone surrogate."""
+        return [
+            Encoding(np.array(found.ids, dtype=np.int64), np.array(found.offsets, dtype=np.int64).reshape(-1, 2))
+            for found in _encode(self._raw_with_offsets.encode_batch, texts, False)
+        ]
+
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
         """Encode texts like `encode_batch` without offsets: many times as fast."""
         return flat_ids(self._typed, texts, add_special_tokens=True)
@@ -186,12 +193,20 @@ class Tokenizer:
 
     @cached_property
     def _raw(self) -> FlatBackend:
+        return flat_backend(self._raw_description)
+
+    @cached_property
+    def _raw_with_offsets(self) -> tokenizers.Tokenizer:
+        return tokenizers.Tokenizer.from_str(self._raw_description)
+
+    @cached_property
+    def _raw_description(self) -> str:
         description = json.loads(self._backend.to_str())
         # Tokens that the user added stay, such as [E1]; BERT's own special tokens become plain text.
         added = description["added_tokens"]
         description["added_tokens"] = [token for token in added if token["content"] not in SPECIAL_TOKENS]
         description["post_processor"] = None
-        return flat_backend(json.dumps(description))
+        return json.dumps(description)
 
     @cached_property
     def _typed(self) -> FlatBackend:

@@ -187,7 +187,7 @@ class FinetuneRun:
         """Measure a few steps; return the cost of the whole run as names and values."""
         checkpoints = 3 if self.state.dev else 2  # the newest, the best, and the one that is being written
         cost = CostEstimator(self.state, self.context).estimate(self.settings)
-        return describe_cost(cost, self.context, self.state.optimizer, checkpoints)
+        return describe_cost(cost, self.context, self.state.model, self.state.optimizer, checkpoints)
 
     def record_start(self) -> None:
         """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""

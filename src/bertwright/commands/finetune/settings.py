@@ -138,7 +138,7 @@ class FinetuneSettings:
         return max(1, math.ceil(self.epochs * num_items / self.batch_size))
 
     def eval_steps(self, num_items: int) -> Container[int]:
-        """Return the steps, except the last, after which the model is evaluated; by default those that end an epoch."""
+        """Return the steps after which the model is evaluated, by default the ends of epochs; the last always is."""
         steps = self.num_steps(num_items)
         if self.eval_every:
             return range(self.eval_every, steps, self.eval_every)

@@ -19,6 +19,7 @@ from bertwright.interop.checksums import read_checksums
 from bertwright.interop.huggingface import load_config, load_model
 from bertwright.interop.model_files import CHECKSUMS, is_run
 from bertwright.models.config import BertConfig
+from bertwright.models.representations import expand_representations
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.settings import read_toml
 from bertwright.tasks.presentation import describe_task
@@ -32,9 +33,10 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 
 MAX_LABELS = 12  # that are listed
 GRID = "grid of fine-tuning runs"
+PROBE = "probe of frozen features"
 SERIES = {  # and the settings that vary in it: several values, or their number
     GRID: ("learning_rates", "batch_sizes", "epochs", "seeds"),
-    "probe of frozen features": ("representations", "learning_rates", "seeds"),
+    PROBE: ("representations", "learning_rates", "seeds"),
 }
 
 
@@ -160,22 +162,31 @@ def _check_weights(model: Path, has_task: bool) -> None:
         load_model(model, heads="optional")
 
 
-def _recognize_series(folder: Path) -> tuple[str, int] | None:
-    """Return kind and number of runs if a folder's settings ask for several at once."""
+def _recognize_series(folder: Path) -> tuple[str, int | None] | None:
+    """Return kind and number of runs if a folder's settings ask for several at once.
+
+    The number is None if it depends on the layers of a model of which a probe has computed no states yet.
+    """
     settings = read_toml(folder / "settings.toml")
     for kind, varied in SERIES.items():
         if all(name in settings for name in varied):
             values = [settings[name] for name in varied]
+            if kind == PROBE and "each-layer" in values[0]:
+                cache = Path(settings.get("features", folder / "features")) / SPLITS[0]
+                if not (cache / BLOCKS).is_file():
+                    return kind, None
+                values[0] = list(expand_representations(values[0], max(cache_info(cache)[0].layers)))
             return kind, prod(len(value) if isinstance(value, list) else int(value) for value in values)
     return None
 
 
-def _describe_series(folder: Path, kind: str, planned: int) -> Description:
+def _describe_series(folder: Path, kind: str, planned: int | None) -> Description:
     """Describe the progress of a grid of fine-tuning runs, or of heads on frozen features."""
     results, path = folder / "results.jsonl", folder / "report.json"
     done = len(results.read_bytes().splitlines()) if results.is_file() else 0
-    finished = done >= planned and path.is_file()
-    fields = {"state": "finished" if finished else "not finished", "runs done": f"{done:,} of {planned:,}"}
+    finished = planned is not None and done >= planned and path.is_file()
+    of = "" if planned is None else f" of {planned:,}"
+    fields = {"state": "finished" if finished else "not finished", "runs done": f"{done:,}{of}"}
     if finished and kind == GRID:
         with _name_damaged_file(path):
             report = read_json(path)

@@ -176,7 +176,8 @@ def describe_run(best: Candidate, planner: Planner) -> dict[str, str]:
         for phase in run.phases
     )
     dropout = best.config.hidden_dropout
-    checkpoints = estimate_disk_space(best.config.num_parameters, run.max_checkpoints)
+    weights = best.config.num_parameters
+    checkpoints = estimate_disk_space(weights, weights, run.max_checkpoints)
     store = sum(file.bytes for file in planner.train.header.files)
     return {
         "model": f"{best.size}, {best.config}, {best.config.num_parameters:,} parameters",

@@ -207,7 +207,8 @@ class PretrainRun:
         cost, settings = estimate_cost(self), self.settings
         phases = zip(settings.phases, self.state.data, strict=True)
         tokens = sum((phase.end - phase.first) * data.describe(1).tokens_per_step for phase, data in phases)
-        fields = describe_cost(cost, self.context, self.state.optimizer, settings.max_checkpoints)
+        state, checkpoints = self.state, settings.max_checkpoints
+        fields = describe_cost(cost, self.context, state.model, state.optimizer, checkpoints)
         return {"tokens": f"{tokens:,.0f}"} | fields
 
     def record_start(self) -> None:
