@@ -718,12 +718,14 @@ def test_the_report_says_what_an_uncased_vocabulary_and_an_untrained_pooler_cost
     assert any("Only next-sentence prediction trains the pooler" in note for note in notes)
 
 
-def test_figure5_keeps_the_checkpoints_of_few_steps(make: Make, tmp_path: Path) -> None:
+def test_figure5_keeps_the_checkpoints_of_few_steps_and_names_its_last_phase(make: Make, tmp_path: Path) -> None:
     for steps in (10, 12, 19, 36, 89, 99):
         job = next(one for one in all_jobs(plan_of(make(tmp_path, "figure5", steps=steps)).jobs) if not one.parents)
         every, keep_last = job.settings.save_every, job.settings.keep_last
         saved = [*range(every, steps, every), steps]
         assert {*list_checkpoint_steps(steps)} <= {*saved[-keep_last:]}
+    notes = plan_of(make(tmp_path, "figure5")).notes
+    assert any("Positions after 64 are trained in the last tenth" in note for note in notes)
 
 
 def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:

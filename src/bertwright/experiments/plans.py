@@ -541,6 +541,11 @@ def figure5(planner: Planner) -> Plan:
         Claim("MLM is better than LTR in the end", f"MLM, {last:,} steps", f"LTR, {last:,} steps", every),
     ]
     planner.notes.append(UNTRAINED_POOLER)
+    if planner.level.long.long_ratio:
+        planner.notes.append(
+            f"Positions after {planner.level.max_length} are trained in the last tenth of the steps alone, so tasks "
+            "with longer sequences gain most there."
+        )
     title = "Figure 5: scores against the steps of pre-training"
     return Plan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, planner.notes, steps)
 
