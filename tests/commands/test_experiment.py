@@ -249,6 +249,7 @@ def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Pat
     settings = make(tmp_path / "work", "table6", seeds=1, steps=10, tasks=("sst2",))
     printed = run_experiment(settings, columns=160)
     record = read_json(output(settings) / "report.json")
+    assert any("0.0008 at hidden size 192" in note for note in record["notes"])
     cells = {cell["row"]: cell for cell in record["cells"] if cell["column"] == "perplexity"}
     assert list(cells)[::5] == ["L1 H128 A2 (paper: L3 H768 A12)", "L6 H192 A3 (paper: L24 H1024 A16)"]
     assert [cell["paper"] for cell in cells.values()] == [5.84, 5.24, 4.68, 3.99, 3.54, 3.23]

@@ -47,6 +47,8 @@ class Level:
     """In pre-training. Fine-tuning has 0.1 (paper)."""
     init_scheme: InitScheme
     optimizer: OptimizerSettings
+    wide_learning_rates: dict[int, float]
+    """Peak rates of pre-training by hidden size, of shapes that do not learn at that of `optimizer`."""
     recipe: TaskRecipe
     task_recipes: dict[str, TaskRecipe]
     """For tasks with their own hyper-parameters."""
@@ -77,6 +79,12 @@ class Level:
         """The last tenth of the steps, at the model's full length; none if it is the length of the others."""
         ratio = 0.1 if self.max_positions > self.max_length else 0.0
         return LongPhase(long_ratio=ratio, long_length=self.max_positions)
+
+    def optimizer_of(self, shape: Shape) -> OptimizerSettings:
+        """Return the optimizer of a shape's pre-training."""
+        return replace(
+            self.optimizer, learning_rate=self.wide_learning_rates.get(shape[1], self.optimizer.learning_rate)
+        )
 
     def model(self, shape: Shape) -> ModelSettings:
         """Return the model settings of a shape."""
@@ -109,6 +117,7 @@ NIGHT = Level(
     dropout=0.0,
     init_scheme="mimetic",
     optimizer=OptimizerSettings(8e-4, warmup_ratio=0.05, bias_correction=True),
+    wide_learning_rates={384: 4e-4},  # at 8e-4, L4 H384 stays near the plateau of token frequencies
     recipe=TaskRecipe(3.0, 32, (1e-4, 3e-4)),
     task_recipes={"squad": TaskRecipe(3.0, 32, (3e-4,))},
     limit=10_000,
@@ -132,6 +141,7 @@ LEVELS: dict[LevelName, Level] = {
         dropout=0.0,
         init_scheme="mimetic",
         optimizer=OptimizerSettings(1e-3, warmup_ratio=0.05, bias_correction=True),
+        wide_learning_rates={192: 8e-4},
         recipe=TaskRecipe(3.0, 32, (3e-4,)),
         task_recipes={},
         limit=1_000,
@@ -165,6 +175,7 @@ LEVELS: dict[LevelName, Level] = {
         dropout=0.1,
         init_scheme="normal",
         optimizer=OptimizerSettings(),
+        wide_learning_rates={},
         recipe=TaskRecipe(3.0, 32, (5e-5, 4e-5, 3e-5, 2e-5)),
         task_recipes={
             "squad": TaskRecipe(3.0, 32, (5e-5,)),

@@ -182,7 +182,8 @@ class Planner:
     ) -> PretrainJob:
         """Return a pre-training; all have the same store, steps, batch and first weights."""
         level, inputs = self.level, self.inputs
-        is_variant = mask_mix != PAPER_MIX or shape not in (None, level.shape)
+        shape = shape or level.shape
+        is_variant = mask_mix != PAPER_MIX or shape != level.shape
         every = max(1, level.steps // MARKS)
         settings = PretrainSettings(
             run=RUN,
@@ -191,10 +192,10 @@ class Planner:
             save_every=every,
             keep_last=1 if is_variant else 2 * MARKS,  # of few steps, up to 19 are multiples of `every`
             eval_every=every,
-            model=level.model(shape or level.shape),
+            model=level.model(shape),
             data=level.data(objective, mask_mix),
             long=level.long,
-            optimizer=level.optimizer,
+            optimizer=level.optimizer_of(shape),
             device=inputs.device,
         )
         return PretrainJob(f"pre-train {name}", (("store", inputs.store_digest),), (), settings)
@@ -412,6 +413,9 @@ def table6(planner: Planner) -> Plan:
         f"Perplexity: of held-out sequences of up to {planner.level.max_length} tokens. Its intervals are over these "
         "sequences, not over pre-trainings, of which each shape has one."
     )
+    if wide := planner.level.wide_learning_rates:
+        rates = " and ".join(f"{rate:g} at hidden size {size}" for size, rate in wide.items())
+        planner.notes.append(f"The peak rate of pre-training is {rates}; the paper has one rate for all shapes.")
     titles = {PERPLEXITY: "held-out perplexity"} | _titles(tasks)
     return Plan("table6", "Table 6: model size", titles, rows, trials, claims, figures, planner.notes)
 
