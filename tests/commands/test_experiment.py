@@ -719,14 +719,23 @@ def test_the_report_says_what_an_uncased_vocabulary_and_an_untrained_pooler_cost
     assert any("Only next-sentence prediction trains the pooler" in note for note in notes)
 
 
-def test_figure5_keeps_the_checkpoints_of_few_steps_and_names_its_last_phase(make: Make, tmp_path: Path) -> None:
+def test_figure5_keeps_the_checkpoints_of_few_steps(make: Make, tmp_path: Path) -> None:
     for steps in (10, 12, 19, 36, 89, 99):
         job = next(one for one in all_jobs(plan_of(make(tmp_path, "figure5", steps=steps)).jobs) if not one.parents)
         every, keep_last = job.settings.save_every, job.settings.keep_last
         saved = [*range(every, steps, every), steps]
         assert {*list_checkpoint_steps(steps)} <= {*saved[-keep_last:]}
-    notes = plan_of(make(tmp_path, "figure5")).notes
-    assert any("Positions after 64 are trained in the last tenth" in note for note in notes)
+
+
+def test_figure5_reads_positions_that_all_checkpoints_have_trained(make: Make, tmp_path: Path, data: Path) -> None:
+    files = shutil.copytree(data, tmp_path / "data")
+    (files / "squad").mkdir()
+    for name in ("train", "dev"):
+        (files / "squad" / f"{name}-v1.1.json").write_text('{"version": "1.1", "data": []}')
+    plan = plan_of(make(tmp_path, "figure5", data=files, tasks=("sst2", "conll2003", "squad")))
+    lengths = {job.settings.task.build_task().max_length for job in plan.jobs}
+    assert lengths == {job.settings.data.max_length for job in all_jobs(plan.jobs) if not job.parents} == {64}
+    assert any("sequences of up to 64 tokens" in note for note in plan.notes)
 
 
 def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:

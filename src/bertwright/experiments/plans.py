@@ -32,6 +32,7 @@ from bertwright.interop.model_files import digest_model, model_folder
 from bertwright.models.config import format_shape
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, RepresentationName
 from bertwright.tasks.presets import PRESETS
+from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task import AnyTask
 from bertwright.training.run_directory import INITIAL_WEIGHTS
 from bertwright.training.settings import DeviceSettings
@@ -152,15 +153,22 @@ class Planner:
         """True if MNLI has files; SST-2 stands for it otherwise."""
         return find_task(self.inputs.data, "mnli") is not None
 
-    def find_tasks(self, candidates: Sequence[str], metrics: Mapping[str, str] | None = None) -> dict[str, FoundTask]:
+    def find_tasks(
+        self, candidates: Sequence[str], metrics: Mapping[str, str] | None = None, max_length: int | None = None
+    ) -> dict[str, FoundTask]:
         """Find the tasks that the user named, else those of `candidates` that have files.
 
-        `metrics`: by the name of a task, if not its own. Raises ValueError for a named task without files, and if no
-        candidate has files.
+        `metrics`: by the name of a task, if not its own. `max_length`: the longest sequence, if below the task's own.
+        Raises ValueError for a named task without files, and if no candidate has files.
         """
         found = {}
         for name in self.inputs.tasks or candidates:
-            options = {"metric": metrics[name]} if metrics and name in metrics else {}
+            options: dict[str, object] = {"metric": metrics[name]} if metrics and name in metrics else {}
+            if max_length is not None:
+                limited = PRESETS[name].task.limited_to(max_length)
+                options["max_length"] = limited.max_length
+                if isinstance(limited, QuestionAnswering):
+                    options["max_query_length"] = limited.max_query_length
             task = find_task(self.inputs.data, name, **options)
             if task is None and self.inputs.tasks:
                 raise ValueError(f"{self.inputs.data}: no folder with the files of {name}, such as {_example(name)}")
@@ -526,7 +534,8 @@ def features_of(shape: Shape) -> RepresentationName:
 
 def figure5(planner: Planner) -> Plan:
     """Return the plan of figure 5: scores against the steps of pre-training."""
-    tasks = planner.find_tasks(("mnli",) if planner.has_mnli else ("sst2", "conll2003"))
+    candidates = ("mnli",) if planner.has_mnli else ("sst2", "conll2003")
+    tasks = planner.find_tasks(candidates, max_length=planner.level.max_length)
     steps, trials = dict[str, tuple[str, int]](), []
     saved = list_checkpoint_steps(planner.level.steps)
     objectives: dict[str, Objective] = {"MLM": "mlm", "LTR": "ltr"}
@@ -547,8 +556,8 @@ def figure5(planner: Planner) -> Plan:
     planner.notes.append(UNTRAINED_POOLER)
     if planner.level.long.long_ratio:
         planner.notes.append(
-            f"Positions after {planner.level.max_length} are trained in the last tenth of the steps alone, so tasks "
-            "with longer sequences gain most there."
+            f"Tasks have sequences of up to {planner.level.max_length} tokens, since the positions after it are "
+            "trained in the last tenth of the steps alone."
         )
     title = "Figure 5: scores against the steps of pre-training"
     return Plan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, planner.notes, steps)
