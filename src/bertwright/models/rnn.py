@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
@@ -30,17 +30,15 @@ class BiLSTM(nn.Module):
 
     def forward(self, words: Tensor, lengths: Sequence[int], drop: Dropout | None) -> Tensor:
         """Encode words, R × D → R × size, in the same order; `lengths` (B): words per sequence, at least 1."""
-        packed = _pack(words, lengths)
-        in_order = None if drop is None else drop.select(_pack(torch.arange(len(words)), lengths).data.to(words.device))
+        tokens = torch.arange(len(words), device=words.device)
+        # Step by step of all sequences, as an LSTM reads them; dropout still depends on the token alone.
+        order = pack_sequence([*torch.split(tokens, [*lengths])], enforce_sorted=False)
+        packed = order._replace(data=words.index_select(0, order.data))
+        in_order = None if drop is None else drop.select(order.data)
         for site, layer in enumerate(self.layers):
             packed = packed._replace(data=dropout(packed.data, in_order, site))
             packed, _ = layer(packed)
         return dropout(torch.cat(unpack_sequence(packed)), drop, len(self.layers))
-
-
-def _pack(words: Tensor, lengths: Sequence[int]) -> PackedSequence:
-    """Pack R words of B sequences, one step of all sequences after the other, as an LSTM reads them."""
-    return pack_sequence([*torch.split(words, [*lengths])], enforce_sorted=False)
 
 
 @torch.no_grad()
