@@ -735,7 +735,25 @@ def test_figure5_reads_positions_that_all_checkpoints_have_trained(make: Make, t
     plan = plan_of(make(tmp_path, "figure5", data=files, tasks=("sst2", "conll2003", "squad")))
     lengths = {job.settings.task.build_task().max_length for job in plan.jobs}
     assert lengths == {job.settings.data.max_length for job in all_jobs(plan.jobs) if not job.parents} == {64}
-    assert any("sequences of up to 64 tokens" in note for note in plan.notes)
+    assert any("have up to 64 tokens" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(("level", "length"), [("demo", 64), ("evening", 64), ("night", 64), ("paper", 512)])
+def test_tagging_reads_positions_that_a_short_pretraining_trains(
+    make: Make, tmp_path: Path, level: str, length: int
+) -> None:
+    plan = plan_of(make(tmp_path, "table8", level=level))
+    lengths = {(job.settings.task.task, job.settings.task.build_task().max_length) for job in plan.jobs if job.parents}
+    assert lengths == {("sst2", 128), ("conll2003", length)}
+    assert any("Sequences of conll2003 have up to 64 tokens" in note for note in plan.notes) == (length == 64)
+
+
+def test_tagging_with_a_given_model_has_the_context_of_its_positions(
+    make: Make, tmp_path: Path, tiny_bert: Path
+) -> None:
+    plan = plan_of(make(tmp_path, "table7", store=None, steps=None, model=str(tiny_bert), level="evening"))
+    assert {job.settings.task.build_task().max_length for job in plan.jobs} == {512}
+    assert not any("Sequences of" in note for note in plan.notes)
 
 
 def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:

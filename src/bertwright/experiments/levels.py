@@ -43,6 +43,9 @@ class Level:
     """Length of the first nine tenths of the steps."""
     max_positions: int
     """Length of the last tenth, and the longest sequence in fine-tuning."""
+    tagging_length: int | None
+    """Longest sequence of tagging with a model that the level pre-trains; None: the model's positions (paper). In a
+    short pre-training, a tenth of the steps is too little for the positions after `max_length`."""
     dropout: float
     """In pre-training. Fine-tuning has 0.1 (paper)."""
     init_scheme: InitScheme
@@ -114,6 +117,7 @@ NIGHT = Level(
     batch_size=16,
     max_length=64,
     max_positions=128,
+    tagging_length=64,
     dropout=0.0,
     init_scheme="mimetic",
     optimizer=OptimizerSettings(8e-4, warmup_ratio=0.05, bias_correction=True),
@@ -138,6 +142,7 @@ LEVELS: dict[LevelName, Level] = {
         batch_size=32,
         max_length=64,
         max_positions=128,
+        tagging_length=64,
         dropout=0.0,
         init_scheme="mimetic",
         optimizer=OptimizerSettings(1e-3, warmup_ratio=0.05, bias_correction=True),
@@ -172,6 +177,7 @@ LEVELS: dict[LevelName, Level] = {
         batch_size=256,
         max_length=128,
         max_positions=512,
+        tagging_length=None,
         dropout=0.1,
         init_scheme="normal",
         optimizer=OptimizerSettings(),

@@ -164,8 +164,8 @@ class Planner:
         found = {}
         for name in self.inputs.tasks or candidates:
             options: dict[str, object] = {"metric": metrics[name]} if metrics and name in metrics else {}
-            if max_length is not None:
-                limited = PRESETS[name].task.limited_to(max_length)
+            if (length := max_length or self.tagging_length(name)) is not None:
+                limited = PRESETS[name].task.limited_to(length)
                 options["max_length"] = limited.max_length
                 if isinstance(limited, QuestionAnswering):
                     options["max_query_length"] = limited.max_query_length
@@ -183,7 +183,18 @@ class Planner:
         if not found:
             names = ", ".join(candidates)
             raise ValueError(f"{self.inputs.data}: no files of {names}; expected for example {_example(candidates[0])}")
+        short = [name for name in found if max_length or self.tagging_length(name)]
+        if short and self.level.long.long_ratio:
+            self.notes.append(
+                f"Sequences of {', '.join(short)} have up to {max_length or self.level.tagging_length} tokens, since "
+                "the positions after it are trained in the last tenth of the steps alone."
+            )
         return found
+
+    def tagging_length(self, task: str) -> int | None:
+        """Return the longest sequence of a tagging task on a model that the level pre-trains; None: no limit."""
+        is_limited = PRESETS[task].task.kind == "tagging" and self.inputs.model is None
+        return self.level.tagging_length if is_limited else None
 
     def pretrain(
         self, name: str, objective: Objective, shape: Shape | None = None, mask_mix: Mix = PAPER_MIX
@@ -554,11 +565,6 @@ def figure5(planner: Planner) -> Plan:
         Claim("MLM is better than LTR in the end", f"MLM, {last:,} steps", f"LTR, {last:,} steps", every),
     ]
     planner.notes.append(UNTRAINED_POOLER)
-    if planner.level.long.long_ratio:
-        planner.notes.append(
-            f"Tasks have sequences of up to {planner.level.max_length} tokens, since the positions after it are "
-            "trained in the last tenth of the steps alone."
-        )
     title = "Figure 5: scores against the steps of pre-training"
     return Plan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, planner.notes, steps)
 
