@@ -756,6 +756,26 @@ def test_tagging_with_a_given_model_has_the_context_of_its_positions(
     assert not any("Sequences of" in note for note in plan.notes)
 
 
+def test_a_pretraining_that_learned_token_frequencies_alone_is_reported(
+    finished_run: tuple[ExperimentSettings, str],
+) -> None:
+    settings, printed = finished_run
+    found = results(settings)
+    pretrainings = {job.name: found[job.key] for job in all_jobs(plan_of(settings).jobs) if not job.parents}
+    warned = {note.split(":")[0] for note in read_json(output(settings) / "report.json")["notes"] if "entropy" in note}
+    assert warned == {"pre-train mlm", "pre-train mlm+nsp"}  # in 20 steps, LTR and RTL learn the adjacent words
+    for name in warned:
+        assert f"{name}: the held-out loss of {pretrainings[name]['mlm_loss']:.2f}" in printed
+    assert "near that of the token frequencies" in printed
+
+
+def test_a_pretraining_that_learned_context_is_not_on_the_plateau() -> None:
+    learned = jobs.JobResult({"mlm_loss": 5.0, jobs.ENTROPY: 6.8}, 1.0, None, {})
+    assert not learned.is_on_plateau
+    assert learned._replace(scores={"mlm_loss": 6.7, jobs.ENTROPY: 6.8}).is_on_plateau
+    assert not learned._replace(scores={"dev": 0.5}).is_on_plateau
+
+
 def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:
     settings, _ = finished_run
     printed = run_experiment(make(settings.work, seeds=3, report_only=True), columns=140)

@@ -52,7 +52,7 @@ from bertwright.files import (
 )
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
-from bertwright.pretraining.evaluation import evaluate
+from bertwright.pretraining.evaluation import evaluate, unigram_entropy
 from bertwright.settings import to_table
 from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
@@ -61,10 +61,12 @@ from bertwright.training import checkpoint
 from bertwright.training.context import execution_context, select_device, select_threads
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_directory import find_changed_settings
+from bertwright.training.scaling_law import has_left_plateau
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.trial_log import RESULTS_FILE, read_results
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
+ENTROPY = "unigram_entropy"  # score of a pre-training: the loss, in nats, of a model that ignores its input
 POLL_S = 2.0  # seconds between checks for results of other processes
 RESULTS_VERSION = 4  # raise it if the same settings give other numbers: earlier results are then not reused
 # Settings that decide where to compute and what to print. Paths are replaced by digests of their content; "model" is a
@@ -84,6 +86,11 @@ class JobResult(NamedTuple):
     """Reason of a divergence."""
     environment: Mapping[str, str]
     """Processor, number type and versions with which it was computed."""
+
+    @property
+    def is_on_plateau(self) -> bool:
+        """True for a pre-training after which the model knows little more than the token frequencies."""
+        return ENTROPY in self.scores and not has_left_plateau(self.scores["mlm_loss"], self.scores[ENTROPY])
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ class PretrainJob(Job):
     kind: ClassVar[str] = "pretrain"
 
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
-        """Pre-train; the scores are those of the last evaluation on held-out documents.
+        """Pre-train; the scores are those of the last evaluation on held-out documents, and the unigram entropy.
 
         The loss on each held-out sequence is written as the numbers behind the perplexity.
         """
@@ -164,7 +171,8 @@ class PretrainJob(Job):
         sums = np.array([(mean * count, count) for mean, count in means])
         ExampleScores("loss", sums).save(self.examples_file(folder, "perplexity"))
         scores: dict[str, float] | None = read_json(folder / "report.json")["held_out_after"]
-        return {name: value for name, value in (scores or {}).items() if isinstance(value, float)}
+        found = {name: value for name, value in (scores or {}).items() if isinstance(value, float)}
+        return found | {ENTROPY: unigram_entropy(state.train)}
 
     def prune(self, folder: Path) -> None:
         """Keep the model and the checkpoints."""
@@ -430,7 +438,8 @@ def _describe(result: JobResult) -> str:
     """Format the main scores of a result."""
     scores = result.scores
     if "perplexity" in scores:
-        return f"held-out perplexity {scores['perplexity']:.1f}"
+        plateau = ", near that of the token frequencies" if result.is_on_plateau else ""
+        return f"held-out perplexity {scores['perplexity']:.1f}{plateau}"
     if "dev" in scores:
         return f"dev {100 * scores['dev']:.1f}"
     if not scores:

@@ -162,6 +162,9 @@ LEVELS: dict[LevelName, Level] = {
     "evening": replace(
         NIGHT,
         steps=10_000,
+        # At 8e-4, after a warm-up of 500 steps, some pre-trainings never left the plateau of token frequencies.
+        optimizer=replace(NIGHT.optimizer, learning_rate=4e-4),
+        wide_learning_rates={},
         recipe=TaskRecipe(3.0, 32, (3e-4,)),
         task_recipes={},
         limit=4_000,

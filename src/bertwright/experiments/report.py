@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from bertwright.experiments.bootstrap import Difference, Estimate, Sample, difference, estimate
-from bertwright.experiments.jobs import JobResult, Work, all_jobs
+from bertwright.experiments.jobs import ENTROPY, JobResult, Work, all_jobs
 from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, Trial
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -93,6 +93,8 @@ class Report:
     """The finished cells of a plan and what they say."""
 
     plan: Plan
+    notes: list[str]
+    """Those of the plan, and those about the results."""
     cells: dict[tuple[str, str], Cell]
     """By row and column; a cell whose trials all diverged is absent."""
     diverged: Counter[tuple[str, str]]
@@ -129,11 +131,22 @@ def make_report(plan: Plan, work: Work) -> Report:
         for row, found in estimate(column, _samples(cells, column)).items()
     }
     claims = [checked for claim in plan.claims if (checked := _check(plan, claim, cells, estimates))]
-    environments = Counter(
-        describe_environment(done.environment) for job in all_jobs(plan.jobs) if (done := work.result(job))
-    )
+    results = [(job, done) for job in all_jobs(plan.jobs) if (done := work.result(job))]
+    environments = Counter(describe_environment(done.environment) for _, done in results)
+    notes = [*plan.notes, *(describe_plateau(job.name, done) for job, done in results if done.is_on_plateau)]
     contrasts = _contrast_rows(plan, estimates)
-    return Report(plan, cells, diverged, estimates, claims, contrasts, environments, len(finished), len(plan.trials))
+    return Report(
+        plan, notes, cells, diverged, estimates, claims, contrasts, environments, len(finished), len(plan.trials)
+    )
+
+
+def describe_plateau(name: str, result: JobResult) -> str:
+    """Return a warning about a pre-training that is still on the plateau of the token frequencies."""
+    return (
+        f"{name}: the held-out loss of {result.scores['mlm_loss']:.2f} is near {result.scores[ENTROPY]:.2f}, the "
+        "entropy of the token frequencies. The model has learned little from context, so that its scores say little "
+        "about what the experiment compares; more steps may help."
+    )
 
 
 def describe_environment(environment: Mapping[str, str]) -> str:

@@ -55,7 +55,7 @@ def to_markdown(report: Report, setup: Mapping[str, str]) -> str:
     plan = report.plan
     lines = [f"# {plan.title}", ""]
     lines += [f"- {name}: {value}" for name, value in setup.items()]
-    lines += [f"- {note}" for note in plan.notes]
+    lines += [f"- {note}" for note in report.notes]
     if report.finished < report.total:
         lines.append(f"- **Incomplete: {report.finished} of {report.total} results.**")
     lines += ["", *format_table(format_cells(report))]
@@ -102,7 +102,7 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
         "title": plan.title,
         "setup": dict(setup),
         "environments": dict(report.environments),
-        "notes": plan.notes,
+        "notes": report.notes,
         "finished": report.finished,
         "total": report.total,
         "cells": [

@@ -206,6 +206,8 @@ def write_report(report: Report, setup: dict[str, str], folder: Path, console: C
     say(console, LEGEND, style="dim")
     if report.finished < report.total:
         notice(console, f"incomplete: {report.finished} of {report.total} results")
+    for note in report.notes[len(report.plan.notes) :]:
+        notice(console, note)
     for result in report.claims:
         say(console, f"- {result}")
     for name in ("report.md", "report.json", "plot.png"):
