@@ -51,7 +51,7 @@ commands.predict.settings commands.predict.inputs commands.predict.outputs comma
 commands.grid.settings commands.grid.results commands.grid.cost commands.grid.run commands.glue_submission
 commands.probe.settings commands.probe.head_training commands.probe.run
 experiments.paper experiments.bootstrap experiments.levels experiments.task_files
-experiments.composition experiments.jobs experiments.plans
+experiments.composition experiments.jobs experiments.plans experiments.planner experiments.tables
 experiments.cost experiments.report experiments.report_formats
 commands.experiment.settings commands.experiment.setup commands.experiment.run
 estimators

@@ -38,8 +38,9 @@ from bertwright.experiments.cost import JobCost, SplitCost
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
 from bertwright.experiments.levels import LEVELS, Level, TaskRecipe
 from bertwright.experiments.paper import GLUE
-from bertwright.experiments.plans import MIXES, Plan, Trial, list_checkpoint_steps, published_figures
+from bertwright.experiments.plans import Plan, Trial
 from bertwright.experiments.report import format_p
+from bertwright.experiments.tables import MIXES, list_checkpoint_steps, published_figures
 from bertwright.experiments.task_files import find_task
 from bertwright.files import read_json
 from bertwright.models.config import SIZES
@@ -234,8 +235,8 @@ def test_finished_jobs_keep_metrics_but_no_fine_tuned_weights(finished_run: tupl
 
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixes = dict(list(MIXES.items())[:2])
-    monkeypatch.setattr("bertwright.experiments.plans.MIXES", mixes)
-    settings = make(tmp_path / "work", "table8", seeds=1)
+    monkeypatch.setattr("bertwright.experiments.tables.MIXES", mixes)
+    settings = make(tmp_path / "work", "table8", seeds=1, word_task_limit=None)
     run_experiment(settings)
     record = read_json(output(settings) / "report.json")
     columns = {(cell["row"], cell["column"]) for cell in record["cells"]}
@@ -905,7 +906,16 @@ def test_levels_grow() -> None:
     assert replace(evening, **{name: getattr(night, name) for name in CHANGED}) == night
 
 
-CHANGED = ("steps", "recipe", "task_recipes", "limit", "word_task_limit", "curve_seeds")
+CHANGED = (
+    "steps",
+    "optimizer",
+    "wide_learning_rates",
+    "recipe",
+    "task_recipes",
+    "limit",
+    "word_task_limit",
+    "curve_seeds",
+)
 
 
 @pytest.mark.parametrize(("level", "jobs"), [("demo", 40), ("evening", 40), ("night", 80), ("paper", 800)])

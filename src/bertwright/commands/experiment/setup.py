@@ -10,7 +10,9 @@ from bertwright.commands.experiment.settings import BUDGETED, ExperimentSettings
 from bertwright.experiments.cost import JobCost
 from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import LEVELS, Level
-from bertwright.experiments.plans import Inputs, Plan, make_plan
+from bertwright.experiments.planner import Inputs
+from bertwright.experiments.plans import Plan
+from bertwright.experiments.tables import make_plan
 from bertwright.files import digest_bytes, read_json, write_json
 from bertwright.interop.model_files import model_folder
 from bertwright.tokenstore.store import TokenStore, open_held_out

@@ -1,0 +1,306 @@
+"""The paper's tables 1 to 8 and figure 5 as plans: rows, columns, jobs, claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from bertwright.experiments import paper
+from bertwright.experiments.jobs import ComposeJob, ComposeSettings, Job, PretrainJob
+from bertwright.experiments.levels import Level, Shape
+from bertwright.experiments.paper import Figures
+from bertwright.experiments.planner import MARKS, PAPER_MIX, Inputs, Mix, Objective, Planner
+from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, Trial
+from bertwright.experiments.task_files import FoundTask, add_test_files
+from bertwright.interop.huggingface import load_config
+from bertwright.interop.model_files import model_folder
+from bertwright.models.config import format_shape
+from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, RepresentationName
+from bertwright.tasks.presets import PRESETS
+from bertwright.tasks.task import AnyTask
+
+ExperimentName = Literal["table1", "table5", "table6", "table7", "table8", "figure5"]
+
+
+def make_plan(name: ExperimentName, inputs: Inputs) -> Plan:
+    """Return the plan of an experiment. Raises ValueError if none of its tasks has files."""
+    plans: dict[ExperimentName, Callable[[Planner], Plan]] = {
+        "table1": table1,
+        "table5": table5,
+        "table6": table6,
+        "table7": table7,
+        "table8": table8,
+        "figure5": figure5,
+    }
+    return plans[name](Planner(inputs))
+
+
+def _titles(tasks: Mapping[str, FoundTask]) -> dict[str, str]:
+    """Return the title of each task's column: its name and metric."""
+    return {name: f"{name} {_metric(task.settings.build_task())}" for name, task in tasks.items()}
+
+
+def _metric(task: AnyTask) -> str:
+    return {"accuracy": "acc.", "f1": "F1", "spearman": "ρ", "matthews": "MCC"}.get(task.metric, task.metric)
+
+
+SENTENCE_TASKS = ("mnli", "qnli", "mrpc", "rte", "sst2", "stsb")
+SPAN_TASKS = ("conll2003", "squad")
+ACCURACY = {"mrpc": "accuracy"}  # tables 5 and 6; table 1 has F1
+UNTRAINED_POOLER = (
+    "Only next-sentence prediction trains the pooler; after the other objectives, sentence tasks start from its "
+    "initial weights."
+)
+
+
+def _compose(name: str, parents: tuple[PretrainJob, ...], lstm_layers: int, seed: int) -> ComposeJob:
+    """Return the job of a composed model."""
+    described = f"compose {name}, seed {seed}" if lstm_layers else f"compose {name}"
+    return ComposeJob(described, (), parents, ComposeSettings(lstm_layers, seed))
+
+
+def table5(planner: Planner) -> Plan:
+    """Return the plan of table 5: pre-training objectives."""
+    tasks = planner.find_tasks((*SENTENCE_TASKS, *SPAN_TASKS), ACCURACY)
+    ltr, rtl = planner.pretrain("ltr", "ltr"), planner.pretrain("rtl", "rtl")
+    seeds = range(planner.level.seeds)
+    parents: dict[str, Job | dict[int, Job]] = {
+        "MLM + NSP": planner.pretrain("mlm+nsp", "mlm+nsp"),
+        "MLM": planner.pretrain("mlm", "mlm"),
+        "LTR": ltr,
+        "LTR + BiLSTM": {seed: _compose("LTR + BiLSTM", (ltr,), planner.level.lstm_layers, seed) for seed in seeds},
+        "LTR + RTL": _compose("LTR + RTL", (ltr, rtl), 0, 0),
+    }
+    trials = [
+        trial
+        for row, parent in parents.items()
+        for name, task in tasks.items()
+        for trial in planner.finetune(row, name, task, parent)
+    ]
+    every, sentences = tuple(tasks), tuple(name for name in tasks if name in SENTENCE_TASKS)
+    claims = [
+        Claim("Next-sentence prediction helps on QNLI, MNLI and SQuAD", "MLM + NSP", "MLM", ("qnli", "mnli", "squad")),
+        Claim("The bidirectional model is better than the left-to-right one over all tasks", "MLM", "LTR", every),
+        Claim("The bidirectional model is better than the left-to-right one on SQuAD", "MLM", "LTR", ("squad",)),
+        Claim("The bidirectional model is better than the left-to-right one on NER", "MLM", "LTR", ("conll2003",)),
+        Claim("A BiLSTM improves the left-to-right model on SQuAD", "LTR + BiLSTM", "LTR", ("squad",)),
+        Claim("A BiLSTM improves the left-to-right model on NER", "LTR + BiLSTM", "LTR", ("conll2003",)),
+        Claim("The bidirectional model is better than LTR + BiLSTM on SQuAD", "MLM", "LTR + BiLSTM", ("squad",)),
+        Claim("A BiLSTM hurts the left-to-right model on sentence tasks", "LTR", "LTR + BiLSTM", sentences),
+        Claim("The bidirectional model is better than LTR and RTL concatenated", "MLM", "LTR + RTL", every),
+    ]
+    level = planner.level
+    planner.notes += [
+        "Sentence tasks read [CLS] of bidirectional models, the token that is read last of LTR and RTL, and of the "
+        "BiLSTM the last output of each direction. LTR + RTL has twice the parameters and states of twice the size.",
+        UNTRAINED_POOLER,
+        f"LTR + BiLSTM: a {level.lstm_layers}-layer BiLSTM of {level.shape[1]} outputs, half of them for each "
+        f"direction (the paper gives no size), with a peak rate of its own, {level.lstm_learning_rate:g}, since its "
+        "weights are new.",
+    ]
+    title = "Table 5: pre-training objectives"
+    return Plan("table5", title, _titles(tasks), tuple(parents), trials, claims, paper.TABLE5, planner.notes)
+
+
+MIXES: dict[str, Mix] = {
+    "80/10/10": PAPER_MIX,
+    "100/0/0": (1.0, 0.0, 0.0),
+    "80/0/20": (0.8, 0.0, 0.2),
+    "80/20/0": (0.8, 0.2, 0.0),
+    "0/20/80": (0.0, 0.2, 0.8),
+    "0/0/100": (0.0, 0.0, 1.0),
+}
+
+
+def table8(planner: Planner) -> Plan:
+    """Return the plan of table 8: masking strategies."""
+    tasks = planner.find_tasks(("mnli" if planner.has_mnli else "sst2", "conll2003"))
+    trials: list[Trial] = []
+    representation = features_of(planner.level.shape)
+    for row, mix in MIXES.items():
+        parent = planner.pretrain(f"mlm+nsp, masks {row}", "mlm+nsp", mask_mix=mix)
+        trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
+        if "conll2003" in tasks:
+            cell = (row, FEATURES)
+            trials += planner.probe({representation: cell}, tasks["conll2003"], parent, f"model, masks {row}")
+    titles = _titles(tasks)
+    claims = [
+        Claim("[MASK] alone is worse than the mix, if NER reads features", "80/10/10", "100/0/0", (FEATURES,)),
+        Claim("[MASK] alone is worse than the mix, if NER is fine-tuned", "80/10/10", "100/0/0", ("conll2003",)),
+        Claim("Random tokens alone are worse than the mix", "80/10/10", "0/0/100", tuple(tasks)),
+    ]
+    if "conll2003" in tasks:
+        titles[FEATURES] = "conll2003 features F1"
+        planner.notes.append(f"Features are {representation}. {describe_heads(planner.level)}")
+    title = "Table 8: masking strategies (MASK/SAME/RND, percent)"
+    return Plan("table8", title, titles, tuple(MIXES), trials, claims, paper.TABLE8, planner.notes)
+
+
+def table6(planner: Planner) -> Plan:
+    """Return the plan of table 6: model sizes, with held-out perplexity."""
+    tasks = planner.find_tasks(("mnli", "mrpc", "sst2"), ACCURACY)
+    trials, figures = list[Trial](), Figures()
+    for shape, (published, scores) in zip(planner.level.shapes, paper.TABLE6.items(), strict=True):
+        row = format_shape(*shape)
+        parent = planner.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
+        row = row if row == published else f"{row} (paper: {published})"
+        figures[row] = scores
+        trials.append(Trial(row, PERPLEXITY, 0, 0.0, parent, PERPLEXITY, PERPLEXITY))
+        trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
+    rows = tuple(figures)
+    claims = [Claim("The largest model is better than the smallest one", rows[-1], rows[0], tuple(tasks))]
+    claims += [
+        Claim(f"{larger} has a lower perplexity than {smaller}", larger, smaller, (PERPLEXITY,))
+        for smaller, larger in pairwise(rows)
+    ]
+    planner.notes.append(
+        f"Perplexity: of held-out sequences of up to {planner.level.max_length} tokens. Its intervals are over these "
+        "sequences, not over pre-trainings, of which each shape has one."
+    )
+    if wide := planner.level.wide_learning_rates:
+        rates = " and ".join(f"{rate:g} at hidden size {size}" for size, rate in wide.items())
+        planner.notes.append(f"The peak rate of pre-training is {rates}; the paper has one rate for all shapes.")
+    titles = {PERPLEXITY: "held-out perplexity"} | _titles(tasks)
+    return Plan("table6", "Table 6: model size", titles, rows, trials, claims, figures, planner.notes)
+
+
+FINE_TUNED = "fine-tuned"
+
+
+def table7(planner: Planner) -> Plan:
+    """Return the plan of table 7: fine-tuning beside six kinds of features, on CoNLL-2003."""
+    task = planner.find_tasks(("conll2003",))["conll2003"]
+    parent, model = planner.start(), planner.inputs.model
+    layers = planner.level.shape[0] if model is None else load_config(model_folder(model)).num_layers
+    names = [name for name, one in REPRESENTATIONS.items() if layers >= -(one.layers.start or 0)]
+    if skipped := [name for name in REPRESENTATIONS if name not in names]:
+        planner.notes.append(f"The model has {layers} layers, too few for {', '.join(skipped)}.")
+    planner.notes.append(describe_heads(planner.level))
+    cells = {name: (f"features: {name}", "conll2003") for name in names}
+    trials = planner.finetune(FINE_TUNED, "conll2003", task, parent)
+    trials += planner.probe(cells, task, parent, model or "model")
+    figures = {row: {"conll2003": 100 * PAPER_F1[name]} for name, (row, _) in cells.items()}
+    figures[FINE_TUNED] = {"conll2003": paper.TABLE7_FINE_TUNED}
+
+    def claim(text: str, better: str, worse: str) -> list[Claim]:
+        rows = [better, worse]
+        return [Claim(text, better, worse, ("conll2003",))] if all(row in figures for row in rows) else []
+
+    last, four, every = ("features: last", "features: concat-last-four", "features: sum-all")
+    claims = [
+        *claim("Fine-tuning is better than the last four layers as features", FINE_TUNED, four),
+        *claim("The last four layers are better features than the last one", four, last),
+        *claim("All layers are better features than the last one", every, last),
+        *claim("The last layer is better than the embeddings", last, "features: embeddings"),
+    ]
+    rows = (FINE_TUNED, *(row for row, _ in cells.values()))
+    titles = {"conll2003": "conll2003 F1"}
+    return Plan("table7", "Table 7: features and fine-tuning", titles, rows, trials, claims, figures, planner.notes)
+
+
+OURS, AVERAGE, TEST = "ours", "GLUE average", "test"
+TABLE1_TASKS = (
+    "mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte", "squad", "squad_v2", "swag",
+    "conll2003", "codah", "conll2000", "ud_pos", "nsmc", "korquad",
+)  # fmt: skip
+
+
+def table1(planner: Planner) -> Plan:
+    """Return the plan of tables 1 to 4: one model on all tasks whose files are found, beside the paper's systems."""
+    tasks, parent = planner.find_tasks(TABLE1_TASKS), planner.start()
+    trials, titles = list[Trial](), dict[str, str]()
+    for name, found in tasks.items():
+        task, note = add_test_files(found)
+        planner.notes += [note] if note else []
+        scores = {name: "dev"}
+        titles |= _titles({name: task})
+        if PRESETS[name].task.kind == "question-answering":
+            scores[f"{name} EM"] = "exact_match"
+            titles[f"{name} EM"] = f"{name} EM"
+        if task.settings.test:
+            scores[f"{name} {TEST}"] = f"test_{task.settings.build_task().metric}"
+            titles[f"{name} {TEST}"] = f"{titles[name]}, test"
+        tuned = planner.finetune(OURS, name, task, parent)
+        trials += [one._replace(column=column, score=score) for column, score in scores.items() for one in tuned]
+    averages = {}
+    if len(glue := tuple(name for name in tasks if name in paper.GLUE)) > 1:
+        averages[AVERAGE], titles[AVERAGE] = glue, f"GLUE average of {len(glue)}"
+    figures, splits = published_figures(list(titles), glue)
+    rows = (OURS, *(row for row in paper.SYSTEMS if figures[row]))
+    return Plan(
+        "table1", "Tables 1 to 4: all tasks", titles, rows, trials, [], figures, planner.notes,
+        averages=averages, figure_splits=splits, is_transposed=True,
+    )  # fmt: skip
+
+
+def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figures, dict[tuple[str, str], str]]:
+    """Return the figures of tables 1 to 4 in the columns of ours, and the splits of those that are on another split.
+
+    Column TASK is on dev, TASK test on test. If ours has no test column, the paper's test score is in that of dev.
+    `glue`: the tasks of the average.
+    """
+    figures: Figures = {row: {} for row in paper.SYSTEMS}
+    splits: dict[tuple[str, str], str] = {}
+    for row, found in figures.items():
+        dev, test = paper.DEV.get(row, {}), paper.TEST.get(row, {})
+        test_columns = {f"{task} {TEST}": figure for task, figure in test.items()}
+        found |= {column: figure for column, figure in (dev | test_columns).items() if column in columns}
+        others = {task: figure for task, figure in test.items() if task in columns and task not in dev}
+        others = {task: figure for task, figure in others.items() if f"{task} {TEST}" not in columns}
+        if AVERAGE in columns and all(task in test for task in glue):
+            others[AVERAGE] = statistics.fmean(test[task] for task in glue)
+        found |= others
+        splits |= {(row, column): TEST for column in others}
+    return figures, splits
+
+
+def describe_heads(level: Level) -> str:
+    """Return a sentence on the heads on frozen features."""
+    return (
+        f"Heads on frozen features: a {level.lstm_layers}-layer BiLSTM of {level.lstm_size} outputs, half of them for "
+        'each direction (the paper: two layers, "768-dimensional", which may also mean 768 for each direction), and a '
+        f"linear layer; {level.probe_epochs} epochs, of which the best on dev counts."
+    )
+
+
+def features_of(shape: Shape) -> RepresentationName:
+    """Return the features of table 8, the last four layers concatenated, or all layers of a model with fewer."""
+    return "concat-last-four" if shape[0] >= 4 else "sum-all"
+
+
+def figure5(planner: Planner) -> Plan:
+    """Return the plan of figure 5: scores against the steps of pre-training."""
+    candidates = ("mnli",) if planner.has_mnli else ("sst2", "conll2003")
+    tasks = planner.find_tasks(candidates, max_length=planner.level.max_length)
+    steps, trials = dict[str, tuple[str, int]](), []
+    saved = list_checkpoint_steps(planner.level.steps)
+    objectives: dict[str, Objective] = {"MLM": "mlm", "LTR": "ltr"}
+    for series, objective in objectives.items():
+        parent = planner.pretrain(objective, objective)
+        for step in saved:
+            row = f"{series}, {step:,} steps"
+            steps[row] = (series, step)
+            checkpoint = None if step == saved[-1] else step
+            trials += [t for name, task in tasks.items() for t in planner.finetune(row, name, task, parent, checkpoint)]
+    first, half, last = saved[0], saved[len(saved) // 2 - 1], saved[-1]
+    every = tuple(tasks)
+    claims = [
+        Claim("The second half of pre-training helps", f"MLM, {last:,} steps", f"MLM, {half:,} steps", every),
+        Claim("MLM is better than LTR almost at once", f"MLM, {first:,} steps", f"LTR, {first:,} steps", every),
+        Claim("MLM is better than LTR in the end", f"MLM, {last:,} steps", f"LTR, {last:,} steps", every),
+    ]
+    planner.notes.append(UNTRAINED_POOLER)
+    title = "Figure 5: scores against the steps of pre-training"
+    return Plan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, planner.notes, steps)
+
+
+def list_checkpoint_steps(steps: int) -> list[int]:
+    """Return the steps of figure 5: every tenth of a pre-training.
+
+    >>> list_checkpoint_steps(4_005)[-3:]
+    [3200, 3600, 4005]
+    """
+    every = max(1, steps // MARKS)
+    return [*range(every, MARKS * every, every), steps]
