@@ -934,7 +934,10 @@ def test_figure5_has_fewer_restarts(make: Make, tmp_path: Path, level: str, jobs
     ("changes", "message"),
     [
         ({"data": None}, "--data FOLDER"),
-        ({"store": None}, "--store FOLDER"),
+        ({"data": Path("taks")}, "--data taks: no such folder; name one with the files of tasks"),
+        ({"data": Path(__file__)}, "test_experiment.py: not a folder; name one with the files of tasks"),
+        ({"store": None}, "--store FOLDER, as `bertwright prepare` wrote it$"),
+        ({"store": None, "experiment": "table1"}, "--store FOLDER, .* .or --model FOLDER, to fine-tune"),
         ({"tasks": ("mrpc",)}, r"no folder with the files of mrpc, such as mrpc/train\.tsv"),
     ],
 )

@@ -15,6 +15,7 @@ from bertwright.tokenstore.store import read_header
 from bertwright.training.settings import DeviceSettings
 
 BUDGETED = ("steps", "limit", "word_task_limit")  # settings that a budget decides
+OF_ONE_MODEL = ("table1", "table7")  # experiments that take a model of the user instead of a store
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class ExperimentSettings:
         if self.budget is not None and given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise ValueError(f"--budget decides {flags}; omit one or the other")
-        if self.model is not None and self.experiment not in ("table1", "table7"):
+        if self.model is not None and self.experiment not in OF_ONE_MODEL:
             raise ValueError(f"--model: {self.experiment} compares pre-trainings, so it needs a --store; omit --model")
         for name in ("store", "steps"):
             if self.model is not None and getattr(self, name) is not None:

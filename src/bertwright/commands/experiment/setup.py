@@ -6,7 +6,7 @@ from bisect import bisect
 from dataclasses import replace
 from pathlib import Path
 
-from bertwright.commands.experiment.settings import BUDGETED, ExperimentSettings
+from bertwright.commands.experiment.settings import BUDGETED, OF_ONE_MODEL, ExperimentSettings
 from bertwright.experiments.cost import JobCost
 from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import LEVELS, Level
@@ -68,13 +68,17 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
     """Return the plan of an experiment. Raises ValueError for inputs that are missing or not usable."""
     if settings.data is None:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
+    if not settings.data.is_dir():
+        problem = "not a folder" if settings.data.exists() else "no such folder"
+        raise ValueError(f"--data {settings.data}: {problem}; name one with the files of tasks in its sub-folders")
     device = replace(settings.device, dtype=select_dtype(settings.device))
     if settings.model is not None:
         lowercase = Tokenizer.load(model_folder(settings.model)).lowercase
         inputs = Inputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
         return make_plan(settings.experiment, inputs)
     if settings.store is None:
-        raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
+        own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.experiment in OF_ONE_MODEL else ""
+        raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
     store = settings.store.resolve()
     tokenizer = Tokenizer.load(store / "tokenizer")
     digest = digest_store(store, tokenizer)
