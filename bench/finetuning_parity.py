@@ -153,8 +153,7 @@ def predict_tags(peer: TaggingPeer, model: Any, items: Sequence[Item], examples:
     """Tag sentences with `transformers`; a word beyond the window of the peer has the tag O."""
     tags: Tags = [[] for _ in examples]
     for item, logits in zip(items, peer.outputs(model, items, dtype), strict=True):
-        read = np.flatnonzero(np.array(item.target) != IGNORED)
-        tags[item.example] += [peer.labels[label] for label in logits[read].argmax(-1)]
+        tags[item.example] += [peer.labels[label] for label in logits[item.tagged].argmax(-1)]
     return [[*found, *["O"] * (len(one.words) - len(found))] for found, one in zip(tags, examples, strict=True)]
 
 

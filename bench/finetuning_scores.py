@@ -10,8 +10,9 @@ the peer's bfloat16 is its autocast). The peer's side is `transformers_baseline.
 sequence. The weights are all-MiniLM-L6-v2 unless --model names others.
 
 --table shows the runs that the other options name. squad learns from 20,000 questions chosen at random;
-conll2003_context fills each window of 128 tokens with the sentences around. --examples and --dev-examples cut every
-task down, to try things out.
+conll2003_context fills each window of 128 tokens with the sentences around; our best weights are also scored in the
+windows of the peer, which begin and end within words. --examples and --dev-examples cut every task down, to try things
+out.
 """
 
 from __future__ import annotations
@@ -22,21 +23,32 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+import torch
 from rich.console import Console
 
 from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.files import read_json
+from bertwright.inference.model import load
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.models.heads import EncoderForTask
+from bertwright.tasks.data import read_examples
+from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import TaskOptions, TaskSettings
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import Encoded
 from bertwright.training.settings import DeviceSettings
 from environment import describe_machine, minilm, sample, use_threads
+
+if TYPE_CHECKING:
+    from transformers_baseline import Item
 
 # oneDNN and PyTorch cache machine code and scratch memory for every batch width: 20 GB on SQuAD, where few widths
 # occur twice. One step needs less than this.
@@ -88,7 +100,41 @@ WORKS = {
 def ours(settings: FinetuneSettings) -> Scores:
     finetune(settings, Console(quiet=True))
     found: Scores = read_json(settings.run / "report.json")["scores"]
+    trained = load(settings.run / "model", "cpu", getattr(torch, settings.device.dtype))
+    model, task = trained.model, trained.task
+    if isinstance(task, Tagging) and task.context:
+        assert isinstance(model, EncoderForTask)
+        found |= scores_in_peer_windows(settings, model, task)
     return found
+
+
+def scores_in_peer_windows(settings: FinetuneSettings, model: EncoderForTask, task: Tagging) -> Scores:
+    """Score a trained tagger on dev and test in the windows of `transformers_baseline`."""
+    from transformers_baseline import TaggingPeer
+
+    read = {split: read_examples(task, settings.task, split) for split in ("train", "dev", "test")}
+    peer = TaggingPeer(str(settings.model), task, read.pop("train"))
+    encoded = {split: encode_items(peer.items(examples)) for split, examples in read.items()}
+    return {
+        f"{split} in peer windows": evaluate_examples(model, task, examples, encoded[split]).scores
+        for split, examples in read.items()
+    }
+
+
+def encode_items(items: Sequence[Item]) -> Encoded:
+    """Convert the peer's sequences of a tagging task to ours, without labels."""
+    positions = [item.tagged for item in items]
+    lengths = np.array([item.length for item in items])
+    return Encoded(
+        input_ids=np.concatenate([item.input_ids[0] for item in items]).astype(np.int32),
+        token_type_ids=np.zeros(int(lengths.sum()), np.int8),
+        lengths=lengths,
+        example_ids=np.array([item.example for item in items]),
+        positions=np.concatenate(positions).astype(np.int32),
+        position_counts=np.array([len(one) for one in positions]),
+        labels=np.zeros(0, np.int64),
+        label_counts=np.zeros(len(items), np.int64),
+    )
 
 
 def transformers(settings: FinetuneSettings) -> Scores:
@@ -213,11 +259,11 @@ def rows(task: str, sides: dict[str, list[dict[str, Any]]]) -> Iterator[list[str
     )
     for split in splits:
         for name in about.shown:
-            found = {
-                system: summarize_seeds([record["scores"][split][name] for record in records]) if records else None
-                for system, records in sides.items()
-            }
-            one, other = found.values()
+            values = (
+                [record["scores"][split][name] for record in records if split in record["scores"]]
+                for records in sides.values()
+            )
+            one, other = (summarize_seeds(found) if found else None for found in values)
             gap = f"{100 * (one.mean - other.mean):+.2f}{welch(one, other)}" if one and other else ""
             extra = [about.published, times] if first else ["", ""]
             yield [task, f"{split}, {name.replace('_', ' ')}", percent(one), percent(other), gap, *extra]

@@ -67,6 +67,11 @@ class Item(NamedTuple):
     def length(self) -> int:
         return max(map(len, self.input_ids))
 
+    @property
+    def tagged(self) -> Array:
+        """Tagging: positions of the tokens that have a target."""
+        return np.flatnonzero(np.array(self.target) != IGNORED)
+
 
 class Peer(ABC):
     """Type of task, trained and scored with `transformers`."""
@@ -244,8 +249,7 @@ class TaggingPeer(Peer):
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
         right, guessed = [list(example.tags) for example in examples], []
         for example, item, logits in zip(examples, items, outputs, strict=True):
-            read = np.flatnonzero(np.array(item.target) != IGNORED)
-            tags = [self.labels[label] for label in logits[read].argmax(-1)]
+            tags = [self.labels[label] for label in logits[item.tagged].argmax(-1)]
             guessed.append(tags + ["O"] * (len(example.words) - len(tags)))  # words beyond max_length, if there are
         found = {"accuracy": tag_accuracy(right, guessed)}
         return found if self.task.metric == "accuracy" else found | {"f1": span_f1(right, guessed)}
