@@ -40,7 +40,7 @@ from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.data import read_examples
-from bertwright.tasks.prediction import evaluate_examples
+from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
@@ -114,11 +114,19 @@ def scores_in_peer_windows(settings: FinetuneSettings, model: EncoderForTask, ta
 
     read = {split: read_examples(task, settings.task, split) for split in ("train", "dev", "test")}
     peer = TaggingPeer(str(settings.model), task, read.pop("train"))
-    encoded = {split: encode_items(peer.items(examples)) for split, examples in read.items()}
-    return {
-        f"{split} in peer windows": evaluate_examples(model, task, examples, encoded[split]).scores
-        for split, examples in read.items()
-    }
+    peer.labels = [*task.labels]  # in the order of our head
+    found = {}
+    for split, examples in read.items():
+        items = peer.items(examples)
+        logits = np.split(
+            predict_logits(model, encode_items(items)), np.cumsum([len(one.tagged) for one in items])[:-1]
+        )
+        outputs = [np.zeros((item.length, len(task.labels))) for item in items]
+        for item, rows, output in zip(items, logits, outputs, strict=True):
+            output[item.tagged] = rows
+        scores = peer.scores(examples, items, outputs)
+        found[f"{split} in peer windows"] = {name: float(value) for name, value in scores.items()}
+    return found
 
 
 def encode_items(items: Sequence[Item]) -> Encoded:
