@@ -15,7 +15,7 @@ ROOT = Path(bertwright.__file__).parent
 PLAN = """
 files seeding renamed settings
 console
-io.sources io.decoding io.lines io.npy io.schema io.delimited io.json_rows io.parquet io.tables
+io.sources io.decoding io.lines io.conll io.npy io.schema io.delimited io.json_rows io.parquet io.tables
 metrics.scores metrics.tag_schemes metrics.span_f1 metrics.exact_match metrics.seed_summary
 metrics.example_scores
 batching.batch batching.permutation

@@ -529,6 +529,15 @@ def test_words_of_conll_are_joined_by_spaces(tmp_path: Path) -> None:
     assert texts(path, encoding="latin-1") == ["EU ñ\nB", "C"]
 
 
+def test_words_of_conll_may_start_with_a_number_sign(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text(
+        "#begin document (d1)\n# id = 1\n#deal NN O\n# NN O\n1 CD O\n\n# a line of five words\n#end\tO\n"
+        "#end document\n\n#begin document (d2)\nNew\u00a0York NNP B-LOC\n"
+    )
+    assert texts(path) == ["#deal # 1\n#end", "New\u00a0York"]
+
+
 def test_conll_without_marks_is_one_document(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("A\tO\r\nB\tO\r\n\r\nC\tO\r\n")
     assert texts(tmp_path) == ["A B\nC"]

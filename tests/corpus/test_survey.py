@@ -228,6 +228,11 @@ def test_small_corpus_gets_advice_on_the_share_to_hold_out(tmp_path: Path, words
     assert advice in warning
 
 
+def test_text_of_one_character_has_advice(tmp_path: Path) -> None:
+    found = survey_text(tmp_path, "한")
+    assert any("1 words are little text" in warning for warning in diagnose(found))
+
+
 # --- counting in bounded memory
 
 

@@ -86,6 +86,15 @@ def test_attention_of_a_reversed_model_is_that_of_transformers_on_the_mirrored_s
     np.testing.assert_allclose(found.weights, mirrored[:, :, ::-1, ::-1], atol=1e-6)
 
 
+def test_model_with_one_segment_rejects_pairs() -> None:
+    model = make_bert(type_vocab_size=1)
+    with pytest.raises(ValueError, match=r"type_vocab_size = 1: .* one segment embedding"):
+        model.next_sentence("the", "cat")
+    with pytest.raises(ValueError, match=r"type_vocab_size = 1: .* one segment embedding"):
+        model.attention("the", "cat")
+    assert model.attention("the").tokens == ("[CLS]", "the", "[SEP]")
+
+
 def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:
     model = load(folder)
     with pytest.raises(ValueError, match="expected one for each of 2 first texts, got 1"):

@@ -21,7 +21,7 @@ from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import context
-from bertwright.training.context import execution_context, prefers_bfloat16
+from bertwright.training.context import execution_context, prefers_bfloat16, select_device
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.throughput import (
@@ -59,6 +59,19 @@ def test_missing_gpu_raises_an_error() -> None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(ValueError, match="sees no GPU"), execution_context(DeviceSettings(device="cuda")):
         pass
+
+
+def test_more_processes_than_gpus_raise_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for rank in "0", "1":
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        with pytest.raises(ValueError, match=r"2 processes .*1 GPU; lower --nproc-per-node to 1"):
+            select_device(DeviceSettings())
+    assert select_device(DeviceSettings(device="cpu")) == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert select_device(DeviceSettings()) == torch.device("cuda", 1)
 
 
 TOGETHER = """

@@ -116,6 +116,20 @@ def test_run_without_a_folder_ends_with_the_same_best_weights(tmp_path: Path) ->
     assert not torch.equal(last["0.weight"], weights[0]["0.weight"])
 
 
+def test_best_checkpoints_are_those_of_a_resumed_run_and_of_this_one(tmp_path: Path) -> None:
+    """The score rises at each of six evaluations; a checkpoint is written after step 30 alone."""
+    training, found = make_toy(), []
+
+    def evaluate() -> dict[str, float]:
+        found.append([checkpoint.step_of(path) for path in checkpoint.list_checkpoints(tmp_path / "best")])
+        return {"score": float(training.optimizer.steps)}
+
+    settings = FitSettings(tmp_path, 60, eval_steps=range(10, 60, 10), save_steps=[30], metric="score")
+    fit(settings, replace(training, evaluate=evaluate), CPU, silent_console())
+    assert found == [[], [10], [20], [30], [30, 40], [30, 50]]
+    assert [checkpoint.step_of(path) for path in checkpoint.list_checkpoints(tmp_path / "best")] == [60]
+
+
 def test_ctrl_c_without_a_folder_stops_after_the_step() -> None:
     training, handler = make_toy(15, signal.SIGINT), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="step 16 is not saved"):

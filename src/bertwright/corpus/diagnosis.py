@@ -24,9 +24,9 @@ def diagnose(survey: Survey) -> list[str]:
 
 
 def estimate_words(survey: Survey) -> int:
-    """Return the number of words; in scripts without spaces, two characters count as one."""
+    """Return the number of words, at least 1; in scripts without spaces, two characters count as one."""
     unspaced = sum(share for script, share in survey.scripts.items() if script in UNSPACED)
-    return round(survey.words * (1 - unspaced) + survey.characters * unspaced / CHARACTERS_PER_WORD)
+    return max(1, round(survey.words * (1 - unspaced) + survey.characters * unspaced / CHARACTERS_PER_WORD))
 
 
 def _file_warnings(survey: Survey) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
 from bertwright.corpus.wikipedia import read_articles
+from bertwright.io.conll import is_comment, split_cells, starts_document
 from bertwright.io.decoding import (
     BLOCK,
     FIX_CORPUS,
@@ -35,7 +36,6 @@ BLANK_LINE_BYTES = re.compile(rb"\n[ \t\r\f\v]*+\n")
 LINE_END = re.compile(rb"\n")
 PAGE_END = re.compile(rb"</page>[ \t\r]*\n")
 
-DOCUMENT_MARK = re.compile(r"# *newdoc\b|-DOCSTART-")
 SENTENCE_TEXT = re.compile(r"# *text *= *(.*)")
 
 
@@ -118,7 +118,7 @@ class CorpusShard(NamedTuple):
         """Bytes on disk, for progress."""
         if self.span.end is not None:
             return self.span.end - self.span.start
-        return sum(file.size for file in self.files) - self.span.start
+        return sum(file.size for file in self.files)
 
 
 def list_corpus_files(settings: CorpusSettings) -> list[InputFile]:
@@ -307,11 +307,11 @@ def _whole(file: InputFile, blocks: Iterable[str]) -> Iterator[tuple[int, str]]:
 def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield line and text of each document of a CoNLL or CoNLL-U file, one sentence per line.
 
-    A document starts at `# newdoc` or `-DOCSTART-`; without such marks the file is one document. A sentence is its
-    `# text` comment or, if there is none, its word forms joined by spaces.
+    A document starts at `# newdoc`, `#begin document` or `-DOCSTART-`; without such marks the file is one document. A
+    sentence is its `# text` comment or, if there is none, its word forms joined by spaces.
     """
     sentences: list[str] = []
-    words: list[list[str]] = []
+    words: list[str] = []  # lines of one sentence
     text, size, first = "", 0, 1
 
     def finish_sentence() -> None:
@@ -323,7 +323,7 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
         words.clear()
 
     for number, line in numbered:
-        if DOCUMENT_MARK.match(line):
+        if starts_document(line):
             finish_sentence()
             if sentences:
                 yield first, "\n".join(sentences)
@@ -332,8 +332,8 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
             finish_sentence()
         elif found := SENTENCE_TEXT.match(line):
             text = found[1].strip()
-        elif not line.startswith("#") or "\t" in line:  # "#" may itself be a word
-            words.append(line.rstrip("\r").split("\t") if "\t" in line else line.split())
+        else:
+            words.append(line.rstrip("\r"))
         if size > MAX_CHARACTERS:
             raise ValueError(_too_long(file, "document", "mark where documents start with # newdoc"))
     finish_sentence()
@@ -341,12 +341,13 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
         yield first, "\n".join(sentences)
 
 
-def _join_words(words: Sequence[Sequence[str]], suffix: str) -> str:
+def _join_words(lines: Sequence[str], suffix: str) -> str:
     """Join the forms of a sentence's words; CoNLL-U says where no space follows and which words share one form."""
     if suffix != ".conllu":
-        return " ".join(word[0] for word in words)
+        num_columns = len(split_cells(lines[-1])) if lines else 0
+        return " ".join([split_cells(line)[0] for line in lines if not is_comment(line, num_columns)])
     text, end = "", 0
-    for word in words:
+    for word in [line.split("\t") for line in lines if not line.startswith("#")]:
         number, _, last = word[0].partition("-")
         if len(word) < 2 or not number.isdecimal() or (not last and int(number) <= end):
             continue  # an empty node, or a word inside the range before

@@ -27,7 +27,7 @@ OTHER_NAMESPACE = re.compile(r"[^\s:]+:\S")
 REFERENCE = re.compile(r"<ref\b[^<>]*/>|<ref\b[^<>]*>.*?</ref\s*>", re.DOTALL | re.IGNORECASE)
 BEHAVIOUR_SWITCH = re.compile(r"__[A-Z]+__")
 # What is left of a pair of brackets whose content was a template: "Seoul (; born 1394)".
-EMPTY_BRACKETS = re.compile(r"\(\s*[,;:\s]*\)")
+EMPTY_BRACKETS = re.compile(r"\([,;:\s]*\)")
 BRACKET_START = re.compile(r"\(\s*(?:[,;:]\s*)+")
 SPACES = re.compile(r"[ \t\xa0]+")
 SPACE_BEFORE_MARK = re.compile(r" (?=[,.;)](?:\s|$))")

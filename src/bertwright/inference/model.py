@@ -29,6 +29,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, is_untrained
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.collation import check_segments
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
 from bertwright.tasks.prediction import predict_chunks, split_into_chunks
 from bertwright.tasks.presentation import truncation_warnings
@@ -164,7 +165,8 @@ class Bert:
         """Compute the attention weights of a text or a pair: layer × head × attending token × attended token.
 
         They are the probabilities before dropout (`output_attentions` of transformers; Vaswani et al. 2017, section
-        3.2.1). Raises ValueError if the text has more tokens than the model has positions, or the model is not a BERT.
+        3.2.1). Raises ValueError if the text has more tokens than the model has positions, for a pair if the model has
+        one segment embedding, and for a model that is not a BERT.
         """
         encoder = self.model.encoder
         if not isinstance(encoder, BertEncoder):
@@ -172,6 +174,7 @@ class Bert:
         texts = [check_text(text, "text")] + ([] if text_pair is None else [check_text(text_pair, "text_pair")])
         segments = [self.tokenizer.encode_raw([one]).ids for one in texts]
         batch = pack_segments(segments, self.tokenizer)
+        check_segments(batch.token_type_ids.numpy(), encoder.config)
         if batch.num_tokens > self.config.max_positions:
             raise ValueError(
                 f"expected at most the {self.config.max_positions} tokens that the model reads, got "

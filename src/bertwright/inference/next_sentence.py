@@ -8,7 +8,7 @@ import numpy as np
 
 from bertwright.batching.permutation import token_budget_batches
 from bertwright.models.heads import BertForPretraining
-from bertwright.tasks.collation import collate
+from bertwright.tasks.collation import check_segments, collate
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -21,10 +21,12 @@ def predict_next_sentences(
 ) -> list[float]:
     """Return, for each pair of texts, the probability that the second follows the first.
 
-    If a pair has more tokens than the model has positions, its longer text is truncated at the end.
+    If a pair has more tokens than the model has positions, its longer text is truncated at the end. Raises ValueError
+    for a model with one segment embedding.
     """
     segments = [SegmentTokens.of(texts, tokenizer) for texts in (firsts, seconds)]
     encoded = encode_segments(segments, np.empty(0, dtype=np.int64), tokenizer, model.config.max_positions)
+    check_segments(encoded.token_type_ids, model.config)
     device = next(model.parameters()).device
     probabilities = np.empty(len(firsts))
     for indices in token_budget_batches(encoded.lengths, BATCH_TOKENS):

@@ -37,7 +37,7 @@ class DataSettings:
     whole_word_mask: bool = False
     """Mask all tokens of a word together. Off in the paper; on in Google's later models."""
     seed: int = 0
-    """Seed of order, segments, masks and dropout."""
+    """Seed of order, segments, masks, dropout and a new model's initial weights."""
 
     def __post_init__(self) -> None:
         min_length = self.specials + 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from bertwright.batching.batch import from_flat, offsets_from_lengths, positions_from_lengths
 from bertwright.batching.permutation import permute
@@ -26,9 +27,9 @@ def flat_ranges(first: Ints, lengths: Ints) -> Ints:
     return indices
 
 
-def check_segments(encoded: Encoded, config: EncoderConfig) -> None:
+def check_segments(token_type_ids: npt.NDArray[np.integer], config: EncoderConfig) -> None:
     """Raise ValueError for sequences of two segments if the model has one segment embedding only."""
-    if encoded.token_type_ids.max(initial=0) >= config.type_vocab_size:
+    if token_type_ids.max(initial=0) >= config.type_vocab_size:
         raise ValueError(
             f"type_vocab_size = {config.type_vocab_size}: the model has one segment embedding, and pairs of texts need "
             "two; choose another model"

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from tokenizers import Regex, pre_tokenizers
 
+from bertwright.io.conll import COMMENT, DOCUMENT_LINE, is_comment, split_cells, starts_document
 from bertwright.io.decoding import read_text
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
@@ -21,10 +22,6 @@ from bertwright.io.tables import read_rows
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
-
-DOCUMENT_LINE = "-DOCSTART-"
-DOCUMENT_COMMENT = re.compile(r"#\s+newdoc\b|#\s*begin document\b")
-COMMENT = re.compile(DOCUMENT_COMMENT.pattern + r"|#\s+newpar\b|#\s*end document\b|#\s+\S+\s+=(\s|$)")
 
 # Words as in CoNLL data: U.N., 22-year-old, 2,000.50, Germany + 's, is + n't; other punctuation is a word of its own.
 # Marks (\p{M}) and joiners belong to their letters, which Hindi needs.
@@ -274,7 +271,7 @@ def _from_columns(
     single_lines, last_line = True, 0
     for block in blocks:
         marked = block[0].text.startswith(DOCUMENT_LINE)
-        if marked or any(DOCUMENT_COMMENT.match(line.text) for line in block):
+        if any(starts_document(line.text) for line in block):
             document += 1
         lines_read = [line for line in block if not (comment_prefix and line.text.startswith(comment_prefix))]
         rows = split(lines_read) if lines_read and not marked else []
@@ -316,18 +313,9 @@ def _conllu_rows(block: list[Line]) -> list[Row]:
 
 
 def _column_rows(block: list[Line]) -> list[Row]:
-    # Spaces separate cells only in lines without a tab, other white space never: a word may contain U+00A0.
-    rows = [
-        (number, text, text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell])
-        for number, text in block
-    ]
+    rows = [(number, text, split_cells(text)) for number, text in block]
     num_columns = len(rows[-1][2])
-    return [row for row in rows if not row[1].startswith("#") or not _is_comment(row, num_columns)]
-
-
-def _is_comment(row: Row, num_columns: int) -> bool:
-    _, text, cells = row
-    return bool(COMMENT.match(text)) or (text[1:2] in (" ", "\t") and len(cells) != num_columns)
+    return [row for row in rows if not is_comment(row[1], num_columns)]
 
 
 def _values(row: Row, columns: list[Column], path: str) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ def predict_logits(model: EncoderForTask, encoded: Encoded, advance: Callable[[i
 
     Raises DivergedError for outputs that are not finite.
     """
-    check_segments(encoded, model.encoder.config)
+    check_segments(encoded.token_type_ids, model.encoder.config)
     device = next(model.parameters()).device
     training = model.training
     model.eval()

@@ -62,12 +62,18 @@ def prefers_bfloat16(device: torch.device) -> bool:
 def select_device(settings: DeviceSettings) -> torch.device:
     """Return the device of this process; under torchrun, each local rank has its own GPU.
 
-    Raises ValueError if a GPU is requested and none is available.
+    Raises ValueError if a GPU is requested and none is available, and for more local ranks than GPUs.
     """
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda: this PyTorch sees no GPU; leave --device at auto, or see nvidia-smi")
     if settings.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
+    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if processes > gpus:
+        raise ValueError(
+            f"{processes} processes on this machine, but {gpus} GPU{'s' * (gpus != 1)}; lower --nproc-per-node to "
+            f"{gpus}, or choose --device cpu"
+        )
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 

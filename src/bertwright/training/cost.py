@@ -31,34 +31,42 @@ class CostEstimate(NamedTuple):
 
 
 def describe_cost(
-    cost: CostEstimate, context: ExecutionContext, model: nn.Module, optimizer: Optimizer, checkpoints: int
+    cost: CostEstimate,
+    context: ExecutionContext,
+    model: nn.Module,
+    optimizer: Optimizer,
+    checkpoints: int,
+    best: int = 0,
 ) -> dict[str, str]:
     """Return the cost of a run whose steps have been timed, as names and values for the terminal.
 
-    `checkpoints`: the maximum number of them in the run folder.
+    `checkpoints`: the maximum number of them in the run folder, and `best`, of those without optimizer state.
     """
     memory = peak_memory(context)
     trained = sum(parameter.numel() for parameter in optimizer.parameters.values())
-    disk = estimate_disk_space(sum(parameter.numel() for parameter in model.parameters()), trained, checkpoints)
+    disk = estimate_disk_space(sum(parameter.numel() for parameter in model.parameters()), trained, checkpoints, best)
     return {
         "steps": f"{cost.steps:,}",
         "estimated time": format_duration(cost.seconds),
         "memory": "unknown on this system" if memory is None else f"{format_bytes(memory)} per process",
-        "disk space": f"{format_bytes(disk)} for checkpoints and model",
+        "disk space": f"{format_bytes(disk)} or less for checkpoints and model",
     }
 
 
-def estimate_disk_space(weights: int, trained: int, checkpoints: int) -> int:
-    """Return the bytes of a run's checkpoints and model.
+def estimate_disk_space(weights: int, trained: int, checkpoints: int, best: int = 0) -> int:
+    """Return the maximum bytes of a run's checkpoints and model.
 
-    All contain the weights; checkpoints also contain two moments of each trained weight.
+    All contain the weights; `checkpoints` of them also contain two moments of each trained weight (with Muon, the
+    matrices have one), and the `best` ones none.
 
     >>> estimate_disk_space(weights=1_000_000, trained=1_000_000, checkpoints=3)
     40000000
     >>> estimate_disk_space(weights=1_000_000, trained=1_000, checkpoints=3)
     16024000
+    >>> estimate_disk_space(weights=1_000_000, trained=1_000_000, checkpoints=2, best=2)
+    36000000
     """
-    return 4 * (weights * (checkpoints + 1) + 2 * trained * checkpoints)
+    return 4 * (weights * (checkpoints + best + 1) + 2 * trained * checkpoints)
 
 
 def time_steps(training: Training[M], context: ExecutionContext, first_step: int = 0) -> float:

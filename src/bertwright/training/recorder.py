@@ -113,13 +113,17 @@ class FolderRecorder:
         self.log.write(kind, self.training.optimizer.steps, values)
 
     def save_best(self) -> None:
-        """Write a checkpoint without the optimizer's state.
+        """Write a checkpoint without the optimizer's state, and delete superseded ones.
 
-        The next `save` deletes the previous best checkpoint. If the run is killed before that, it resumes from an older
-        checkpoint, at which the previous best one was the best.
+        If the run is killed before the next `save`, it resumes from an older step, and needs the best one of that step.
         """
-        keep_last = None if self.settings.resumable else 1
-        checkpoint.save(self.best, self.training.optimizer.steps, self._write_model, {}, keep_last)
+        step = self.training.optimizer.steps
+        checkpoint.save(self.best, step, self._write_model, {}, keep_last=None)
+        latest = checkpoint.find_latest(self.run / "checkpoints") if self.settings.resumable else None
+        resumed = checkpoint.step_of(latest) if latest else 0
+        for superseded in checkpoint.list_checkpoints(self.best):
+            if resumed < checkpoint.step_of(superseded) < step:
+                remove_folder(superseded)
 
     def save(self) -> None:
         """Flush the metrics, then write a checkpoint of this step and delete superseded checkpoints."""

@@ -6,7 +6,7 @@ torch is imported on use, so that a run's folder can be checked without it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +128,16 @@ def read_digests(run: Path) -> dict[str, str]:
     if not isinstance(before, dict):
         raise ValueError(f"{run / DATA}: expected an object with digests; start again in another folder")
     return before
+
+
+def digest_initial_weights(run: Path, digest: Callable[[], str]) -> dict[str, str]:
+    """Return the digest of the weights that a run started from, by its name in `data.json`.
+
+    `digest` computes it before the first checkpoint. Later it is the recorded one: they may have changed since then.
+    """
+    if any(run.glob("checkpoints/step-*")):
+        return {name: value for name, value in read_digests(run).items() if name == INITIAL_WEIGHTS}
+    return {INITIAL_WEIGHTS: digest()}
 
 
 def format_resume_command(settings: Resumable, command: str, context: ExecutionContext) -> str:

@@ -163,7 +163,7 @@ class FinetuneRun:
         )
         for warning in data_warnings(state.task, settings.task, splits, state.tokenizer, config.max_positions):
             notice(self.console, warning)
-        if state.dev and tuning.validation_fraction and not settings.task.files("dev"):
+        if state.dev and tuning.validation_fraction and tuning.limit is None and not settings.task.files("dev"):
             dev, both = len(state.dev.examples), len(state.dev.examples) + len(state.train.examples)
             if not 0.5 < dev / both / tuning.validation_fraction < 2:
                 split = f"dev split: {dev:,} of {both:,} examples ({dev / both:.1%})"
@@ -185,9 +185,10 @@ class FinetuneRun:
 
     def describe_cost(self) -> dict[str, str]:
         """Measure a few steps; return the cost of the whole run as names and values."""
-        checkpoints = 3 if self.state.dev else 2  # the newest, the best, and the one that is being written
         cost = CostEstimator(self.state, self.context).estimate(self.settings)
-        return describe_cost(cost, self.context, self.state.model, self.state.optimizer, checkpoints)
+        # The newest checkpoint and the one that is being written; the best one of all, and that of a resumed run.
+        best = 2 if self.state.dev else 0
+        return describe_cost(cost, self.context, self.state.model, self.state.optimizer, checkpoints=2, best=best)
 
     def record_start(self) -> None:
         """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""

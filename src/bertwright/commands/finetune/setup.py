@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,7 @@ from bertwright.training.context import ExecutionContext
 from bertwright.training.definition import Training
 from bertwright.training.loop import LossOutput, check_finite_weights
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.run_directory import (
-    INITIAL_WEIGHTS,
-    check_data_unchanged,
-    prepare_model,
-    read_digests,
-    record_run,
-)
+from bertwright.training.run_directory import check_data_unchanged, digest_initial_weights, prepare_model, record_run
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -111,7 +106,7 @@ def _encode(
         for name, split in examples.items()
     }
     for split in splits.values():
-        check_segments(split.encoded, model.config)
+        check_segments(split.encoded.token_type_ids, model.config)
     if not len(splits["train"].encoded.labels):
         raise ValueError(f"{examples['train'][0].location}: no target, and no other training example has one either")
     return splits
@@ -205,11 +200,7 @@ def record_start(settings: FinetuneSettings) -> None:
 
     Raises ValueError if the files of a resumed run have changed.
     """
-    data = digest_files(settings.task)
-    if checkpoint.find_latest(settings.run / "checkpoints") is None:
-        data[INITIAL_WEIGHTS] = digest_model(settings.model)
-    else:  # keep the digest from the start: the run that --model names may have continued since then
-        data |= {name: digest for name, digest in read_digests(settings.run).items() if name == INITIAL_WEIGHTS}
+    data = digest_files(settings.task) | digest_initial_weights(settings.run, partial(digest_model, settings.model))
     if settings.resume:
         check_data_unchanged(settings.run, data)
     record_run(settings, "finetune", data)

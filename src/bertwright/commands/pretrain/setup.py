@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from bertwright.console import notice
 from bertwright.corpus.limits import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
-from bertwright.interop.model_files import model_folder
+from bertwright.interop.model_files import digest_model, model_folder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import BertForPretraining
@@ -22,7 +23,13 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import check_finite_weights
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.run_directory import find_changed_data, prepare_model, record_run
+from bertwright.training.run_directory import (
+    INITIAL_WEIGHTS,
+    digest_initial_weights,
+    find_changed_data,
+    prepare_model,
+    record_run,
+)
 from bertwright.training.throughput import physical_memory
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -161,13 +168,18 @@ def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
 def record_start(settings: PretrainSettings, state: PretrainState) -> None:
     """Write the settings and data digests of a run that has been opened.
 
-    Raises ValueError if the store of a resumed run has changed.
+    Raises ValueError if the store of a resumed run has changed, or before its first checkpoint the model of --init.
     """
     stores = [state.train, *(data.store for data in state.held_out[:1])]
     digests = {
         store.folder.name: digest_bytes(*(file.digest.encode() for file in store.header.files)) for store in stores
     }
-    if settings.resume and find_changed_data(settings.run, digests):
+    if (init := settings.model.init) is not None:
+        digests |= digest_initial_weights(settings.run, partial(digest_model, init))
+    changed = find_changed_data(settings.run, digests) if settings.resume else []
+    if changed == [INITIAL_WEIGHTS]:
+        raise ValueError(f"{init}: its weights changed since the run started; restore them, or start again")
+    if changed:
         raise ValueError(
             f"{settings.store}: its text or sentences changed since the run started; restore it, or start a new run "
             f"from the newest checkpoint: --init {settings.run} --run FOLDER"
