@@ -32,7 +32,6 @@ from transformers.models.bert import modeling_bert
 
 from bertwright.batching.batch import offsets_from_lengths
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
-from bertwright.interop.huggingface import start_task_model
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.models.encoder import SITES_PER_LAYER
@@ -40,12 +39,12 @@ from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.collation import collate, step_items
 from bertwright.tasks.data import read_examples
 from bertwright.tasks.prediction import evaluate_examples
-from bertwright.tasks.task import AnyTask, Encoded
-from bertwright.tasks.task_io import TaskModel, load_task, save_task_folder
+from bertwright.tasks.task import Encoded
+from bertwright.tasks.task_io import TaskModel, load_task
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine, minilm, use_threads
-from finetuning_scores import DTYPES, MINILM, WORKS, Run, ours, settings_of
+from finetuning_scores import DTYPES, MINILM, WORKS, Run, ours, settings_of, with_first_weights
 from transformers_baseline import IGNORED, Item, TaggingPeer, pad, steps
 
 Tags = list[list[str]]
@@ -124,7 +123,7 @@ def items_of(encoded: Encoded) -> list[Item]:
 
 
 def theirs(
-    settings: FinetuneSettings, task: AnyTask, peer: TaggingPeer, items: Sequence[Item], folder: Path
+    settings: FinetuneSettings, peer: TaggingPeer, items: Sequence[Item], folder: Path
 ) -> tuple[Iterator[float], Any]:
     """Prepare training with `transformers`; return an iterator that trains and yields losses, and the model.
 
@@ -132,8 +131,7 @@ def theirs(
     """
     rate = settings.tuning.dropout
     assert rate is not None
-    first = start_task_model(minilm(), task.head, settings.seed, dropout=rate).model
-    save_task_folder(folder, TaskModel(first, task), Tokenizer.load(minilm()))
+    with_first_weights(settings, folder)
     attention = "eager" if rate else "sdpa"
     model = transformers.BertForTokenClassification.from_pretrained(folder, attn_implementation=attention).train()
     masks = SharedMasks(rate, settings.seed)
@@ -231,7 +229,7 @@ def main() -> None:
         models = {"ours": transformers.BertForTokenClassification.from_pretrained(last)}
         if "transformers" in chosen.systems:
             own = [record["loss"] for record in read_metrics(settings.run) if record["kind"] == "train"]
-            others, models["theirs"] = theirs(settings, task, peer, items, folder / "first")
+            others, models["theirs"] = theirs(settings, peer, items, folder / "first")
             compare_training(own, others, folder / "first", last, models["theirs"])
         if chosen.dev_examples:
             trained = load_task(last)

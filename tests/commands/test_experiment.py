@@ -34,14 +34,14 @@ from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.probe.run import open_probe
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.experiments import jobs, report
-from bertwright.experiments.cost import JobCost, SplitCost
+from bertwright.experiments.cost import JobCost, SplitCost, estimate_costs
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
 from bertwright.experiments.levels import LEVELS, Level, TaskRecipe
 from bertwright.experiments.paper import GLUE
 from bertwright.experiments.plans import Plan, Trial
 from bertwright.experiments.report import format_p
 from bertwright.experiments.tables import MIXES, list_checkpoint_steps, published_figures
-from bertwright.experiments.task_files import find_task
+from bertwright.experiments.task_files import add_test_files, find_task
 from bertwright.files import read_json
 from bertwright.models.config import SIZES
 from bertwright.pretraining.data import PretrainingData
@@ -172,7 +172,9 @@ def test_each_claim_has_one_sentence_with_verdict_and_interval(finished_run: tup
         assert format_p(p) in printed
         assert claim["verdict"] == ("shown" if low > 0 else "reversed" if high < 0 else "not shown")
         assert f"{claim['text']}: {claim['verdict']} at this budget" in printed
-    assert "over examples alone" not in printed
+    assert "variance between seeds of" not in printed
+    assert [claim["paper_columns"] for claim in claims][:2] == [["sst2"], []]
+    assert claims[0]["paper"] is not None
 
 
 def test_the_report_lists_all_machines_that_computed_its_jobs(
@@ -414,7 +416,7 @@ def test_a_second_experiment_shares_the_pre_trainings(
     monkeypatch.setattr(jobs, "pretrain", fail)
     figure = make(settings.work, "figure5", seeds=1, tasks=("sst2",))
     printed = run_experiment(figure)
-    assert printed.count("95 % interval over examples alone, since there is a single seed, ") == 3
+    assert printed.count("95 % interval without the variance between seeds of ") == 3
     record = read_json(output(figure) / "report.json")
     assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 2 steps", "MLM, 4 steps"]
     assert record["finished"] == record["total"] == 20
@@ -550,6 +552,40 @@ def test_a_claimed_job_cannot_be_claimed_again(make: Make, tmp_path: Path) -> No
         assert (first, second) == (True, False)
     with claim_folder(work.folder(job)) as third:
         assert third
+
+
+def test_a_file_that_changes_after_planning_stops_its_jobs(make: Make, tmp_path: Path, data: Path) -> None:
+    copy = shutil.copytree(data, tmp_path / "data")
+    settings = make(tmp_path / "work", data=copy, tasks=("sst2",))
+    job = next(one for one in plan_of(settings).jobs if isinstance(one, FinetuneJob))
+    work = Work(settings.work)
+    work.folder(job).mkdir(parents=True)
+    with (copy / "glue" / "SST-2" / "dev.tsv").open("a") as file:
+        file.write("the bear\tgood\n")
+    with pytest.raises(ValueError, match=r"fine-tune .*: dev changed .*planned"):
+        work.run(job)
+    assert work.result(job) is None
+
+
+@pytest.mark.parametrize("content", ["{}", "null", "[]", '{"scores": {}'])
+def test_a_damaged_result_is_named(make: Make, tmp_path: Path, content: str) -> None:
+    settings = make(tmp_path / "work")
+    job, work = plan_of(settings).jobs[0], Work(settings.work)
+    path = work.folder(job) / "result.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"result\.json"):
+        experiment(settings)
+
+
+def test_what_a_killed_process_left_is_deleted(finished_run: tuple[ExperimentSettings, str], tmp_path: Path) -> None:
+    settings, _ = finished_run
+    work = Work(shutil.copytree(settings.work, tmp_path / "work"))
+    job = next(one for one in plan_of(settings).jobs if isinstance(one, FinetuneJob))
+    left = work.folder(job) / "run" / ".model.part-1-1"
+    left.mkdir()
+    run_experiment(replace(settings, work=work.path))
+    assert not left.exists()
 
 
 # Keys
@@ -813,9 +849,9 @@ def test_dry_run_of_table8_measures_heads(make: Make, tmp_path: Path) -> None:
 
 
 def cost_of(job: Any, examples: int | None = None) -> JobCost:
-    """Return 100 s for a pre-training; for others 2 s to open the run and 10 s for its limit, or 1,500 examples."""
+    """Return 3 + 100 s for a pre-training; for others 2 s to open it and 10 s for its limit, or 1,500 examples."""
     if isinstance(job, PretrainJob | ComposeJob):
-        return JobCost(100.0 * isinstance(job, PretrainJob))
+        return JobCost(3.0, (SplitCost(100.0, job.settings.steps),)) if isinstance(job, PretrainJob) else JobCost(0.0)
     return JobCost(2.0, (SplitCost(10.0, examples or job.limit or 1_500),))
 
 
@@ -826,11 +862,11 @@ def fit(settings: ExperimentSettings, examples: int | None = None) -> Level:
 
 
 def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
-    """Four pre-trainings of 100 s and twenty fine-tunings of 2 + 10 s in ten minutes: 300 s for each kind."""
-    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0)
+    """Four pre-trainings of 3 + 100 s and twenty fine-tunings of 2 + 10 s in 10.4 minutes: 312 s for each kind."""
+    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.4)
     level, fitted = choose_level(settings), fit(settings)
     assert (level.steps, level.limit, level.word_task_limit) == (1_000, 1_000, 1_500)
-    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (750, 1_300, 1_900)
+    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (750, 1_300, 2_000)
 
 
 def test_budget_scales_heads_on_frozen_features(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
@@ -862,7 +898,7 @@ def test_budget_is_measured_once_for_the_same_inputs(
         return {job.key: cost_of(job) for job in all_jobs(plan.jobs)}
 
     monkeypatch.setattr(command, "measure", measure)
-    free: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None, "budget": 10.0}
+    free: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None, "budget": 10.4}
     settings = make(tmp_path / "work", **free)
 
     def sizes(**changes: Any) -> tuple[int, int | None]:
@@ -872,13 +908,32 @@ def test_budget_is_measured_once_for_the_same_inputs(
 
     assert sizes() == sizes() == sizes(report_only=True) == (750, 1_300)
     assert measured == [20]
-    assert sizes(tasks=("sst2",)) == (750, 2_800)
-    assert sizes(seeds=1) == (750, 2_800)
-    assert sizes(budget=20.0) == (1_500, 2_800)
+    assert sizes(tasks=("sst2",)) == (750, 2_900)
+    assert sizes(seeds=1) == (750, 2_900)
+    assert sizes(budget=20.4) == (1_500, 2_800)
     assert measured == [20, 10, 10, 20]
     sizes(experiment="table7", model=str(tiny_bert), store=None)
     sizes(experiment="table7")
     assert len(measured) == 6
+
+
+def test_damaged_sizes_of_a_budget_are_named(make: Make, tmp_path: Path) -> None:
+    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0, report_only=True)
+    path = setup.budget_folder(settings, plan_of(settings)) / "budget.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"steps": 100}')
+    with pytest.raises(ValueError, match=r"budget\.json: damaged; delete it"):
+        experiment(settings)
+
+
+def test_the_estimate_of_a_pretraining_separates_steps_from_evaluations(make: Make, tmp_path: Path) -> None:
+    plan = plan_of(make(tmp_path / "work"))
+    (job, *_) = [one for one in all_jobs(plan.jobs) if isinstance(one, PretrainJob)]
+    cost = estimate_costs([job], lambda _: None)[job.key]
+    (steps,) = cost.splits
+    assert steps.examples == job.settings.steps
+    assert min(cost.fixed, steps.seconds) > 0
+    assert cost.seconds == pytest.approx(cost.fixed + steps.seconds)
 
 
 def test_reports_of_other_settings_are_in_other_folders(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
@@ -978,6 +1033,38 @@ def test_a_task_with_a_single_file_is_split(make: Make, tmp_path: Path, data: Pa
     assert plan.notes[:1] == ["qnli: trained and scored on a fixed split of dev.tsv (20% dev)"]
     assert json.dumps(job.identity).count(str(tmp_path)) == 0
     assert replace(job.settings, seed=0) == job.settings
+
+
+def test_the_folder_of_another_task_must_have_the_dev_file(tmp_path: Path) -> None:
+    """MNLI's tasks have the training file in common, and squad_v2's dev file alone may be split."""
+    (tmp_path / "MNLI").mkdir()
+    for name in ("train.tsv", "dev_matched.tsv"):
+        (tmp_path / "MNLI" / name).touch()
+    assert find_task(tmp_path, "mnli") is not None
+    assert find_task(tmp_path, "mnli_mismatched") is None
+    (tmp_path / "MNLI" / "dev_mismatched.tsv").touch()
+    found = find_task(tmp_path, "mnli_mismatched")
+    assert found is not None
+    assert [Path(path).name for path in found.settings.dev] == ["dev_mismatched.tsv"]
+    (tmp_path / "squad").mkdir()
+    (tmp_path / "squad" / "dev-v2.0.json").touch()
+    found = find_task(tmp_path, "squad_v2")
+    assert found is not None
+    assert found.validation_fraction == 0.2
+
+
+def test_a_test_file_with_unknown_labels_is_not_scored(data: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(data / "glue" / "SST-2", tmp_path / "SST-2")
+    shutil.copyfile(folder / "dev.tsv", folder / "test.tsv")
+    found = find_task(tmp_path, "sst2")
+    assert found is not None
+    task, note = add_test_files(found)
+    assert (len(task.settings.test), note) == (1, None)
+    (folder / "test.tsv").write_text("sentence\tlabel\nthe bear\t-1\n")
+    task, note = add_test_files(found)
+    assert task == found
+    assert note is not None
+    assert re.search(r"sst2: not scored on test .*test\.tsv.*-1", note)
 
 
 def test_a_task_folder_may_be_a_link(tmp_path: Path, data: Path) -> None:

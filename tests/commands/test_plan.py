@@ -226,7 +226,7 @@ def test_misuse_is_one_line_with_exit_code_2(
     assert run(shlex.split(f"plan --hours 1 {options}")) == 2
     error = capsys.readouterr().err
     assert words in error
-    assert error.count("\n") == 1
+    assert error.count("\n") == error.count("error:") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 

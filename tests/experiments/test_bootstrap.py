@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,12 @@ def test_the_p_value_is_that_of_the_normal_approximation() -> None:
     assert interval_of(compare(sample_of(worse), sample_of(better))).p == pytest.approx(p, rel=0.2)
 
 
+def test_a_difference_has_as_many_draws_as_its_estimates() -> None:
+    samples = {"A": sample_of(shares(0.8, 5)), "B": sample_of(shares(0.7, 6))}
+    few = estimate("sst2", samples, draws=99)
+    assert interval_of(difference([(few["A"], few["B"])])).p == 2 / 100
+
+
 def check_claim(better: Sample, worse: Sample) -> ClaimResult:
     return ClaimResult(Claim("A beats B", "A", "B", ("sst2",)), ("sst2",), compare(better, worse), 1.5)
 
@@ -187,6 +194,15 @@ def test_a_claim_is_shown_if_its_interval_excludes_zero(better: float, worse: fl
     assert f"A beats B: {verdict} at this budget" in str(result)
     assert ("p < 0.001" in str(result)) == (verdict != "not shown")
     assert "paper +1.5" in str(result)
+
+
+def test_a_claim_names_rows_with_one_seed_and_the_columns_of_the_paper() -> None:
+    claim = Claim("A beats B", "A", "B", ("sst2", "rte"))
+    found = compare(sample_of(shares(0.8, 5)), sample_of(shares(0.7, 6)))
+    result = ClaimResult(claim, claim.columns, found, 1.5, ("sst2",), ("B",))
+    assert "95 % interval without the variance between seeds of B (one seed), +" in str(result)
+    assert "paper +1.5 on sst2" in str(result)
+    assert "paper +1.5)" in str(replace(result, paper_columns=claim.columns))
 
 
 def test_a_claim_without_an_interval_is_not_shown() -> None:

@@ -123,6 +123,9 @@ def test_transformers_rejects_a_left_to_right_folder_that_it_would_compute_wrong
     if record.head.reads_sequence_state:
         with pytest.raises(ValueError, match="bert-ltr"):
             AUTO[record.head.kind].from_pretrained(tmp_path / "m")
+        edit_config(tmp_path / "m", model_type="bert")  # so that `transformers` reads [CLS], as it did in training
+        with pytest.raises(ValueError, match=r"config\.json: is_decoder: .*only itself"):
+            load_task_model(tmp_path / "m")
     else:
         reference = AUTO[record.head.kind].from_pretrained(tmp_path / "m").eval()
         torch.testing.assert_close(ours(model), theirs(reference, record.head), rtol=1e-5, atol=1e-5)
@@ -250,6 +253,8 @@ def test_folder_without_a_task_is_rejected(tmp_path):
         ("token", {"id2label": []}, "id2label: expected a different name"),
         ("token", {"id2label": None, "num_labels": 10**12}, "num_labels: .*1 to 1,000,000, got 1000000000000"),
         ("token", {"id2label": None, "num_labels": 0}, "num_labels: .*got 0"),
+        ("token", {"architectures": 5}, r"config\.json: architectures: .* got 5"),
+        ("token", {"architectures": [None]}, r"config\.json: architectures: .* got \[None\]"),
         ("token", {"num_hidden_layers": 10**9}, "num_hidden_layers: expected 1000000000.*got 2"),
         ("token", {"architectures": ["BertForQuestionAnswering"]}, r"2 parameters are missing: qa_outputs\.weight"),
         ("token", {"architectures": ["BertForSequenceClassification"]}, r"missing: bert\.pooler\.dense\.weight"),

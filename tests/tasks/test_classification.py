@@ -441,6 +441,8 @@ def test_settings_that_contradict_the_labels_are_rejected() -> None:
     examples = texts("a", "b", "c", labels=["0", "1", "2"])
     with pytest.raises(ValueError, match="set it to macro_f1"):
         Classification(metric="f1").with_labels_of(examples)
+    assert Classification(labels=("yes", "no")).f1_label == "yes"  # whatever the order of a head's outputs
+    assert Classification(labels=("10", "9")).f1_label == "10"
     with pytest.raises(ValueError, match=r"pos_label = 'yes' .*: '0', '1', '2'"):
         Classification(pos_label="yes").with_labels_of(examples)
     with pytest.raises(ValueError, match="labels are not known"):

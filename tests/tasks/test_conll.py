@@ -328,11 +328,18 @@ def test_written_columns_are_read_back_equal(tmp_path_factory, words, data):
 
 
 @pytest.mark.parametrize(
-    "word", ["", "\r", " \r", "a\tb", "a\nb", "-DOCSTART-", "#begin document", "# newdoc", "\ufeff", "\ufeffa"]
+    "word",
+    ["", "\r", " \r", " a", "a ", "a\tb", "a\nb", "-DOCSTART-", "#begin document", "# newdoc", "\ufeff", "\ufeffa"],
 )
 def test_word_that_columns_cannot_represent_is_rejected(word):
     with pytest.raises(ValueError, match="written to a column file"):
         to_conll([word], ["O"])
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.json.gz"])
+def test_formats_that_are_not_columns_are_not_read_as_such(tmp_path, name):
+    with pytest.raises(ValueError, match=rf"{name}: .*\.jsonl"):
+        list(read_sentences(str(tmp_path / name), None, None, labeled=True))
 
 
 TEXTS = st.text() | st.lists(

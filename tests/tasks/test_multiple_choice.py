@@ -180,6 +180,7 @@ def test_codah_is_encoded_as_in_transformers(max_length: int) -> None:
             r"line 1: .* in 'label', 0 to 1, got '2'; if endings are counted from 1, set first_label = 1",
         ),
         ([(["b", "c"], -1)], r"line 1: expected the number of the right ending in 'label', 0 to 1, got '-1'$"),
+        ([(["b", "c"], "0_1")], r"line 1: expected the number of the right ending in 'label', 0 to 1, got '0_1'$"),
         ([(["b", "c"], 0.5)], r"got '0\.5'"),
         ([(["b", "c"], "b")], r"0 to 1, got 'b'$"),
         ([(["b", "c"], "nan")], r"0 to 1, got 'nan'$"),

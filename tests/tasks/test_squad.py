@@ -219,6 +219,10 @@ def test_invalid_question_is_rejected_with_its_location(tmp_path: Path, content:
     [
         (["{}"], ', line 1: "context" is missing; found are none'),
         ([json.dumps(line()), "{"], ", line 2: not valid JSON"),
+        (
+            ['{"question": "a", "context": "b", "context": "c"}'],
+            ", line 1: not readable as JSON ('context' occurs twice)",
+        ),
         (["[1]"], ", line 1: expected a JSON object, got [1]"),
         ([json.dumps(line(id="2")), json.dumps(line())], ', line 2: the id "2" is that of an earlier question'),
         (["", " "], ": no questions"),

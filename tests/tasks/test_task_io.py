@@ -102,6 +102,10 @@ def test_bilou_labels_of_a_transformers_folder_become_bioes(tmp_path):
     assert found.task == task
     save_task_folder(tmp_path / "again", found, TOKENIZER)
     assert load_task(tmp_path / "again").task == task
+    assert json.loads((tmp_path / "again/config.json").read_text())["id2label"] == json.loads(config)["id2label"] | {
+        "3": "L-X",
+        "4": "U-X",
+    }
 
 
 def test_inferred_question_answering_has_the_windows_of_the_paper():
@@ -141,6 +145,7 @@ def test_labels_in_another_order_than_the_weights_are_rejected(tmp_path):
         ('{"kind": "tagging", "max_length": 1}', "max_length = 1"),
         ('{"kind": "classification", "labels": ["a", "a"]}', "labels = 'a', 'a'"),
         ('{"kind": "tagging",\n', "line 2: not valid JSON"),
+        ('{"kind": "tagging", "labels": ["O"], "scheme": null}', "scheme: .*restore"),
         ('{"kind": "classification", "labels": [0, 1]}', r"task\.json: labels\[0\]: expected str, got 0"),
         ('{"kind": "classification", "labels": "ab"}', "task.json: labels: expected a list, got 'ab'"),
         ('{"kind": "classification", "max_length": 16.0}', "task.json: max_length: expected int, got 16.0"),
@@ -157,7 +162,10 @@ def test_damaged_task_file_is_named(tmp_path, content, message):
 def test_task_of_another_model_is_rejected(tmp_path):
     folder = save(tmp_path / "m", TASKS["tagging"])
     for other, message in (
-        (Tagging(labels=("O", "B-X")), "expected a token head with 2 outputs, got a model with a token head with 3"),
+        (
+            Tagging(labels=("O", "B-X"), scheme="iob2"),
+            "expected a token head with 2 outputs, got a model with a token head with 3",
+        ),
         (TASKS["question-answering"], "expected a span head with 2 outputs, got a model with a token head"),
     ):
         write_task(folder, other)

@@ -119,9 +119,9 @@ def difference(pairs: Sequence[tuple[Estimate, Estimate]]) -> Difference:
     mean = float(np.mean([better.mean - worse.mean for better, worse in pairs]))
     if all(one.draws is None for pair in pairs for one in pair):
         return Difference(mean, None)
-    drawn = np.zeros(DRAWS)
-    for better, worse in pairs:  # a column without draws has the same number in each of them
-        drawn += (_draws(better) - _draws(worse)) / len(pairs)
+    # A column without draws has the same number in each of them.
+    drawn = np.sum(np.broadcast_arrays(*(_draws(better) - _draws(worse) for better, worse in pairs)), axis=0)
+    drawn = drawn / len(pairs)
     low, high = _percentiles(drawn)
     tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     return Difference(mean, Interval(low, high, min(1.0, 2 * (tail + 1) / (len(drawn) + 1))))

@@ -15,12 +15,13 @@ from bertwright.commands.finetune.setup import make_training
 from bertwright.commands.finetune.setup import open_run as open_finetuning
 from bertwright.commands.pretrain.run import measure_cost
 from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.commands.pretrain.setup import open_run as open_pretraining
 from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, score
 from bertwright.commands.probe.head_training import make_training as make_head_training
 from bertwright.commands.probe.run import open_probe
 from bertwright.console import ProgressCallback, silent_console
 from bertwright.experiments.composition import compose
-from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob
+from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob, sequence_losses
 from bertwright.inference.feature_cache import load_or_compute_features
 from bertwright.interop.huggingface import save_model
 from bertwright.models.feature_head import FeatureHead
@@ -29,11 +30,11 @@ from bertwright.training.context import execution_context
 from bertwright.training.cost import time_steps
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-TIMED_EXAMPLES = 64  # of a probe
+TIMED_EXAMPLES = 64  # of a probe, and of the last evaluation of a pre-training
 
 
 class SplitCost(NamedTuple):
-    """Seconds that the examples of a split take, in training or in prediction."""
+    """Seconds that the examples of a split take, in training or in prediction, or the steps of a pre-training."""
 
     seconds: float
     examples: int
@@ -43,7 +44,7 @@ class JobCost(NamedTuple):
     """Estimated seconds of a job."""
 
     fixed: float
-    """All of a pre-training; to open a run of a task."""
+    """To open a run; the evaluations of a pre-training, whose number does not depend on its steps."""
     splits: tuple[SplitCost, ...] = ()
 
     @property
@@ -186,7 +187,17 @@ class _Clock:
 
 
 def _pretraining_cost(settings: PretrainSettings) -> JobCost:
-    return JobCost(measure_cost(settings).seconds)
+    cost = measure_cost(settings)
+    with execution_context(settings.device) as context, TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        state = open_pretraining(replace(settings, run=Path(folder), resume=True), context, silent_console())
+        opening = time.perf_counter() - started
+        started = time.perf_counter()
+        timed = len(sequence_losses(state, TIMED_EXAMPLES, context.device))
+        seconds = time.perf_counter() - started
+    last = seconds / timed * min(settings.eval_sequences, state.held_out[0].examples_per_epoch)
+    fixed = 2 * opening + cost.evaluation_seconds + last
+    return JobCost(fixed, (SplitCost(cost.seconds - cost.evaluation_seconds, settings.steps),))
 
 
 def total_seconds(jobs: Sequence[Job], costs: Mapping[str, JobCost]) -> float:

@@ -34,6 +34,7 @@ from bertwright.commands.finetune.setup import open_run
 from bertwright.commands.pretrain.run import pretrain
 from bertwright.commands.pretrain.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
 from bertwright.commands.pretrain.settings import PretrainSettings
+from bertwright.commands.pretrain.setup import PretrainState
 from bertwright.commands.pretrain.setup import open_run as open_pretraining
 from bertwright.commands.probe.run import EXAMPLES as PROBE_EXAMPLES
 from bertwright.commands.probe.run import parse_result, probe
@@ -48,8 +49,10 @@ from bertwright.files import (
     lock_or_explain,
     read_json,
     remove_folder,
+    remove_stale_parts,
     write_json,
 )
+from bertwright.interop.model_files import digest_model
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.pretraining.evaluation import evaluate, unigram_entropy
@@ -57,13 +60,15 @@ from bertwright.settings import to_table
 from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
+from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context, select_device, select_threads
 from bertwright.training.loop import DivergedError
-from bertwright.training.run_directory import find_changed_settings
+from bertwright.training.run_directory import INITIAL_WEIGHTS, find_changed_settings
 from bertwright.training.scaling_law import has_left_plateau
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.trial_log import RESULTS_FILE, read_results
+from bertwright.vocabulary.tokenizer import Tokenizer
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"
 ENTROPY = "unigram_entropy"  # score of a pre-training: the loss, in nats, of a model that ignores its input
@@ -120,8 +125,21 @@ class Job(ABC):
         """Start or resume the run in `folder`; return its scores by name."""
 
     @abstractmethod
+    def digest_inputs(self) -> tuple[tuple[str, str], ...]:
+        """Digest the input files as they are now."""
+
+    def check_inputs(self) -> None:
+        """Raise ValueError if the input files have changed since the job was planned."""
+        now = dict(self.digest_inputs())
+        for name, digest in self.digests:
+            if now.get(name) != digest:
+                raise ValueError(
+                    f"{self.name}: {name} changed since the experiment was planned; start the command again"
+                )
+
+    @abstractmethod
     def prune(self, folder: Path) -> None:
-        """Delete what no other job reads, once the result is written."""
+        """Delete what no other job reads, once the result is written, and what a killed process left."""
 
     def examples_file(self, folder: Path, score: str) -> Path:
         """Return the file with the per-example statistics of a score of the run in `folder`."""
@@ -155,6 +173,11 @@ class PretrainJob(Job):
 
     kind: ClassVar[str] = "pretrain"
 
+    def digest_inputs(self) -> tuple[tuple[str, str], ...]:
+        """Digest the store."""
+        assert self.settings.store is not None
+        return (("store", digest_store(self.settings.store)),)
+
     def execute(self, folder: Path, work: Work, console: Console) -> Mapping[str, float]:
         """Pre-train; the scores are those of the last evaluation on held-out documents, and the unigram entropy.
 
@@ -164,10 +187,7 @@ class PretrainJob(Job):
         pretrain(settings, console)
         with execution_context(settings.device) as context:
             state = open_pretraining(replace(settings, resume=True), context, console)
-            batches = state.held_out[0].validation_batches(self.settings.eval_sequences, micro_batch_size=1)
-            means = [
-                (evaluate(state.model, [batch.to(context.device)]).mlm_loss, batch.num_predictions) for batch in batches
-            ]
+            means = sequence_losses(state, self.settings.eval_sequences, context.device)
         sums = np.array([(mean * count, count) for mean, count in means])
         ExampleScores("loss", sums).save(self.examples_file(folder, "perplexity"))
         scores: dict[str, float] | None = read_json(folder / "report.json")["held_out_after"]
@@ -193,6 +213,10 @@ class ComposeJob(Job):
     settings: ComposeSettings
 
     kind: ClassVar[str] = "compose"
+
+    def digest_inputs(self) -> tuple[tuple[str, str], ...]:
+        """Return no digests: the job reads other jobs' models alone."""
+        return ()
 
     @property
     def device(self) -> DeviceSettings:
@@ -220,6 +244,10 @@ class FinetuneJob(Job):
 
     kind: ClassVar[str] = "finetune"
 
+    def digest_inputs(self) -> tuple[tuple[str, str], ...]:
+        """Digest the task's files, and the model if no job makes it."""
+        return digest_task_inputs(self.settings.task, None if self.parents else self.settings.model)
+
     @property
     def limit(self) -> int | None:
         """Examples of each split; None: all."""
@@ -246,6 +274,8 @@ class FinetuneJob(Job):
 
     def prune(self, folder: Path) -> None:
         """Delete all weights."""
+        for parent in (folder, folder / "checkpoints"):
+            remove_stale_parts(parent)
         for path in (*checkpoint.list_checkpoints(folder / "checkpoints"), folder / "best", folder / "model"):
             if path.is_dir():
                 remove_folder(path)
@@ -258,6 +288,10 @@ class ProbeJob(Job):
     settings: ProbeSettings
 
     kind: ClassVar[str] = "probe"
+
+    def digest_inputs(self) -> tuple[tuple[str, str], ...]:
+        """Digest the task's files, and the model if no job makes it."""
+        return digest_task_inputs(self.settings.task, None if self.parents else self.settings.model)
 
     @property
     def limit(self) -> int | None:
@@ -278,6 +312,7 @@ class ProbeJob(Job):
 
     def prune(self, folder: Path) -> None:
         """Delete the cached states."""
+        remove_stale_parts(folder)
         if (folder / "features").is_dir():
             remove_folder(folder / "features")
 
@@ -303,13 +338,28 @@ def _at(settings: Any, folder: Path, resume_overrides: tuple[str, ...]) -> Any:
     return settings
 
 
-def digest_task_files(task: TaskSettings) -> tuple[tuple[str, str], ...]:
-    """Return the digest of the content of each split's files, wherever they are."""
-    return tuple(
+def sequence_losses(state: PretrainState, sequences: int, device: torch.device) -> list[tuple[float, int]]:
+    """Return the mean loss and the number of predictions of each held-out sequence."""
+    batches = state.held_out[0].validation_batches(sequences, micro_batch_size=1)
+    return [(evaluate(state.model, [batch.to(device)]).mlm_loss, batch.num_predictions) for batch in batches]
+
+
+def digest_task_inputs(task: TaskSettings, model: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the digest of the content of each split's files, wherever they are, and of a model if one is given."""
+    files = [
         (split, digest_bytes(*(digest_file(Path(path)).encode() for path in task.files(split))))
         for split in SPLITS
         if task.files(split)
-    )
+    ]
+    return tuple(files) if model is None else (*files, (INITIAL_WEIGHTS, digest_model(model)))
+
+
+def digest_store(store: Path) -> str:
+    """Return the digest of a store's vocabulary, token ids and documents, training and held out."""
+    vocabulary = Tokenizer.load(store / "tokenizer").digest
+    opened = (TokenStore.open(store / "train", vocabulary, verify=False), open_held_out(store, vocabulary))
+    arrays = (file.digest for one in opened for file in one.header.files)
+    return digest_bytes(*(digest.encode() for digest in (vocabulary, *arrays)))
 
 
 @contextmanager
@@ -334,11 +384,13 @@ class Work:
         return self.path / "jobs" / f"{job.kind}-{job.key}"
 
     def result(self, job: Job) -> JobResult | None:
-        """Read the result of a job; None if it is not finished."""
+        """Read the result of a job; None if it is not finished. Raises ValueError for a damaged file."""
         path = self.folder(job) / RESULT
         if not path.is_file():
             return None
         record = read_json(path)
+        if not (isinstance(record, dict) and record.keys() >= {*JobResult._fields}):
+            raise ValueError(f"{path}: damaged; delete {path.parent} to run the job again")
         return JobResult(*(record[name] for name in JobResult._fields))
 
     def examples(self, job: Job, score: str) -> ExampleScores | None:
@@ -351,17 +403,22 @@ class Work:
         return run / "model" if step is None else checkpoint.path_of(run / "checkpoints", step)
 
     def run(self, job: Job) -> JobResult:
-        """Start or resume a claimed job and write its result; a divergence is a result."""
+        """Start or resume a claimed job and write its result; a divergence is a result.
+
+        Raises ValueError for input that changed since the job was planned: the key is that of the old one.
+        """
         folder, started = self.folder(job), time.perf_counter()
         scores: Mapping[str, float] = {}
         failure = next((f"{parent.name}: {why.failure}" for parent in job.parents
                         if (why := self.result(parent)) and why.failure), None)  # fmt: skip
         if failure is None:
+            job.check_inputs()
             with (folder / LOG).open("a", encoding="utf-8", buffering=1) as log:
                 try:
                     scores = job.execute(folder / "run", self, Console(file=log, width=120, force_terminal=False))
                 except DivergedError as error:
                     failure = str(error)
+            job.check_inputs()
         result = JobResult(scores, time.perf_counter() - started, failure, _describe_environment(job))
         when = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"name": job.name, "finished": when} | result._asdict() | {"identity": job.identity}

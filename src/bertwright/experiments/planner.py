@@ -11,14 +11,12 @@ from typing import Literal
 from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.commands.probe.settings import ProbeSettings, ProbeTrial
-from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_files
+from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_inputs
 from bertwright.experiments.levels import Level, Shape
 from bertwright.experiments.plans import Trial
 from bertwright.experiments.task_files import FoundTask, find_task
-from bertwright.interop.model_files import digest_model
 from bertwright.models.representations import RepresentationName
 from bertwright.tasks.presets import PRESETS
-from bertwright.training.run_directory import INITIAL_WEIGHTS
 from bertwright.training.settings import DeviceSettings
 
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
@@ -163,7 +161,8 @@ class Planner:
                     device=self.inputs.device,
                 )
                 described = f"fine-tune {row} on {name}, rate {rate:g}, seed {seed}"
-                job = FinetuneJob(described, self.digests(task, start), parents_of(start), settings, step)
+                digests = digest_task_inputs(task.settings, None if start else self.inputs.model)
+                job = FinetuneJob(described, digests, parents_of(start), settings, step)
                 trials.append(Trial(row, column, seed, rate, job, "dev", "dev"))
         return trials
 
@@ -171,11 +170,6 @@ class Planner:
         """Return the number of examples of each split of a task; None: all."""
         is_word_task = PRESETS[task].task.kind in WORD_TASKS
         return self.level.word_task_limit if is_word_task else self.level.limit
-
-    def digests(self, task: FoundTask, parent: Job | None) -> tuple[tuple[str, str], ...]:
-        """Return the digests of a task's files and of the user's model."""
-        files = digest_task_files(task.settings)
-        return files if parent is not None else (*files, (INITIAL_WEIGHTS, digest_model(str(self.inputs.model))))
 
     def probe(
         self, cells: Mapping[RepresentationName, tuple[str, str]], task: FoundTask, parent: Job | None, name: str
@@ -199,7 +193,8 @@ class Planner:
             device=self.inputs.device,
         )
         described = f"train heads on frozen {name}, {task.settings.task}"
-        job = ProbeJob(described, self.digests(task, parent), parents_of(parent), settings)
+        digests = digest_task_inputs(task.settings, None if parent else self.inputs.model)
+        job = ProbeJob(described, digests, parents_of(parent), settings)
         return [
             Trial(row, column, seed, rate, job, score := ProbeTrial(representation, rate, seed).name, score)
             for representation, (row, column) in cells.items()

@@ -62,9 +62,11 @@ class ClaimResult:
     difference: Difference
     """In the direction of the claim, of shares; of perplexities, of their logarithms."""
     paper: float | None
-    """The paper's own mean difference over those of the columns that it has, in percentage points."""
-    has_single_seed: bool = False
-    """Whether a cell has one fine-tuning, so that the interval leaves out the variance between seeds."""
+    """The paper's own mean difference over `paper_columns`, in percentage points."""
+    paper_columns: tuple[str, ...] = ()
+    """Those of the columns that the paper has."""
+    single_seed: tuple[str, ...] = ()
+    """Rows with one fine-tuning in a column: the interval leaves out their variance between seeds."""
 
     @property
     def verdict(self) -> Verdict:
@@ -81,9 +83,13 @@ class ClaimResult:
         interval = "one run each: no interval"
         if self.difference.interval is not None:
             low, high, p = self.difference.interval
-            basis = " over examples alone, since there is a single seed," if self.has_single_seed else ""
+            rows = " and ".join(self.single_seed)
+            basis = f" without the variance between seeds of {rows} (one seed)," if rows else ""
             interval = f"95 % interval{basis} {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
-        paper = "" if self.paper is None else f"; paper {self.paper:+.{digits}f}"
+        paper = ""
+        if self.paper is not None:
+            others = f" on {', '.join(self.paper_columns)}" if self.paper_columns != self.columns else ""
+            paper = f"; paper {self.paper:+.{digits}f}{others}"
         found = f"{scale * self.difference.mean:+.{digits}f} {unit}, {interval}{paper}"
         return f"{self.claim.text}: {self.verdict} at this budget ({found})."
 
@@ -213,21 +219,18 @@ def _check(
     if not columns:
         return None
     pairs = [(estimates[claim.better, column], estimates[claim.worse, column]) for column in columns]
-    published = [
-        (plan.figures[claim.better][column], plan.figures[claim.worse][column])
-        for column in columns
-        if column in plan.figures.get(claim.better, {}) and column in plan.figures.get(claim.worse, {})
-    ]
+    better, worse = (plan.figures.get(row, {}) for row in (claim.better, claim.worse))
+    shared = tuple(column for column in columns if column in better and column in worse)
     if columns == (PERPLEXITY,):
-        paper = [math.log(worse / better) for better, worse in published]
+        paper = [math.log(worse[column] / better[column]) for column in shared]
     else:
-        paper = [better - worse for better, worse in published]
+        paper = [better[column] - worse[column] for column in shared]
     mean = math.fsum(paper) / len(paper) if paper else None
-    fine_tuned = [
-        cells[row, column] for row in (claim.better, claim.worse) for column in columns if column != PERPLEXITY
-    ]
-    has_single_seed = any(len(cell.scores) == 1 for cell in fine_tuned)
-    return ClaimResult(claim, columns, difference(pairs), mean, has_single_seed)
+    tasks = [column for column in columns if column != PERPLEXITY]
+    single = tuple(
+        row for row in (claim.better, claim.worse) if any(len(cells[row, column].scores) == 1 for column in tasks)
+    )
+    return ClaimResult(claim, columns, difference(pairs), mean, shared, single)
 
 
 def format_p(p: float) -> str:

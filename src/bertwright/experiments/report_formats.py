@@ -13,7 +13,7 @@ from bertwright.files import atomic_file
 
 PANELS = 6  # of a plot, side by side
 CONTRAST_LEGEND = (
-    "In percentage points, with 95 % intervals over seeds and examples (with one seed, over examples alone); "
+    "In percentage points, with 95 % intervals over seeds and examples (of a row with one seed, over examples); "
     "\\* p < 0.05, \\*\\* p < 0.01. For perplexities: the decrease of their logarithm, in nats per token."
 )
 LEGEND = (
@@ -131,6 +131,8 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
                 "columns": list(one.columns),
                 "difference": one.difference.to_record(),
                 "paper": one.paper,
+                "paper_columns": list(one.paper_columns),
+                "single_seed": list(one.single_seed),
                 "verdict": one.verdict,
             }
             for one in report.claims

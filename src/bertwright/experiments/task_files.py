@@ -39,7 +39,8 @@ def find_task(data: Path, name: str, **overrides: object) -> FoundTask | None:
     """Find a task's training and dev files in the folder or below; None if they are not there.
 
     `overrides`: options of the task by name. Of a task with a training or a dev file alone, a fixed share of its
-    examples becomes the dev split.
+    examples becomes the dev split; of a training file alone only in a folder of the task's own name, since that of
+    another task trains on the same file, but is scored on its own.
     """
     preset = PRESETS[name]
     for folder in _folders(data, name):
@@ -47,7 +48,7 @@ def find_task(data: Path, name: str, **overrides: object) -> FoundTask | None:
             tuple(str(path.resolve()) for path in sorted(folder.glob(pattern)))
             for pattern in (preset.train, preset.dev)
         )
-        if train or dev:
+        if dev or (train and _is_named(folder, name)):
             split = not (train and dev)
             options = TaskOptions(**overrides)
             settings = TaskSettings(name, train=train or dev, dev=() if split else dev, overrides=options)
@@ -64,7 +65,8 @@ def add_test_files(task: FoundTask) -> tuple[FoundTask, str | None]:
     paths = sorted(Path(settings.train[0]).parent.glob(PRESETS[settings.task].test or TEST_FILE))
     settings = replace(settings, test=tuple(map(str, paths)))
     try:
-        read_examples(settings.build_task(), settings, "test")
+        whole = settings.build_task()
+        whole.with_labels_of(read_examples(whole, settings, "train")).check(read_examples(whole, settings, "test"))
     except ValueError as error:
         return task, f"{settings.task}: not scored on test ({error})"
     return task._replace(settings=settings), None
@@ -77,6 +79,11 @@ def _folders(data: Path, name: str) -> list[Path]:
     # The name of a link is its own, not that of its target.
     found = [path for path in below if path.is_dir() and _normalize(path.absolute().name) in names]
     return sorted(found, key=lambda path: names.index(_normalize(path.absolute().name)))
+
+
+def _is_named(folder: Path, task: str) -> bool:
+    """Return whether a folder has the name of a task."""
+    return _normalize(folder.absolute().name) == _normalize(task)
 
 
 def _normalize(name: str) -> str:

@@ -176,7 +176,7 @@ def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
         return None
     saved = _read_header(folder)
     if saved.model != model:
-        other = "another model or number type"
+        other = "another model or number type (--dtype)"
     elif saved.data != data:
         other = "other data, or of the same data encoded differently"
     else:

@@ -43,7 +43,9 @@ def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert"
 
     Raises ValueError for labels that are not one name per output, and for unsupported problem types.
     """
-    names = values.get("architectures") or ()
+    names = values.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path}: architectures: expected a list of class names, got {names!r}")
     kind: Any = next((kind for kind, found in HEAD_CLASSES.items() if class_prefix + found.suffix in names), None)
     if kind is None:
         return None

@@ -20,7 +20,7 @@ def read_json_rows(
     A column may be a path such as `labels.label` into nested objects. Raises ValueError for lines that are not JSON
     objects, missing columns, and values in `schema.texts` that are not strings.
     """
-    decoder = _make_decoder(schema.names)
+    decoder = make_decoder(schema.names)
     parse = _parse_array if file.format == ".json" else _parse_lines
     for number, record, text in parse(file.path, decoder, numbered_lines):
         location = f"{file.path}, line {number}"
@@ -46,7 +46,7 @@ def describe_type(value: Any, column: str) -> str:
     return f"an object (its columns are {', '.join(f'{column}.{path}' for path in paths)})"
 
 
-def _make_decoder(names: Iterable[str]) -> json.JSONDecoder:
+def make_decoder(names: Iterable[str]) -> json.JSONDecoder:
     """Return a decoder that raises ValueError for an object that has one of the columns twice."""
     keys = {key for name in names for key in (name, *name.split("."))}
 

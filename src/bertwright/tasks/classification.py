@@ -5,6 +5,7 @@ N examples, one sequence each.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 SHOWN_LABELS = 20  # in a message
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]
@@ -243,8 +245,8 @@ class Classification(TextTask[str, LabelPrediction]):
 
     @property
     def f1_label(self) -> str:
-        """The label whose F1 is the metric f1."""
-        return self.labels[-1] if self.pos_label is None else self.pos_label
+        """The label whose F1 is the metric f1: `pos_label`, else the last one by sorting, whatever the head's order."""
+        return max(self.labels, key=_sort_key({*self.labels})) if self.pos_label is None else self.pos_label
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return sum_cross_entropy(logits, batch.labels, smoothing)
@@ -296,11 +298,14 @@ def format_labels(labels: Sequence[str]) -> str:
 
 
 def parse_number(text: str) -> float | None:
-    """Parse a finite number within the range of float32; None for any other text."""
-    try:
-        number = float(text)
-    except ValueError:
+    """Parse a finite number within the range of float32; None for any other text.
+
+    >>> parse_number(" -2.5e1"), parse_number("1_000"), parse_number("nan"), parse_number("1e99")
+    (-25.0, None, None, None)
+    """
+    if not NUMBER.fullmatch(text.strip()):  # float also reads underscores and the digits of other scripts
         return None
+    number = float(text)
     return number if abs(number) <= MAX_NUMBER else None
 
 

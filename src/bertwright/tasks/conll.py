@@ -20,6 +20,7 @@ from bertwright.io.sources import split_suffixes
 from bertwright.io.tables import read_rows
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+NOT_READ = (".json", ".csv")  # read as columns, their lines would become words
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
 
@@ -122,10 +123,11 @@ def read_sentences(
     - `.jsonl` and `.parquet`: lists of strings by field (words, tags); without `labeled` the words may also be one
       string, which is split into words. Each row is a document of its own. A glob may name several such files.
       Numbers in a .parquet of the hub become the tags that its metadata names.
-    - any other suffix: columns separated by tabs, or else by spaces, by number from 1 or, negative, from the last (1,
-      -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs a space is a word. Comments are
-      `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with # and white space and
-      has another number of columns than its sentence's last line; else # is a word, as in CoNLL-2000.
+    - any other suffix but .json and .csv: columns separated by tabs, or else by spaces, by number from 1 or, negative,
+      from the last (1, -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs a space is a
+      word. Comments are `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with #
+      and white space and has another number of columns than its sentence's last line; else # is a word, as in
+      CoNLL-2000.
 
     Lines that start with `comment_prefix` are comments, too. Every format except .parquet may be compressed (.gz, .zst,
     .bz2), or hf://datasets/….
@@ -133,6 +135,11 @@ def read_sentences(
     that are invalid in the encoding, no sentence at all.
     """
     suffix, _ = split_suffixes(path)
+    if suffix in NOT_READ:
+        raise ValueError(
+            f"{path}: sentences are read from .jsonl, .parquet, .conllu, and columns of words and tags such as .conll, "
+            f"not from {suffix}; convert the file"
+        )
     if suffix in (".jsonl", ".parquet"):
         return _from_rows(path, (words or "words", tags or "tags") if labeled else (words or "words",), encoding)
     conllu = suffix == ".conllu"
@@ -186,7 +193,8 @@ def to_conll(words: Sequence[str], tags: Sequence[str], location: str = "words")
         raise ValueError(f"{location}: a column file has no sentences without words; write .jsonl")
     for word in words:
         mark = word.startswith(("\ufeff", DOCUMENT_LINE)) or COMMENT.match(word)  # a reader skips these
-        if mark or not word or (not word.strip(" \r") and "\r" in word) or "\t" in word or "\n" in word:
+        is_padded = word != word.strip(" ") != ""  # a word of spaces alone is read as it is
+        if mark or is_padded or not word or (not word.strip(" \r") and "\r" in word) or "\t" in word or "\n" in word:
             raise ValueError(f"{location}: the word {word!r} cannot be written to a column file; write .jsonl")
     return "".join([f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)]) + "\n"
 

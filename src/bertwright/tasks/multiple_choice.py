@@ -5,7 +5,6 @@ N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
@@ -18,7 +17,7 @@ from bertwright.io.schema import TableSchema
 from bertwright.io.tables import format_label, read_rows
 from bertwright.metrics import scores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.tasks.classification import WITHOUT_HEADER, known_labels
+from bertwright.tasks.classification import WITHOUT_HEADER, known_labels, parse_number
 from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch, check_metric, softmax, sum_cross_entropy
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -129,16 +128,14 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         if len(text) == 1 and text in ascii_uppercase[:count]:
             return ascii_uppercase.index(text)
         known = range(self.first_label, self.first_label + count)
-        try:
-            number = float(text)  # "2.0": integers in a column with missing values, as pandas writes them
-        except ValueError:
-            number = math.nan
+        number = parse_number(text)  # "2.0": integers in a column with missing values, as pandas writes them
         if number not in known:
             hint = "; if endings are counted from 1, set first_label = 1" if number == count else ""
             raise ValueError(
                 f"{location}: expected the number of the right ending in {self.label!r}, {known[0]} to {known[-1]}, "
                 f"got {text!r}{hint}"
             )
+        assert number is not None
         return int(number) - self.first_label
 
     def with_labels_of(self, examples: Sequence[ChoiceExample]) -> Self:

@@ -14,11 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bertwright.io.decoding import read_text
+from bertwright.io.json_rows import make_decoder
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
 from bertwright.io.sources import split_suffixes
 from bertwright.io.tables import read_rows
 
+# A member of SQuAD's tree that occurs twice is an error, as a column of other files is.
+DECODER = make_decoder(
+    ("data", "title", "paragraphs", "context", "qas", "id", "question", "answers", "text", "start", "answer_start",
+     "is_impossible")
+)  # fmt: skip
 SHOWN = 5  # questions that a warning names; report.json lists all
 
 
@@ -227,7 +233,7 @@ def _rows(path: str, labeled: bool) -> Iterator[_Record]:
 
 def _parse_json(text: str, location: str) -> Any:
     try:
-        return json.loads(text)
+        return DECODER.decode(text)
     except json.JSONDecodeError as error:
         line = f", line {error.lineno}" if error.lineno > 1 else ""
         raise ValueError(f"{location}{line}: not valid JSON ({error.msg} at character {error.colno})") from None

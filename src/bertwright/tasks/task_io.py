@@ -46,6 +46,8 @@ def read_task(folder: Path) -> AnyTask | None:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     if isinstance(task, Classification | Tagging) and not task.labels:
         raise ValueError(f"{path}: labels: expected those of the training examples, got none; restore the file")
+    if isinstance(task, Tagging) and task.scheme is None:
+        raise ValueError(f"{path}: scheme: expected that of the training examples, got none; restore the file")
     return task
 
 
@@ -73,6 +75,8 @@ class TaskModel(NamedTuple):
     task: AnyTask
     inferred: bool = False
     """Whether the task was inferred from `config.json`: its columns, and whether it reads pairs, are not known then."""
+    outputs: tuple[str, ...] = ()
+    """Names of the outputs in `config.json`, if an inferred task spells them differently."""
     classes: Any = None
     """For classifiers of `estimators`: the values of y that the label names stand for, as in `classes.json`."""
 
@@ -92,15 +96,16 @@ def load_task(folder: Path) -> TaskModel | None:
             f"model with a {model.head.kind} head with {model.head.outputs}; the two are not from one training"
         )
     explicit = (folder / TASK_FILE).is_file()
-    described = load_head(folder) if explicit else None
-    if task.label_names and described and described.labels and tuple(described.labels) != task.label_names:
+    described = load_head(folder)
+    outputs = described.labels if described and not explicit else ()
+    if explicit and task.label_names and described and described.labels not in ((), task.label_names):
         raise ValueError(
             f"{folder / TASK_FILE}: its labels ({', '.join(task.label_names[:5])} …) are not those of config.json "
             f"(id2label: {', '.join(described.labels[:5])} …); fix the wrong one"
         )
     _scale_classifier(model, task, inverse=True)
     classes = read_json(folder / CLASSES) if (folder / CLASSES).is_file() else None
-    return TaskModel(model, task, inferred=not explicit, classes=classes)
+    return TaskModel(model, task, inferred=not explicit, outputs=outputs, classes=classes)
 
 
 def continue_task(folder: Path, task: AnyTask) -> AnyTask:
@@ -135,7 +140,8 @@ def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> Enco
 
 def describe_head(found: TaskModel) -> HeadRecord:
     """Describe a model's head and the names of its outputs."""
-    return HeadRecord(found.model.head, found.task.label_names, isinstance(found.task, Regression))
+    names = found.outputs or found.task.label_names
+    return HeadRecord(found.model.head, names, isinstance(found.task, Regression))
 
 
 def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:

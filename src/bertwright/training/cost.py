@@ -28,6 +28,8 @@ class CostEstimate(NamedTuple):
 
     steps: int
     seconds: float
+    evaluation_seconds: float = 0.0
+    """Of these, those of evaluations."""
 
 
 def describe_cost(

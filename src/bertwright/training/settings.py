@@ -18,7 +18,8 @@ class DeviceSettings:
     """auto: the GPU, if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number type of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16
-    where it is faster (GPUs since Ampere, CPUs with AMX, AMD's with AVX512-BF16), else float32."""
+    where it is faster (GPUs since Ampere, CPUs with AMX, AMD's with AVX512-BF16, ARM's with
+    BFMMLA), else float32."""
     threads: int | None = None
     """CPU threads; unset: `OMP_NUM_THREADS`, else all CPUs that this process may use, divided among the ranks on this
     machine."""

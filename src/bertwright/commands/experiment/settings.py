@@ -57,7 +57,8 @@ class ExperimentSettings:
     dry_run: bool = False
     """Only print the plan and the estimated time, measured with a few steps; nothing is run."""
     report_only: bool = False
-    """Only print the results of the jobs that are finished."""
+    """Only report the results of the jobs that are finished: print them, and write report.md, report.json and
+    plot.png."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from bertwright.commands.experiment.settings import BUDGETED, OF_ONE_MODEL, ExperimentSettings
 from bertwright.experiments.cost import JobCost
-from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
+from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs, digest_store
 from bertwright.experiments.levels import LEVELS, Level
 from bertwright.experiments.planner import Inputs
 from bertwright.experiments.plans import Plan
 from bertwright.experiments.tables import make_plan
-from bertwright.files import digest_bytes, read_json, write_json
+from bertwright.files import read_json, write_json
 from bertwright.interop.model_files import model_folder
-from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.context import select_dtype
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -54,9 +53,17 @@ def budget_folder(settings: ExperimentSettings, plan: Plan) -> Path:
 
 
 def read_sizes(folder: Path, level: Level) -> Level | None:
-    """Return the level with the sizes that a budget gave before, so that the same command resumes; else None."""
+    """Return the level with the sizes that a budget gave before, so that the same command resumes; else None.
+
+    Raises ValueError for a damaged file.
+    """
     path = folder / BUDGET_FILE
-    return replace(level, **read_json(path)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    sizes = read_json(path)
+    if not (isinstance(sizes, dict) and sizes.keys() == {*BUDGETED}):
+        raise ValueError(f"{path}: damaged; delete it to measure the sizes again")
+    return replace(level, **sizes)
 
 
 def record_sizes(folder: Path, level: Level) -> None:
@@ -80,18 +87,9 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.experiment in OF_ONE_MODEL else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
     store = settings.store.resolve()
-    tokenizer = Tokenizer.load(store / "tokenizer")
-    digest = digest_store(store, tokenizer)
-    inputs = Inputs(level, store, digest, settings.data, tokenizer.lowercase, settings.tasks, device)
+    lowercase = Tokenizer.load(store / "tokenizer").lowercase
+    inputs = Inputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
     return make_plan(settings.experiment, inputs)
-
-
-def digest_store(store: Path, tokenizer: Tokenizer) -> str:
-    """Return the digest of a store's vocabulary, token ids and documents, training and held out."""
-    train = TokenStore.open(store / "train", tokenizer.digest, verify=False)
-    opened = (train, open_held_out(store, tokenizer.digest))
-    arrays = (file.digest for one in opened for file in one.header.files)
-    return digest_bytes(*(digest.encode() for digest in (tokenizer.digest, *arrays)))
 
 
 def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: dict[str, JobCost]) -> Level:
@@ -101,11 +99,15 @@ def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: di
     """
     assert settings.budget is not None
     jobs = all_jobs(plan.jobs)
-    training = sum(costs[job.key].seconds for job in jobs if isinstance(job, PretrainJob))
+    pretraining = [costs[job.key] for job in jobs if isinstance(job, PretrainJob)]
     tuning = [(job.limit, costs[job.key]) for job in jobs if isinstance(job, FinetuneJob | ProbeJob)]
     seconds = 60 * settings.budget
-    share = PRETRAINING_SHARE if training else 0.0
-    steps = _round_down(level.steps * seconds * share / training) if training else level.steps
+    share, steps = 0.0, level.steps
+    if pretraining:
+        share = PRETRAINING_SHARE
+        fixed = sum(cost.fixed for cost in pretraining)  # the number of evaluations does not depend on the steps
+        training = sum(cost.seconds for cost in pretraining) - fixed
+        steps = _round_down(level.steps * (seconds * share - fixed) / training)
 
     def tuning_seconds(scale: float) -> float:
         return sum(cost.with_limit(limit, _scale(limit, scale)) for limit, cost in tuning)

@@ -86,7 +86,7 @@ class FinetuneSettings:
     epochs: float = 3.0
     """Passes over the training examples (paper, A.3: 2, 3 or 4; SQuAD 2.0: 2)."""
     batch_size: int = 32
-    """Examples per step; in question answering, windows per step (paper, A.3: 16 or 32; SQuAD 2.0: 48)."""
+    """Examples per step; in question answering and tagging, windows per step (paper, A.3: 16 or 32; SQuAD 2.0: 48)."""
     seed: int = 0
     """Seed of the new head's weights, the order of the examples, and dropout."""
     eval_every: int | None = None

@@ -94,7 +94,7 @@ def run_command(name: str, settings: LearnSettings | PrepareSettings) -> None:
     command = [*python_command("from bertwright.cli.main import main; main()"), name, *to_arguments(settings)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        message = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        message = done.stderr.strip().rpartition("\n")[2].removeprefix("bertwright: error: ")
         raise ValueError(message) if done.returncode == 2 else ChildProcessError(f"{name}: {message}")
 
 

@@ -49,6 +49,8 @@ class RunCost(NamedTuple):
     seconds: float
     memory: float | None
     """Bytes that a process uses at most; None if unknown."""
+    evaluation_seconds: float = 0.0
+    """Of `seconds`, those of evaluations, if they were measured."""
 
 
 def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
@@ -72,8 +74,8 @@ def measure_cost(settings: PretrainSettings) -> RunCost:
         # Resumed, because that compares only samples of the store with its digests, which is faster.
         small = replace(settings, run=Path(folder) / "run", resume=True)
         state = open_run(small, context, silent_console())
-        seconds = estimate_cost(PretrainRun(state, small, context, silent_console(), peak_flops=1.0)).seconds
-        return RunCost(seconds, peak_memory(context))
+        cost = estimate_cost(PretrainRun(state, small, context, silent_console(), peak_flops=1.0))
+        return RunCost(cost.seconds, peak_memory(context), cost.evaluation_seconds)
 
 
 def measure_peak(state: PretrainState, context: ExecutionContext) -> float:

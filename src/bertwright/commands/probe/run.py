@@ -249,7 +249,7 @@ class ProbeRun:
         path = self.settings.run / RESULTS_FILE
         results = read_results(path, lambda record: parse_result(record, self.task.metric))
         if any(result.source != source for result in results):
-            raise ValueError(f"{path}: results of other data; restore the files, or start another run")
+            raise ValueError(f"{path}: results of other data or another --dtype; restore both, or start another run")
         return results
 
     def layers(self, name: str) -> tuple[int, ...]:
