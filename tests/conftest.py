@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import io
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,12 @@ collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 # No test asserts a time: on a busy machine any example may take long.
 settings.register_profile("bertwright", deadline=None)
 settings.load_profile("bertwright")
+
+
+# A shell's `&` starts programs with Ctrl-C ignored; tests send it, to this process and to others.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -26,7 +26,8 @@ import torch
 
 import bertwright
 from bertwright.cli.main import COMMANDS, run
-from bertwright.cli.options import summarize_tyro_error
+from bertwright.cli.options import read_settings, summarize_tyro_error
+from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.console import CONTROL
 from bertwright.renamed import RENAMED
 from bertwright.settings import field_docs, iter_fields, read_toml
@@ -181,6 +182,12 @@ def test_vocabulary(at: Path) -> None:
     assert {path.name for path in (at / "new").iterdir()} >= {"vocab.txt", "tokenizer.json", "settings.toml"}
     few = run_successfully("vocabulary text.txt --output few --size 9_000 --min-frequency 50")
     assert "tokens instead of 9,000" in few
+
+
+def test_last_of_two_tasks_decides_the_defaults() -> None:
+    given = "--task mrpc --task squad_v2 --run new --model bert --train a.json --dev b.json"
+    settings = read_settings(FinetuneSettings, "finetune", given.split(), "")
+    assert (settings.task.task, settings.epochs, settings.batch_size) == ("squad_v2", 2, 48)
 
 
 def test_prepare_twice_changes_nothing(at: Path) -> None:
@@ -424,6 +431,7 @@ def test_misuse_is_one_line_with_exit_code_2_and_leaves_nothing(bad: Path, name:
     ("command", "words"),
     [
         ("pretrain --run new --stepz 3", ["unknown: --stepz, 3; did you mean --steps?"]),
+        ("pretrain --run new --task mrpc", ["unknown: --task, mrpc"]),
         ("pretrain --run new --steps many", ["--steps: expected a whole number, got 'many'"]),
         (
             "prepare text.txt --vocabulary vocabulary --store new --held-out 1%",

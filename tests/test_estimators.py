@@ -580,6 +580,7 @@ def test_numbers_and_booleans_of_any_type_are_accepted(bert: str) -> None:
         ([1.0, NAN], "Input y contains NaN"),
         ([1.0, None], r"y\[1\]: expected a number, got None"),
         ([1.0, float("inf")], "Input y contains infinity"),
+        ([1.0, 10**400], r"y\[1\]: expected a number up to 2e\+308"),
         (["a", "b"], r"y\[0\]: expected a number, got .*'a'"),
         (np.array(["2026-11-22", "2026-11-23"], dtype="datetime64[D]"), r"y\[0\]: expected a number, got .*2026-11-22"),
         (

@@ -11,6 +11,7 @@ files of its model folder, never as Python objects of torch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -353,7 +354,12 @@ def _check_numeric_y(y: Any) -> npt.NDArray[np.float64]:
         wrong = [] if values.dtype.kind in "biuf" else [(0, values.flat[0])]
     for index, value in wrong[:1]:
         raise ValueError(f"y[{index}]: expected a number, got {abbreviate(value)}")
-    numbers: npt.NDArray[np.float64] = column_or_1d(values.astype(np.float64), warn=True)
+    try:
+        converted = values.astype(np.float64)
+    except OverflowError:  # an int beyond the largest float
+        index = next(index for index, value in enumerate(values.flat) if abs(value) > sys.float_info.max)
+        raise ValueError(f"y[{index}]: expected a number up to {sys.float_info.max:.0e}, got a larger one") from None
+    numbers: npt.NDArray[np.float64] = column_or_1d(converted, warn=True)
     for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
         kind = "NaN" if np.isnan(numbers[index]) else "infinity"
         raise ValueError(f"Input y contains {kind}: y[{index}]")  # scikit-learn's words

@@ -12,7 +12,7 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -163,7 +163,7 @@ def _remove(temporary: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", newline="\n")  # the same bytes on all systems
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -219,14 +219,17 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """
     is_new = not folder.exists()
     ensure_folder(folder)
-    with (folder / LOCK_FILE).open("w") as file:
+    with ExitStack() as after_closing, (folder / LOCK_FILE).open("w") as file:
         if not lock_or_explain(file, folder):
             raise ValueError(f"{folder}: another process is writing there; wait for it, or choose another folder")
         try:
             yield
         finally:
             if is_new and [path.name for path in folder.iterdir()] == [LOCK_FILE]:
-                shutil.rmtree(folder)
+                if sys.platform == "win32":  # deletes no open file
+                    after_closing.callback(shutil.rmtree, folder)
+                else:
+                    shutil.rmtree(folder)
 
 
 def lock_or_explain(file: IO[Any], folder: Path) -> bool:

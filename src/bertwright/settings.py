@@ -235,6 +235,8 @@ def _convert_tuple(value: Any, item_types: tuple[Any, ...], where: str) -> tuple
 def _convert_scalar(value: Any, field_type: Any, where: str) -> Any:
     if field_type is float and type(value) is int:
         return float(value)
+    if isinstance(value, str) and (not value or "\0" in value):  # Path would take the empty text for the current folder
+        raise ValueError(f"{where}: expected a text, got {value!r}; omit the key for its default")
     if field_type is Path and isinstance(value, str):
         return Path(value)
     if type(value) is not field_type:

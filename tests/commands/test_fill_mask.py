@@ -13,7 +13,9 @@ from harness import run_with_output
 import bertwright
 from bertwright import DeviceSettings
 from bertwright.commands.fill_mask import FillMaskSettings, fill_mask
+from bertwright.commands.stdin_texts import expand_stdin
 from bertwright.inference.model import Bert
+from bertwright.io.decoding import TextCodec
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task import AnyTask
 
@@ -52,3 +54,8 @@ def test_a_model_for_a_task_has_no_masked_lm_head(tmp_path: Path, make_task_mode
     make_task_model(Classification(labels=("yes", "no"))).save(tmp_path / "m")
     with pytest.raises(ValueError, match=r"classification .* started from"):
         fill_mask(FillMaskSettings(str(tmp_path / "m"), ("The [MASK] .",)))
+
+
+def test_standard_input_is_given_once() -> None:
+    with pytest.raises(ValueError, match=r"^-: standard input is given 2 times"):
+        expand_stdin(["-", "a [MASK]", "-"], TextCodec())

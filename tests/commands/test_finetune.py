@@ -259,6 +259,15 @@ def test_head_that_does_not_fit_is_rejected_before_writing(
         assert not settings.run.exists()
 
 
+@pytest.mark.parametrize(
+    ("epochs", "items", "batch", "steps"), [(1.1, 100, 10, 11), (2.2, 3_200, 32, 220), (1, 33, 32, 2)]
+)
+def test_number_of_steps_has_no_rounding_error(
+    tmp_path: Path, make_tuning: Make, epochs: float, items: int, batch: int, steps: int
+) -> None:
+    assert make_tuning(tmp_path, epochs=float(epochs), batch_size=batch).num_steps(items) == steps
+
+
 # Resuming
 
 

@@ -175,6 +175,16 @@ def test_labels_of_the_hubs_copies_become_those_of_glue(
     assert renamed == expected
 
 
+def test_files_are_utf8_whatever_the_encoding_of_the_training_files(
+    make: Make, vocabulary_folder: Path, tmp_path: Path
+) -> None:
+    model = model_of(vocabulary_folder, "rte")
+    wide: Any = replace(model.task, encoding="utf-16")  # type: ignore[type-var]
+    save_task_folder(tmp_path / "rte", model._replace(task=wide), Tokenizer.load(vocabulary_folder))
+    expected, _ = read_zip(make("rte"))
+    assert read_zip(make(models=(f"rte={tmp_path / 'rte'}",), output=tmp_path / "wide.zip"))[0] == expected
+
+
 def test_equal_answers_make_equal_zips_that_anyone_may_read(make: Make, tmp_path: Path) -> None:
     one = submission(make("rte"), Console(file=io.StringIO()))
     other = submission(make("rte", output=tmp_path / "new" / "other.zip"), Console(file=io.StringIO()))

@@ -328,7 +328,7 @@ def test_line_and_document_of_100_mb_are_read(tmp_path: Path) -> None:
         ("a.csv", b"text,id\ra,1\r", r"a\.csv, line 1: .*carriage return"),
         ("a.csv", b"id,body\n1,a\n", r"a\.csv, line 1: no column 'text'; the columns are id, body"),
         ("a.csv", b'id,text\n1,"a\nb"\n2\n', r"a\.csv, line 4: expected 2 columns \(id, text\), got 1"),
-        ("a.csv", b'id,text\n1,"a\n2,b\n', r"a\.csv, line 3: .*is a quote left open"),
+        ("a.csv", b'id,text\n1,"a\n2,b\n', r"a\.csv, line 2: .*is a quote left open"),
         ("a.tsv", b"id\ttext\n1\ta\tb\n", r"a\.tsv, line 2: expected 2 columns \(id, text\), got 3"),
     ],
 )
@@ -455,6 +455,12 @@ def test_text_is_read_in_its_encoding(
     assert len(shards) == (1 if encoding.startswith(("utf-16", "utf-32")) else 2)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_byte_order_mark_is_no_character(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_bytes("\ufefftext\nA.\n".encode(encoding))
+    assert texts(tmp_path, encoding=encoding) == ["A."]
+
+
 def test_tables_and_json_lines_are_read_in_their_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("id;text\n1;señor\n".encode("cp1252"))
     (tmp_path / "b.jsonl").write_bytes('{"text": "Ñandú"}\n'.encode("cp1252"))
@@ -516,8 +522,8 @@ def test_conllu_documents_have_one_sentence_per_line(tmp_path: Path) -> None:
     path = tmp_path / "a.conllu"
     path.write_text(CONLLU)
     assert list(read(CorpusSettings((str(path),)))) == [
-        Document("Er geht ins Haus.\nEr ins Haus.", f"{path}:1"),
-        Document("# Ende", f"{path}:19"),
+        Document("Er geht ins Haus.\nEr ins Haus.", f"{path}:1", has_sentence_lines=True),
+        Document("# Ende", f"{path}:19", has_sentence_lines=True),
     ]
 
 
@@ -536,6 +542,19 @@ def test_words_of_conll_may_start_with_a_number_sign(tmp_path: Path) -> None:
         "#end document\n\n#begin document (d2)\nNew\u00a0York NNP B-LOC\n"
     )
     assert texts(path) == ["#deal # 1\n#end", "New\u00a0York"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "1\t{0}\t_\tNN\n2\t{1}\t_\tNN\n3\t{2}\t_\tNN\n\n1\t1\t_\tCD\n",  # CoNLL-X
+        "bc/a 0 0 {0} NN\nbc/a 0 1 {1} NN\nbc/a 0 2 {2} NN\n\nbc/a 0 0 1 CD\n",  # CoNLL-2012
+        "{0} NN O\n{1} NN O\n{2} NN O\n\n1 CD O\n",  # CoNLL-2003
+    ],
+)
+def test_words_of_conll_are_found_beside_numbers(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "a.conll").write_text(rows.format("The", "2", "bears"))
+    assert texts(tmp_path) == ["The 2 bears\n1"]
 
 
 def test_conll_without_marks_is_one_document(tmp_path: Path) -> None:

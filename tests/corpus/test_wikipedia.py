@@ -92,6 +92,14 @@ def test_compressed_dump_in_several_streams_equals_the_plain_one(tmp_path: Path,
     assert [document.text for document in texts(packed)] == [document.text for document in texts(plain)]
 
 
+def test_of_a_history_the_last_revision_counts(tmp_path: Path) -> None:
+    path = tmp_path / "wiki.xml"
+    page = make_page("A", "First version.")
+    page = page.replace("  </page>", "    <revision><text>The second version.</text></revision>\n  </page>")
+    path.write_text(f"{HEAD}{page}</mediawiki>\n", encoding="utf-8")
+    assert [document.text for document in texts(path)] == ["The second version."]
+
+
 @pytest.mark.parametrize("target_bytes", [1, 700, 1 << 20])
 def test_shards_of_a_dump_yield_the_documents_of_the_whole(tmp_path: Path, target_bytes: int) -> None:
     path = tmp_path / "wiki.xml"

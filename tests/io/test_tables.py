@@ -323,6 +323,7 @@ TABLE = "text\tlabel\na\t0\n"
         ("a.tsv", f"\n{TABLE}", BOTH, r"line 1: no column 'text'; expected the names of the columns, got nothing"),
         ("a.tsv", TABLE.replace("label", "text"), TableSchema(("text",)), r"line 1: 'text' names several columns"),
         ("a.csv", 'text,label\n"a,0\n', BOTH, r"a\.csv, line 2: .*is a quote left open"),
+        ("a.csv", 'text,label\nb,1\n"a,0\nc,1\nd,0\n', BOTH, r"a\.csv, line 3: .*is a quote left open"),
         ("a.csv", "text,label\ra,0\r", BOTH, r"a\.csv, line 1: .*carriage return"),
         ("a.jsonl", '{"text": "a", "text": "b", "label": 0}', BOTH, r"line 1: not valid JSON \('text' occurs twice\)"),
         ("a.jsonl", '{"text": "a"}', BOTH, r"a\.jsonl, line 1: no column 'label'; the columns are text"),
@@ -350,6 +351,24 @@ def test_invalid_table_raises_an_error(
         rows_of(tmp_path / name, content, columns)
     assert "\n" not in str(raised.value)
     assert "encoding-errors" not in str(raised.value)  # a setting of corpora only
+
+
+def test_parquet_of_which_polars_leaves_rows_out_raises_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged row group may end the iteration early, without an error."""
+    path = tmp_path / "a.parquet"
+    polars.DataFrame({"text": ["a", "b", "c"], "label": [0, 1, 0]}).write_parquet(path)
+    monkeypatch.setattr(polars.LazyFrame, "collect_batches", lambda table, **_: iter([table.collect().head(2)]))
+    with pytest.raises(ValueError, match=r"a\.parquet: damaged, 2 of its 3 rows"):
+        list(read_rows(str(path), BOTH))
+
+    def panic(*_: object, **__: object) -> None:
+        raise polars.exceptions.PanicException("decoder")
+
+    monkeypatch.setattr(polars.LazyFrame, "collect_batches", panic)
+    with pytest.raises(ValueError, match=r"a\.parquet: not a readable Parquet file \(decoder\)"):
+        list(read_rows(str(path), BOTH))
 
 
 def test_null_in_parquet_raises_an_error_with_its_row(tmp_path: Path) -> None:

@@ -140,6 +140,23 @@ def test_configure_malloc_keeps_large_blocks_out_of_mmap() -> None:
     assert result.stdout.split() in (["glibc", "True"], ["False"])
 
 
+def test_blocks_are_reused_after_restore_malloc() -> None:
+    """glibc would map and unmap every block above 128 KiB from then on."""
+    if sys.platform != "linux":
+        pytest.skip("glibc only")
+    program = (
+        "import platform, resource, numpy as np\n"
+        "from bertwright.kernels.cpu import configure_malloc, restore_malloc\n"
+        "configure_malloc(); restore_malloc()\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "np.ones(1 << 19); before = faults()\n"
+        "for _ in range(50): np.ones(1 << 19)\n"
+        "print(platform.libc_ver()[0], faults() - before < 5000)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.split() == ["glibc", "True"] or not result.stdout.startswith("glibc")
+
+
 def test_restore_malloc_returns_large_blocks_to_the_system() -> None:
     if sys.platform != "linux":
         pytest.skip("glibc only")

@@ -213,15 +213,15 @@ def test_leftovers_of_killed_compilations_and_unused_libraries_are_deleted(packa
     folder = tmp_path / "cache" / "native"
     folder.mkdir(parents=True)
     month = time.time() - 40 * 86_400
-    for name in ("old.so", "old.blake2b", "old.failed", "new.so"):
+    for name in ("old.so", "old.blake2b", "old.failed", "new.so", "new.lock", "new.blake2b"):
         (folder / name).write_text("")
     for name in (".build-old", ".build-new"):
         (folder / name).mkdir()
-    for name in ("old.so", "old.blake2b", "old.failed", ".build-old"):
+    for name in ("old.so", "old.blake2b", "old.failed", ".build-old", "new.lock", "new.blake2b"):
         os.utime(folder / name, (month, month))
     assert works()
     left = {path.name for path in folder.iterdir() if not path.name.startswith("small-")}
-    assert left >= {"new.so", ".build-new"}
+    assert left >= {"new.so", "new.blake2b", ".build-new"}
     assert not left & {"old.so", "old.blake2b", "old.failed", ".build-old"}
 
 

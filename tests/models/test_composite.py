@@ -180,8 +180,10 @@ def test_layers_can_be_frozen() -> None:
     scales = layerwise_lr_scales(model, freeze_layers=1, decay=0.5)
     assert scales["encoder.encoders.0.embeddings.word.weight"] == 0
     assert scales["encoder.encoders.0.layers.0.qkv.weight"] == 0
-    assert scales["encoder.encoders.0.layers.1.qkv.weight"] == 0.25  # the BiLSTM counts as a layer
+    assert scales["encoder.encoders.0.layers.1.qkv.weight"] == 0.5  # the BiLSTM is new, as the head is
     assert scales["classifier.weight"] == scales["encoder.lstm.layers.0.weight_ih_l0"] == 1
+    with pytest.raises(ValueError, match=r"freeze_layers = 3: this model has 2 layers"):
+        layerwise_lr_scales(model, freeze_layers=3, decay=1.0)
 
 
 def test_the_lstm_has_a_learning_rate_of_its_own() -> None:

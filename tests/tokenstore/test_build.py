@@ -149,6 +149,36 @@ def test_resumed_build_requests_missing_shards_only(
     assert executor.numbers == requested[4:]
 
 
+@pytest.mark.parametrize("damage", ["empty summary", "text summary", "truncated chunks", "no chunks"])
+def test_damaged_shard_of_an_interrupted_build_is_written_again(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, damage: str
+) -> None:
+    build(tmp_path / "unbroken", corpus, tokenizer)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4))
+    (summary, *_), (chunks, *_) = (
+        sorted((tmp_path / "s").glob(f".unfinished-*/*{end}")) for end in (".npz", ".chunks")
+    )
+    match damage:
+        case "empty summary":
+            summary.write_bytes(b"")
+        case "text summary":
+            summary.write_text("text")
+        case "truncated chunks":
+            chunks.write_bytes(chunks.read_bytes()[:-1])
+        case _:
+            chunks.unlink()
+    build(tmp_path / "s", corpus, tokenizer)
+    assert content(tmp_path / "s") == content(tmp_path / "unbroken")
+
+
+def test_files_of_sentences_are_split_by_line_whatever_the_splitter(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("".join(f"{word} O\n{word} O\n. O\n{word} O\n\n" for word in WORDS[:5]))
+    build(tmp_path / "s", CorpusSettings((str(path),)), tokenizer, TRAIN_ONLY)
+    assert TokenStore.open(tmp_path / "s" / "train").num_sentences == 5
+
+
 def test_held_out_documents_are_excluded_from_training(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from bertwright.batching.batch import pack
+from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.kernels.attention import cuda_attention
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
@@ -21,8 +22,9 @@ from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.training import context
-from bertwright.training.context import execution_context, prefers_bfloat16, select_device
+from bertwright.training.context import ExecutionContext, execution_context, prefers_bfloat16, select_device
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
+from bertwright.training.run_directory import format_resume_command
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.throughput import (
     CPU_TOKENS,
@@ -72,6 +74,18 @@ def test_more_processes_than_gpus_raise_an_error(monkeypatch: pytest.MonkeyPatch
     assert select_device(DeviceSettings(device="cpu")) == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert select_device(DeviceSettings()) == torch.device("cuda", 1)
+
+
+def test_the_resume_command_starts_as_many_processes_per_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = PretrainSettings(Path("run"), Path("store"))
+    sixteen = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, world_size=16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
+    one = format_resume_command(settings, "pretrain", sixteen)
+    assert one == "torchrun --nproc-per-node 16 -m -- bertwright pretrain --run run --resume"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert "torchrun --nnodes 2 --nproc-per-node 8 -m" in format_resume_command(settings, "pretrain", sixteen)
+    alone = replace(sixteen, world_size=1)
+    assert format_resume_command(settings, "pretrain", alone) == "bertwright pretrain --run run --resume"
 
 
 TOGETHER = """

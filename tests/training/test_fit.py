@@ -130,6 +130,25 @@ def test_best_checkpoints_are_those_of_a_resumed_run_and_of_this_one(tmp_path: P
     assert [checkpoint.step_of(path) for path in checkpoint.list_checkpoints(tmp_path / "best")] == [60]
 
 
+def test_a_signal_that_the_process_ignores_is_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        training = make_toy(15, signal.SIGINT)
+        fit_toy(None, training, silent_console())
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert training.optimizer.steps == 60
+
+
+def test_a_run_that_another_rank_stops_is_not_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    training = make_toy()
+    monkeypatch.setattr("bertwright.training.fit.any_rank", lambda *_: training.optimizer.steps == 15)
+    with pytest.raises(KeyboardInterrupt, match="step 15 is saved"):
+        fit_toy(tmp_path, training, silent_console())
+    assert checkpoint.find_latest(tmp_path / "checkpoints") == checkpoint.path_of(tmp_path / "checkpoints", 15)
+
+
 def test_ctrl_c_without_a_folder_stops_after_the_step() -> None:
     training, handler = make_toy(15, signal.SIGINT), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="step 16 is not saved"):

@@ -250,7 +250,7 @@ def format_os_error(error: OSError) -> str:
     'models/bert: Permission denied'
     """
     text = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror or str(error)
-    return re.sub(r"(^|/)\.([^/]+)\.part-[\d-]+", r"\1\2", text)
+    return re.sub(r"(^|[\\/])\.([^\\/]+)\.part-[\d-]+", r"\1\2", text)
 
 
 def dispatch(arguments: list[str]) -> int:

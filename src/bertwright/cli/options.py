@@ -61,7 +61,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
     else:
         table = read_toml(find_config(config)) if config else {}
         task = pop_option(rest, "--task")[0]
-        if task and isinstance(table.setdefault("task", {}), dict) and hasattr(cls, "defaults"):
+        if task and hasattr(cls, "defaults") and isinstance(table.setdefault("task", {}), dict):
             table["task"]["task"] = task  # defaults depend on it
         default = partial_from_table(cls, table, config or "command line", tyro.MISSING)
     with _raise_tyro_errors(name):
@@ -115,12 +115,12 @@ def find_config(name: str) -> Path:
 
 
 def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
-    """Split arguments into the value of a flag and the other arguments.
+    """Split arguments into the value of a flag, the last one as for all flags, and the other arguments.
 
-    >>> pop_option(["--steps", "3", "--config", "a.toml"], "--config")
-    ('a.toml', ['--steps', '3'])
+    >>> pop_option(["--config", "b.toml", "--steps", "3", "--config", "a.toml"], "--config")
+    ('a.toml', ['--config', 'b.toml', '--steps', '3'])
     """
-    for index, argument in enumerate(arguments):
+    for index, argument in reversed([*enumerate(arguments)]):
         if argument.startswith(flag + "="):
             return argument.removeprefix(flag + "="), arguments[:index] + arguments[index + 1 :]
         if argument == flag:

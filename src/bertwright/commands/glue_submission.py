@@ -186,7 +186,8 @@ def _find_questions(settings: SubmissionSettings, name: str, model: str) -> list
             raise ValueError(f"{settings.data}: no {file.files[0]}; name the folder with GLUE's files as published")
         rows = _check_rows(file, path, settings.ignore_row_count)
         first, *second = file.texts
-        adapted = replace(task, text=first, text_pair=second[0] if second else None, header=True, quotes=False)
+        pair = second[0] if second else None
+        adapted = replace(task, text=first, text_pair=pair, header=True, quotes=False, encoding="utf-8")
         found.append(Questions(file, path, adapted, rows))
     return found
 

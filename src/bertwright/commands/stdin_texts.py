@@ -29,7 +29,9 @@ def stdin_texts(codec: TextCodec) -> Iterator[str]:
 
 
 def expand_stdin(texts: Sequence[str], codec: TextCodec) -> list[str]:
-    """Return the texts, with those of standard input in place of "-"."""
+    """Return the texts, with those of standard input in place of "-". Raises ValueError for a second one."""
+    if texts.count(STDIN) > 1:
+        raise ValueError(f"{STDIN}: standard input is given {texts.count(STDIN)} times; give it once")
     return [one for text in texts for one in (stdin_texts(codec) if text == STDIN else [text])]
 
 

@@ -28,6 +28,7 @@ from bertwright.settings import Positional, check_not_str
 CONLL_FORMATS = (".conllu", ".conll")
 DUMP_FORMAT = ".xml"  # of a Wikipedia dump
 CORPUS_FORMATS = (*FORMATS, *CONLL_FORMATS, DUMP_FORMAT)
+CERTAIN_WORDS = 3  # in a sentence that shows which column has the words: a single word may be "1"
 FILES_PER_SHARD = 1_000  # opening a small file takes longer than reading it, and workers share the opening
 
 BLANK_LINE = re.compile(r"\n\s*\n")
@@ -105,6 +106,7 @@ class Document(NamedTuple):
 
     text: str  # lines end in \n, a blank line ends a paragraph; no white space at the ends, never empty
     source: str  # file:line (file:row in a Parquet file), for messages
+    has_sentence_lines: bool = False  # each line is a sentence, whatever the sentence splitter of the corpus
 
 
 class CorpusShard(NamedTuple):
@@ -266,7 +268,8 @@ def _tidy(file: InputFile, stats: ReadStats, numbered: Iterable[tuple[int, str]]
     for line, text in numbered:
         tidy = text.strip()
         if tidy:
-            yield Document(tidy.replace("\r\n", "\n") if "\r" in tidy else tidy, f"{file.path}:{line}")
+            whole = tidy.replace("\r\n", "\n") if "\r" in tidy else tidy
+            yield Document(whole, f"{file.path}:{line}", file.format in CONLL_FORMATS)
         elif file.format != ".txt":  # in a .txt file it is a blank line
             stats.empty_documents += 1
 
@@ -308,15 +311,18 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
     """Yield line and text of each document of a CoNLL or CoNLL-U file, one sentence per line.
 
     A document starts at `# newdoc`, `#begin document` or `-DOCSTART-`; without such marks the file is one document. A
-    sentence is its `# text` comment or, if there is none, its word forms joined by spaces.
+    sentence is its `# text` comment or, if there is none, its word forms joined by spaces. In .conll they are the first
+    column, the second one if the first numbers the words (CoNLL-X), or the fourth one if the third does (CoNLL-2012).
     """
     sentences: list[str] = []
     words: list[str] = []  # lines of one sentence
-    text, size, first = "", 0, 1
+    text, size, first, column = "", 0, 1, -1
 
     def finish_sentence() -> None:
-        nonlocal text, size
-        if sentence := text or _join_words(words, file.format):
+        nonlocal text, size, column
+        if file.format != ".conllu" and (column < 0 or len(words) >= CERTAIN_WORDS):
+            column = _find_word_column(words)
+        if sentence := text or _join_words(words, column):
             sentences.append(sentence)
             size += len(sentence)
         text = ""
@@ -341,11 +347,28 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
         yield first, "\n".join(sentences)
 
 
-def _join_words(lines: Sequence[str], suffix: str) -> str:
-    """Join the forms of a sentence's words; CoNLL-U says where no space follows and which words share one form."""
-    if suffix != ".conllu":
-        num_columns = len(split_cells(lines[-1])) if lines else 0
-        return " ".join([split_cells(line)[0] for line in lines if not is_comment(line, num_columns)])
+def _find_word_column(lines: Sequence[str]) -> int:
+    """Return the column, from 0, with the words of a sentence in .conll; -1 for a sentence without words."""
+    columns = list(zip(*_split_words(lines), strict=False))
+    for numbers, start, word in ((0, 1, 1), (2, 0, 3)):
+        if word < len(columns) and list(columns[numbers]) == [str(start + n) for n in range(len(columns[numbers]))]:
+            return word
+    return 0 if columns else -1
+
+
+def _split_words(lines: Sequence[str]) -> list[list[str]]:
+    """Return the cells of a sentence's words in .conll, without comments."""
+    num_columns = len(split_cells(lines[-1])) if lines else 0
+    return [split_cells(line) for line in lines if not is_comment(line, num_columns)]
+
+
+def _join_words(lines: Sequence[str], column: int) -> str:
+    """Join the forms of a sentence's words; CoNLL-U (-1) says where no space follows and which words share one form.
+
+    A line without that column has its last one.
+    """
+    if column >= 0:
+        return " ".join([cells[min(column, len(cells) - 1)] for cells in _split_words(lines)])
     text, end = "", 0
     for word in [line.split("\t") for line in lines if not line.startswith("#")]:
         number, _, last = word[0].partition("-")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from bertwright.corpus.documents import Document
+
 RULES_VERSION = 1  # to be raised with every change of the output; a token store records it
 LONGEST = 10_000  # characters; text without sentence ends (tables, base64) is cut here, at white space if possible
 
@@ -195,6 +197,12 @@ def make_sentence_splitter(kind: str) -> Callable[[str], list[str]]:
     if kind == "line":
         return _split_lines
     raise ValueError(f"sentence_splitter is {kind!r}; expected 'rules' or 'line'")
+
+
+def make_document_splitter(kind: str) -> Callable[[Document], list[str]]:
+    """Return the splitter of documents, which is that of lines if the file's format has one sentence per line."""
+    split = make_sentence_splitter(kind)
+    return lambda document: (_split_lines if document.has_sentence_lines else split)(document.text)
 
 
 def _split_lines(text: str) -> list[str]:

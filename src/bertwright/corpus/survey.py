@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from bertwright.corpus.documents import (
     CorpusSettings,
+    Document,
     describe_empty_corpus,
     list_readable_corpus_files,
     read_shard,
     shard_corpus,
 )
-from bertwright.corpus.sentences import make_sentence_splitter
+from bertwright.corpus.sentences import make_document_splitter
 from bertwright.corpus.sketches import (
     CharacterCounter,
     DistinctCounter,
@@ -102,7 +103,7 @@ class Survey:
 class _Totals:
     """Sums and sketches of one pass."""
 
-    split: Callable[[str], list[str]]
+    split: Callable[[Document], list[str]]
     documents: LengthHistogram = field(default_factory=LengthHistogram)
     sentences: LengthHistogram = field(default_factory=LengthHistogram)
     per_document: LengthHistogram = field(default_factory=LengthHistogram)
@@ -112,9 +113,9 @@ class _Totals:
     characters: CharacterCounter = field(default_factory=CharacterCounter)
     oddities: Counter[str] = field(default_factory=Counter)
 
-    def add(self, text: str) -> None:
+    def add(self, document: Document) -> None:
         """Add a document."""
-        sentences = self.split(text)
+        text, sentences = document.text, self.split(document)
         lines = [tidy for line in text.split("\n") if (tidy := line.strip())]
         self.documents.add([len(text)])
         self.sentences.add(map(len, sentences))
@@ -182,14 +183,14 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
     inputs, failed = list_readable_corpus_files(settings)
     unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in failed.items()]
     stats = ReadStats()
-    totals = _Totals(make_sentence_splitter(settings.sentence_splitter))
+    totals = _Totals(make_document_splitter(settings.sentence_splitter))
     read: list[InputFile] = []
     for file in inputs:
         before, done = totals.texts.total, 0
         try:
             for shard in shard_corpus(settings, SHARD_BYTES, [file]):
                 for document in read_shard(lenient, shard, stats):
-                    totals.add(document.text)
+                    totals.add(document)
                 done += shard.size
                 if progress:
                     progress(shard.size)

@@ -100,6 +100,8 @@ class _PageParser:
             self.content = {name: [] for name in FIELDS}
         elif name == "redirect":
             self.is_redirect = True
+        elif name == "revision" and "text" in self.content:  # a dump with histories: the last one counts
+            self.content["text"], self.size = [], 0
 
     def add(self, text: str) -> None:
         if self.path[-1] in FIELDS and "page" in self.path:

@@ -349,7 +349,7 @@ class Bert:
         """The fine-tuned model with its task, as in its folder."""
         assert isinstance(self.model, EncoderForTask)
         assert self.task is not None
-        return TaskModel(self.model, self.task, self.inferred, self.classes)
+        return TaskModel(self.model, self.task, self.inferred, classes=self.classes)
 
     def save(self, folder: Path | str) -> None:
         """Write a new Hugging Face folder with the model, its tokenizer and its task, atomically.

@@ -33,9 +33,9 @@ MAGIC = {  # first bytes of formats that are often mistaken for plain text
     b"%PDF": "a PDF (extract its text)",
 }
 WIDE_MAGIC = {
-    b"\xff\xfe\0\0": "UTF-32 (read it with --encoding utf-32)",  # before UTF-16, whose mark is a prefix of it
-    b"\xff\xfe": "UTF-16 (read it with --encoding utf-16)",
-    b"\xfe\xff": "UTF-16 (read it with --encoding utf-16)",
+    b"\xff\xfe\0\0": "UTF-32",  # before UTF-16, whose mark is a prefix of it
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
 }
 
 FIX_FILE = "fix the file, or give its encoding with --encoding"
@@ -143,7 +143,7 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
     """Decode consecutive blocks, the first of which starts at byte `offset` of the file."""
     incremental = codecs.getincrementaldecoder("utf-8" if codec.is_utf8 else codec.encoding)("strict")
     decoder = _BlockDecoder(path, codec, incremental, stats)
-    is_head = offset == 0
+    is_head = is_first = offset == 0
     for block in blocks:
         if is_head:
             _check_head(path, block, codec)
@@ -151,8 +151,10 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
                 block, offset = block[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
             is_head = False
         stats.bytes_read += len(block)
-        yield decoder.decode(block, offset)
-        offset += len(block)
+        text = decoder.decode(block, offset)
+        # utf-16 reads the byte order mark itself, utf-16-le takes it for a character.
+        yield text.removeprefix("\ufeff") if codec.is_wide and is_first else text
+        offset, is_first = offset + len(block), False
     if rest := decoder.decode(b"", offset, final=True):
         yield rest
 
@@ -161,6 +163,8 @@ def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
     """Raise ValueError if the first bytes are those of another format."""
     for magic, kind in (MAGIC if codec.is_wide else MAGIC | WIDE_MAGIC).items():
         if block.startswith(magic):
+            if magic in WIDE_MAGIC:
+                kind += f"; {FIX_INPUT}" if codec.hint == FIX_INPUT else f" (read it with --encoding {kind.lower()})"
             raise ValueError(f"{path}: not text but {kind}")
     if not codec.is_wide and (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
         raise ValueError(f"{path}, byte {nul}: a NUL byte; the file is binary, not text")

@@ -34,11 +34,13 @@ def read_delimited_rows(
         separator, texts = _guess_separator(head, schema, quotes), chain([head], texts)
     reader = csv.reader(texts, **_dialect(separator, quotes))
 
+    start = 1  # line of the record that is read
+
     def records() -> Iterator[tuple[int, list[str]]]:
-        line = 1
+        nonlocal start
         for fields in reader:
-            yield line, fields
-            line = reader.line_num + 1  # fields in quotes may contain line ends
+            yield start, fields
+            start = reader.line_num + 1  # fields in quotes may contain line ends
 
     numbered_fields = records()
     try:
@@ -62,7 +64,7 @@ def read_delimited_rows(
                 stats.first_short_row = stats.first_short_row or location
     except csv.Error as error:
         hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
-        raise ValueError(f"{file.path}, line {reader.line_num}: {error}; {hint}") from None
+        raise ValueError(f"{file.path}, line {start}: {error}; {hint}") from None
 
 
 def _dialect(separator: str, quotes: bool) -> dict[str, Any]:

@@ -134,16 +134,22 @@ def configure_malloc() -> None:
 
 
 def restore_malloc() -> None:
-    """Restore malloc's defaults, or the environment's settings, and return freed memory to the system."""
+    """Restore malloc's behaviour, or the environment's settings, and return freed memory to the system.
+
+    glibc's thresholds no longer follow the program once one of them was set, so they get the values they would reach.
+    """
     _set_malloc(
-        int(os.environ.get("MALLOC_TRIM_THRESHOLD_", 128 << 10)), int(os.environ.get("MALLOC_MMAP_MAX_", 65_536))
-    )
+        int(os.environ.get("MALLOC_TRIM_THRESHOLD_", 64 << 20)), int(os.environ.get("MALLOC_MMAP_MAX_", 65_536)),
+        int(os.environ.get("MALLOC_MMAP_THRESHOLD_", 32 << 20)),
+    )  # fmt: skip
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
-def _set_malloc(trim_threshold: int, mmap_max: int) -> None:
+def _set_malloc(trim_threshold: int, mmap_max: int, mmap_threshold: int | None = None) -> None:
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-1, trim_threshold)  # M_TRIM_THRESHOLD of malloc.h
         mallopt(-4, mmap_max)  # M_MMAP_MAX
+        if mmap_threshold is not None:
+            mallopt(-3, mmap_threshold)  # M_MMAP_THRESHOLD

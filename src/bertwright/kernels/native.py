@@ -89,9 +89,15 @@ def load_library(name: str) -> ctypes.CDLL | None:
 
 
 def describe_library(name: str) -> str:
-    """Return the file name that identifies a library's machine code, or "PyTorch" if there is none."""
+    """Return a name that identifies a library's machine code, or "PyTorch" if there is none.
+
+    In the cache, the name of a file has a digest of its sources; a prebuilt library gets one of its content.
+    """
     library = load_library(name)
-    return Path(library._name).stem if library is not None else "PyTorch"
+    if library is None:
+        return "PyTorch"
+    path = Path(library._name)
+    return f"{path.stem}-{digest_file(path)[:16]}" if path.parent == PREBUILT else path.stem
 
 
 @functools.cache
@@ -216,7 +222,8 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(path)
             elif path.suffix in (".so", ".failed", ".lock") and age > UNUSED:
                 path.unlink()
-                path.with_suffix(".blake2b").unlink(missing_ok=True)
+                if path.suffix == ".so":
+                    path.with_suffix(".blake2b").unlink(missing_ok=True)
         except OSError:  # deleted by another process
             pass
 

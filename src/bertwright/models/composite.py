@@ -122,11 +122,16 @@ class CompositeEncoder(TextEncoder):
         lstm = self.config.lstm_layers + 1 if self.lstm is not None else 0
         return sum(encoder.num_dropout_sites for encoder in self._encoders) + lstm
 
+    @property
+    def head_depth(self) -> int:
+        """Depth of a task's head, by the layers of one encoder: L + 1."""
+        return self._encoders[0].head_depth
+
     def depth_of(self, parameter: str) -> int:
         """Return the depth of a parameter in its encoder; the BiLSTM is new, as a head is: L + 1."""
         module, _, rest = parameter.partition(".")
         if module != "encoders":
-            return self.config.num_layers + 1
+            return self.head_depth
         number, _, inside = rest.partition(".")
         return self._encoders[int(number)].depth_of(inside)
 

@@ -94,6 +94,11 @@ class TextEncoder(nn.Module, ABC):
         Layer 0 is the embeddings' output, layer L the last one.
         """
 
+    @property
+    def head_depth(self) -> int:
+        """Depth of a task's head: L + 1."""
+        return self.config.num_layers + 1
+
     def depth_of(self, parameter: str) -> int:
         """Return the depth of a parameter by its name: 0 in the embeddings, from 1 in the layers, L + 1 above them.
 
@@ -102,7 +107,7 @@ class TextEncoder(nn.Module, ABC):
         module, _, rest = parameter.partition(".")
         if module == "embeddings":
             return 0
-        return int(rest.partition(".")[0]) + 1 if module == "layers" else self.config.num_layers + 1
+        return int(rest.partition(".")[0]) + 1 if module == "layers" else self.head_depth
 
     def pooled_positions(self, batch: Batch) -> Tensor:
         """Return the position of the state that represents each sequence, B int64: [CLS] or, if causal, the last token.

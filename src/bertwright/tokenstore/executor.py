@@ -116,7 +116,8 @@ def _start_workers(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
                     process_group=0,
                 )
             workers.append(_Worker(process, ours))
-            _send(workers[-1], tokenizer, "worker process: died at start")
+        for worker in workers:  # all have started: a large tokenizer is sent only once its receiver has imported
+            _send(worker, tokenizer, "worker process: died at start")
         yield [*workers]
     finally:
         for worker in workers:

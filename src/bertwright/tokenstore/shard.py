@@ -11,12 +11,13 @@ import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 
 from bertwright import files
 from bertwright.corpus.documents import CorpusSettings, CorpusShard, Document, read_shard
-from bertwright.corpus.sentences import make_sentence_splitter
+from bertwright.corpus.sentences import make_document_splitter
 from bertwright.tokenstore.store import DocumentChunk
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -39,6 +40,8 @@ class ShardSummary(NamedTuple):
 
     digests: np.ndarray
     """D 2 uint64: BLAKE2b (128 bits) of each document's text."""
+    bytes: int
+    """Size of the file with the chunks."""
     chunks: int
     empty_documents: int
     """Documents that were dropped because they have no token."""
@@ -74,9 +77,11 @@ def write_shard(shard: ShardSpec, tokenizer: Tokenizer) -> None:
             empty_documents += len(chunk.counts) - len(tokenized.document_lengths)
             empty_sentences += len(lengths) - len(tokenized.sentence_lengths)
             unknown_tokens += int(np.count_nonzero(tokenized.tokens == tokenizer.unk_id))
+        size = file.tell()
     numbers = np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
     summary = ShardSummary(
         digests=numbers[np.concatenate([*has_tokens, np.zeros(0, bool)])],
+        bytes=size,
         chunks=chunks,
         empty_documents=empty_documents,
         empty_sentences=empty_sentences,
@@ -87,8 +92,11 @@ def write_shard(shard: ShardSpec, tokenizer: Tokenizer) -> None:
 
 
 def is_finished(folder: Path, number: int) -> bool:
-    """Return whether a shard is complete on disk."""
-    return _summary_path(folder, number).is_file()
+    """Return whether a shard is complete on disk; one with a damaged summary or a truncated file is written again."""
+    try:
+        return _chunks_path(folder, number).stat().st_size == read_summary(folder, number).bytes
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile):
+        return False
 
 
 def read_summary(folder: Path, number: int) -> ShardSummary:
@@ -127,11 +135,11 @@ class _SentenceChunk(NamedTuple):
 
 def _split_sentences(documents: Iterable[Document], splitter: str) -> Iterator[_SentenceChunk]:
     """Split documents into sentences; yield them in chunks for the tokenizer."""
-    split = make_sentence_splitter(splitter)
+    split = make_document_splitter(splitter)
     chunk, characters = _SentenceChunk([], [], []), 0
     for document in documents:
         chunk.digests.append(hashlib.blake2b(document.text.encode(), digest_size=16).digest())
-        sentences = split(document.text)
+        sentences = split(document)
         chunk.sentences.extend(sentences)
         chunk.counts.append(len(sentences))
         characters += len(document.text)

@@ -111,6 +111,7 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
         configure_malloc()
         if on_gpu:
             stack.enter_context(_deterministic_algorithms())
+            stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device)  # dropout seeds it
         stack.enter_context(process_group(ranks, device))
         dtype = torch.bfloat16 if select_dtype(settings) == "bfloat16" else torch.float32
         yield ExecutionContext(device, dtype, threads, rank, ranks)

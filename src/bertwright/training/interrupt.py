@@ -12,8 +12,8 @@ from contextlib import contextmanager
 def graceful_shutdown() -> Iterator[list[int]]:
     """Yield a list and append Ctrl-C and SIGTERM to it, so that the caller can finish and save the current step.
 
-    A second signal raises KeyboardInterrupt at once. Only the main thread receives signals; in other threads the list
-    stays empty.
+    A second signal raises KeyboardInterrupt at once. A signal that this process ignores, as a shell's `&` and `nohup`
+    ask for, is still ignored. Only the main thread receives signals; in other threads the list stays empty.
     """
     stop_signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -25,7 +25,11 @@ def graceful_shutdown() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         stop_signals.append(number)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None: a handler that was not installed from Python, which cannot be restored.
+    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield stop_signals
     finally:

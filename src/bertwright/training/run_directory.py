@@ -5,6 +5,7 @@ torch is imported on use, so that a run's folder can be checked without it.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -142,8 +143,12 @@ def digest_initial_weights(run: Path, digest: Callable[[], str]) -> dict[str, st
 
 def format_resume_command(settings: Resumable, command: str, context: ExecutionContext) -> str:
     """Return the command line that resumes a run."""
-    # Without the dashes torchrun would read --run as an abbreviation of its own --run-path.
-    launcher = f"torchrun --nproc-per-node {context.world_size} -m -- " if context.world_size > 1 else ""
+    launcher = ""
+    if context.world_size > 1:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", context.world_size))
+        nodes = context.world_size // local  # the user adds how they find each other
+        # Without the dashes torchrun would read --run as an abbreviation of its own --run-path.
+        launcher = f"torchrun {f'--nnodes {nodes} ' if nodes > 1 else ''}--nproc-per-node {local} -m -- "
     return f"{launcher}bertwright {command} --run {shlex.quote(str(settings.run))} --resume"
 
 

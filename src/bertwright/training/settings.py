@@ -22,7 +22,7 @@ class DeviceSettings:
     BFMMLA), else float32."""
     threads: int | None = None
     """CPU threads; unset: `OMP_NUM_THREADS`, else all CPUs that this process may use, divided among the ranks on this
-    machine."""
+    machine. With several ranks, OMP_NUM_THREADS=1 counts as unset, because torchrun sets it."""
 
     def __post_init__(self) -> None:
         for name in ("device", "dtype"):

@@ -135,7 +135,8 @@ class FinetuneSettings:
 
     def num_steps(self, num_items: int) -> int:
         """Return the number of optimizer steps for a number of training items."""
-        return max(1, math.ceil(self.epochs * num_items / self.batch_size))
+        # Rounded first: 1.1 * 100 / 10 is 11.000000000000002 in floating point and must not become 12.
+        return max(1, math.ceil(round(self.epochs * num_items / self.batch_size, 6)))
 
     def eval_steps(self, num_items: int) -> Container[int]:
         """Return the steps after which the model is evaluated, by default the ends of epochs; the last always is."""

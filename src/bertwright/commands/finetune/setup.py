@@ -149,15 +149,15 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
 
 def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay: float) -> dict[str, float]:
     """Return the factor of each parameter's learning rate: 0 if frozen, else one `decay` for each layer above it."""
-    layers = model.config.num_layers
+    head = model.encoder.head_depth
     frozen = -1 if freeze_layers is None else freeze_layers
-    if frozen > layers:
-        raise ValueError(f"freeze_layers = {freeze_layers}: this model has {layers} layers")
+    if frozen >= head:
+        raise ValueError(f"freeze_layers = {freeze_layers}: this model has {head - 1} layers")
     scales = {}
     for name, parameter in model.named_parameters():
         inside = name.removeprefix("encoder.")
-        depth = model.encoder.depth_of(inside) if inside != name else layers + 1
-        scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (layers + 1 - depth)
+        depth = model.encoder.depth_of(inside) if inside != name else head
+        scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (head - depth)
     return scales
 
 

@@ -3,13 +3,22 @@
 #include "simd.h"
 #include <utility>
 
+// Elements J… of a and b, end to end. clang has no __builtin_shuffle, GCC 11 no __builtin_shufflevector.
+template <int... J> INLINE FloatVec shuffle(FloatVec a, FloatVec b) {
+#ifdef __clang__
+    return __builtin_shufflevector(a, b, J...);
+#else
+    return __builtin_shuffle(a, b, IntVec{J...});
+#endif
+}
+
 // One step of a transposition: swaps the blocks of S × S elements off the diagonal.
 template <int S, int... J> INLINE void swap_blocks(FloatVec (&rows)[W], std::integer_sequence<int, J...> lanes) {
     for (int i = 0; i < W; i++)
         if (!(i & S)) {
             const FloatVec a = rows[i], b = rows[i + S];
-            rows[i] = __builtin_shufflevector(a, b, (J & S ? W + J - S : J)...);
-            rows[i + S] = __builtin_shufflevector(a, b, (J & S ? W + J : J + S)...);
+            rows[i] = shuffle<(J & S ? W + J - S : J)...>(a, b);
+            rows[i + S] = shuffle<(J & S ? W + J : J + S)...>(a, b);
         }
     if constexpr (2 * S < W) swap_blocks<2 * S>(rows, lanes);
 }
