@@ -235,13 +235,11 @@ def _convert_tuple(value: Any, item_types: tuple[Any, ...], where: str) -> tuple
 def _convert_scalar(value: Any, field_type: Any, where: str) -> Any:
     if field_type is float and type(value) is int:
         return float(value)
-    if isinstance(value, str) and (not value or "\0" in value):  # Path would take the empty text for the current folder
-        raise ValueError(f"{where}: expected a text, got {value!r}; omit the key for its default")
-    if field_type is Path and isinstance(value, str):
-        return Path(value)
-    if type(value) is not field_type:
+    if type(value) is not (str if field_type is Path else field_type):
         raise ValueError(f"{where}: expected {field_type.__name__}, got {value!r}")
-    return value
+    if isinstance(value, str) and (not value or "\0" in value):  # Path would take the empty text for the current folder
+        raise ValueError(f"{where}: expected a text of one or more characters, without NUL, got {value!r}")
+    return Path(value) if field_type is Path else value
 
 
 def to_table(settings: Any) -> dict[str, Any]:

@@ -567,6 +567,31 @@ def test_a_file_that_changes_after_planning_stops_its_jobs(make: Make, tmp_path:
     assert work.result(job) is None
 
 
+def test_a_model_that_changes_during_a_job_gives_no_result(
+    make: Make, tmp_path: Path, tiny_bert: Path, one_layer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(tiny_bert, tmp_path / "copy")
+    settings = make(tmp_path / "work", "table1", model=str(model), tasks=("sst2",))
+    (job, *_), work = plan_of(settings).jobs, Work(settings.work)
+    work.folder(job).mkdir(parents=True)
+
+    def change(*_: object) -> dict[str, float]:
+        shutil.copyfile(one_layer_folder / "model.safetensors", model / "model.safetensors")
+        return {"dev": 1.0}
+
+    monkeypatch.setattr(FinetuneJob, "execute", change)
+    with pytest.raises(ValueError, match=r"fine-tune .*: the initial weights changed .*planned"):
+        work.run(job)
+    assert work.result(job) is None
+
+
+def test_a_store_that_changes_after_planning_stops_its_pre_trainings(make: Make, tmp_path: Path) -> None:
+    job = next(one for one in all_jobs(plan_of(make(tmp_path / "work")).jobs) if one.kind == "pretrain")
+    job.check_inputs()
+    with pytest.raises(ValueError, match=r"pre-train .*: store changed .*planned"):
+        replace(job, digests=(("store", "0" * 32),)).check_inputs()
+
+
 @pytest.mark.parametrize("content", ["{}", "null", "[]", '{"scores": {}'])
 def test_a_damaged_result_is_named(make: Make, tmp_path: Path, content: str) -> None:
     settings = make(tmp_path / "work")
@@ -1046,11 +1071,16 @@ def test_the_folder_of_another_task_must_have_the_dev_file(tmp_path: Path) -> No
     found = find_task(tmp_path, "mnli_mismatched")
     assert found is not None
     assert [Path(path).name for path in found.settings.dev] == ["dev_mismatched.tsv"]
-    (tmp_path / "squad").mkdir()
-    (tmp_path / "squad" / "dev-v2.0.json").touch()
-    found = find_task(tmp_path, "squad_v2")
-    assert found is not None
-    assert found.validation_fraction == 0.2
+    for folder, file, task in (
+        ("squad", "dev-v2.0.json", "squad_v2"),
+        ("squad-2", "train-v2.0.json", "squad_v2"),
+        ("UD-EWT", "en_ewt-ud-train.conllu", "ud_pos"),
+    ):
+        (tmp_path / folder / folder.removesuffix("-2")).mkdir(parents=True)
+        (tmp_path / folder / folder.removesuffix("-2") / file).touch()
+        found = find_task(tmp_path / folder, task)
+        assert found is not None
+        assert found.validation_fraction == 0.2
 
 
 def test_a_test_file_with_unknown_labels_is_not_scored(data: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bertwright.inference.model import load
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.config import BertConfig
@@ -101,11 +102,11 @@ def test_bilou_labels_of_a_transformers_folder_become_bioes(tmp_path):
     found = load_task(tmp_path / "m")
     assert found.task == task
     save_task_folder(tmp_path / "again", found, TOKENIZER)
-    assert load_task(tmp_path / "again").task == task
-    assert json.loads((tmp_path / "again/config.json").read_text())["id2label"] == json.loads(config)["id2label"] | {
-        "3": "L-X",
-        "4": "U-X",
-    }
+    load(tmp_path / "m").save(tmp_path / "third")
+    for folder in ("again", "third"):
+        assert load_task(tmp_path / folder).task == task
+        names = json.loads((tmp_path / folder / "config.json").read_text())["id2label"]
+        assert [*names.values()] == ["O", "B-X", "I-X", "L-X", "U-X"]
 
 
 def test_inferred_question_answering_has_the_windows_of_the_paper():

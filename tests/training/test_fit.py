@@ -116,18 +116,42 @@ def test_run_without_a_folder_ends_with_the_same_best_weights(tmp_path: Path) ->
     assert not torch.equal(last["0.weight"], weights[0]["0.weight"])
 
 
-def test_best_checkpoints_are_those_of_a_resumed_run_and_of_this_one(tmp_path: Path) -> None:
-    """The score rises at each of six evaluations; a checkpoint is written after step 30 alone."""
+@pytest.mark.parametrize(
+    ("resumable", "expected"),
+    [
+        (True, [[], [0], [0, 10], [0, 20], [30], [30, 40], [30, 50]]),
+        (False, [[], [0], [10], [20], [30], [40], [50]]),
+    ],
+)
+def test_best_checkpoints_are_those_of_a_resumed_run_and_of_this_one(
+    tmp_path: Path, resumable: bool, expected: list[list[int]]
+) -> None:
+    """The score rises at each of seven evaluations; a checkpoint is written after step 30 alone."""
     training, found = make_toy(), []
 
     def evaluate() -> dict[str, float]:
         found.append([checkpoint.step_of(path) for path in checkpoint.list_checkpoints(tmp_path / "best")])
         return {"score": float(training.optimizer.steps)}
 
-    settings = FitSettings(tmp_path, 60, eval_steps=range(10, 60, 10), save_steps=[30], metric="score")
+    settings = FitSettings(
+        tmp_path, 60, eval_steps=range(0, 60, 10), save_steps=[30], metric="score", resumable=resumable
+    )
     fit(settings, replace(training, evaluate=evaluate), CPU, silent_console())
-    assert found == [[], [10], [20], [30], [30, 40], [30, 50]]
+    assert found == expected
     assert [checkpoint.step_of(path) for path in checkpoint.list_checkpoints(tmp_path / "best")] == [60]
+
+
+def test_a_signal_in_the_last_evaluation_interrupts_the_run(tmp_path: Path) -> None:
+    training = make_toy()
+
+    def evaluate() -> dict[str, float]:
+        if training.optimizer.steps == 60:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"score": 1.0}
+
+    with pytest.raises(KeyboardInterrupt, match="step 60 is saved"):
+        fit_toy(tmp_path, replace(training, evaluate=evaluate), silent_console())
+    assert checkpoint.find_latest(tmp_path / "checkpoints") == checkpoint.path_of(tmp_path / "checkpoints", 60)
 
 
 def test_a_signal_that_the_process_ignores_is_ignored() -> None:

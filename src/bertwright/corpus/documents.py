@@ -28,7 +28,8 @@ from bertwright.settings import Positional, check_not_str
 CONLL_FORMATS = (".conllu", ".conll")
 DUMP_FORMAT = ".xml"  # of a Wikipedia dump
 CORPUS_FORMATS = (*FORMATS, *CONLL_FORMATS, DUMP_FORMAT)
-CERTAIN_WORDS = 3  # in a sentence that shows which column has the words: a single word may be "1"
+CONLL_VERSION = 2  # to be raised with every change of what is read from .conllu and .conll; a token store records it
+NUMBERED_COLUMNS = 6  # in .conll with numbers of words there are ten or more; with fewer, "1" is a word
 FILES_PER_SHARD = 1_000  # opening a small file takes longer than reading it, and workers share the opening
 
 BLANK_LINE = re.compile(r"\n\s*\n")
@@ -312,24 +313,24 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
 
     A document starts at `# newdoc`, `#begin document` or `-DOCSTART-`; without such marks the file is one document. A
     sentence is its `# text` comment or, if there is none, its word forms joined by spaces. In .conll they are the first
-    column, the second one if the first numbers the words (CoNLL-X), or the fourth one if the third does (CoNLL-2012).
+    column; of at least six columns the second one if the first numbers the words from 1 (CoNLL-X), or the fourth one if
+    the third does from 0 (CoNLL-2012).
     """
     sentences: list[str] = []
     words: list[str] = []  # lines of one sentence
-    text, size, first, column = "", 0, 1, -1
+    text, size, first = "", 0, 1
+    join = _join_conllu if file.format == ".conllu" else _join_columns
 
     def finish_sentence() -> None:
-        nonlocal text, size, column
-        if file.format != ".conllu" and (column < 0 or len(words) >= CERTAIN_WORDS):
-            column = _find_word_column(words)
-        if sentence := text or _join_words(words, column):
+        nonlocal text, size
+        if sentence := text or join(words):
             sentences.append(sentence)
             size += len(sentence)
         text = ""
         words.clear()
 
     for number, line in numbered:
-        if starts_document(line):
+        if starts_document(line) or (file.format == ".conllu" and line.startswith("#newdoc")):
             finish_sentence()
             if sentences:
                 yield first, "\n".join(sentences)
@@ -347,28 +348,21 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
         yield first, "\n".join(sentences)
 
 
-def _find_word_column(lines: Sequence[str]) -> int:
-    """Return the column, from 0, with the words of a sentence in .conll; -1 for a sentence without words."""
-    columns = list(zip(*_split_words(lines), strict=False))
-    for numbers, start, word in ((0, 1, 1), (2, 0, 3)):
-        if word < len(columns) and list(columns[numbers]) == [str(start + n) for n in range(len(columns[numbers]))]:
-            return word
-    return 0 if columns else -1
-
-
-def _split_words(lines: Sequence[str]) -> list[list[str]]:
-    """Return the cells of a sentence's words in .conll, without comments."""
+def _join_columns(lines: Sequence[str]) -> str:
+    """Join the words of a sentence in .conll."""
     num_columns = len(split_cells(lines[-1])) if lines else 0
-    return [split_cells(line) for line in lines if not is_comment(line, num_columns)]
+    rows = [split_cells(line) for line in lines if not is_comment(line, num_columns)]
+    column = 0
+    if min(map(len, rows), default=0) >= NUMBERED_COLUMNS:
+        for numbers, start, words in ((0, 1, 1), (2, 0, 3)):
+            if all(cells[numbers] == str(number) for number, cells in enumerate(rows, start)):
+                column = words
+                break
+    return " ".join([cells[column] for cells in rows])
 
 
-def _join_words(lines: Sequence[str], column: int) -> str:
-    """Join the forms of a sentence's words; CoNLL-U (-1) says where no space follows and which words share one form.
-
-    A line without that column has its last one.
-    """
-    if column >= 0:
-        return " ".join([cells[min(column, len(cells) - 1)] for cells in _split_words(lines)])
+def _join_conllu(lines: Sequence[str]) -> str:
+    """Join the forms of a sentence's words; CoNLL-U says where no space follows and which words share one form."""
     text, end = "", 0
     for word in [line.split("\t") for line in lines if not line.startswith("#")]:
         number, _, last = word[0].partition("-")

@@ -64,7 +64,7 @@ from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context, select_device, select_threads
 from bertwright.training.loop import DivergedError
-from bertwright.training.run_directory import INITIAL_WEIGHTS, find_changed_settings
+from bertwright.training.run_directory import INITIAL_WEIGHTS, delete_weights, find_changed_settings
 from bertwright.training.scaling_law import has_left_plateau
 from bertwright.training.settings import DeviceSettings
 from bertwright.training.trial_log import RESULTS_FILE, read_results
@@ -274,11 +274,7 @@ class FinetuneJob(Job):
 
     def prune(self, folder: Path) -> None:
         """Delete all weights."""
-        for parent in (folder, folder / "checkpoints"):
-            remove_stale_parts(parent)
-        for path in (*checkpoint.list_checkpoints(folder / "checkpoints"), folder / "best", folder / "model"):
-            if path.is_dir():
-                remove_folder(path)
+        delete_weights(folder, with_model=True)
 
 
 @dataclass(frozen=True)

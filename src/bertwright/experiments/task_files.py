@@ -39,8 +39,7 @@ def find_task(data: Path, name: str, **overrides: object) -> FoundTask | None:
     """Find a task's training and dev files in the folder or below; None if they are not there.
 
     `overrides`: options of the task by name. Of a task with a training or a dev file alone, a fixed share of its
-    examples becomes the dev split; of a training file alone only in a folder of the task's own name, since that of
-    another task trains on the same file, but is scored on its own.
+    examples becomes the dev split, but not of the training file that it shares with the folder's own task: MNLI's.
     """
     preset = PRESETS[name]
     for folder in _folders(data, name):
@@ -48,7 +47,7 @@ def find_task(data: Path, name: str, **overrides: object) -> FoundTask | None:
             tuple(str(path.resolve()) for path in sorted(folder.glob(pattern)))
             for pattern in (preset.train, preset.dev)
         )
-        if dev or (train and _is_named(folder, name)):
+        if dev or (train and not _is_shared(preset.train, folder, name)):
             split = not (train and dev)
             options = TaskOptions(**overrides)
             settings = TaskSettings(name, train=train or dev, dev=() if split else dev, overrides=options)
@@ -66,7 +65,8 @@ def add_test_files(task: FoundTask) -> tuple[FoundTask, str | None]:
     settings = replace(settings, test=tuple(map(str, paths)))
     try:
         whole = settings.build_task()
-        whole.with_labels_of(read_examples(whole, settings, "train")).check(read_examples(whole, settings, "test"))
+        test = read_examples(whole, settings, "test")  # first: most have no labels
+        whole.with_labels_of(read_examples(whole, settings, "train")).check(test)
     except ValueError as error:
         return task, f"{settings.task}: not scored on test ({error})"
     return task._replace(settings=settings), None
@@ -81,9 +81,12 @@ def _folders(data: Path, name: str) -> list[Path]:
     return sorted(found, key=lambda path: names.index(_normalize(path.absolute().name)))
 
 
-def _is_named(folder: Path, task: str) -> bool:
-    """Return whether a folder has the name of a task."""
-    return _normalize(folder.absolute().name) == _normalize(task)
+def _is_shared(train: str, folder: Path, task: str) -> bool:
+    """Return whether the training file of a task is that of another task, whose name the folder has."""
+    named = _normalize(folder.absolute().name)
+    return any(
+        preset.train == train for other, preset in PRESETS.items() if other != task and _normalize(other) == named
+    )
 
 
 def _normalize(name: str) -> str:

@@ -75,12 +75,13 @@ class Bert:
         task: AnyTask | None = None,
         inferred: bool = False,
         classes: Any = None,
+        outputs: tuple[str, ...] = (),
     ) -> None:
         """Combine a model and its tokenizer.
 
         `missing_heads`: heads of `model` with random weights, as in `interop.huggingface.LoadResult`. `task`: the task
-        of an `EncoderForTask`. `inferred` and `classes`: as in `tasks.task_io.TaskModel`. Raises ValueError if the
-        vocabulary or the task does not fit the model.
+        of an `EncoderForTask`. `inferred`, `classes` and `outputs`: as in `tasks.task_io.TaskModel`. Raises ValueError
+        if the vocabulary or the task does not fit the model.
         """
         check_vocabulary(tokenizer, model.config, "tokenizer and model")
         if (task and task.head) != (model.head if isinstance(model, EncoderForTask) else None):
@@ -94,6 +95,7 @@ class Bert:
         self.task = task
         self.inferred = inferred
         self.classes = classes
+        self.outputs = outputs
 
     @property
     def device(self) -> torch.device:
@@ -349,7 +351,7 @@ class Bert:
         """The fine-tuned model with its task, as in its folder."""
         assert isinstance(self.model, EncoderForTask)
         assert self.task is not None
-        return TaskModel(self.model, self.task, self.inferred, classes=self.classes)
+        return TaskModel(self.model, self.task, self.inferred, self.outputs, self.classes)
 
     def save(self, folder: Path | str) -> None:
         """Write a new Hugging Face folder with the model, its tokenizer and its task, atomically.
@@ -413,7 +415,8 @@ def load(
     tokenizer = Tokenizer.load(folder)
     check_vocabulary(tokenizer, config, folder)
     if found := load_task(folder):
-        bert = Bert(found.model, tokenizer, task=found.task, inferred=found.inferred, classes=found.classes)
+        task, inferred, outputs, classes = found[1:]
+        bert = Bert(found.model, tokenizer, (), task, inferred, classes, outputs)
     else:
         loaded = load_model(folder, heads="optional")
         bert = Bert(loaded.model, tokenizer, loaded.missing_heads)

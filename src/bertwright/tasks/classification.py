@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 SHOWN_LABELS = 20  # in a message
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]

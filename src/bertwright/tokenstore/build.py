@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertwright import files
-from bertwright.corpus.documents import CorpusSettings, shard_corpus
+from bertwright.corpus.documents import CONLL_FORMATS, CONLL_VERSION, CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
 from bertwright.tokenstore.executor import Executor, make_executor
 from bertwright.tokenstore.shard import (
@@ -142,6 +142,7 @@ def _make_plan(folder: Path, corpora: Sequence[CorpusSettings], tokenizer: Token
     inputs = [file for _, source in sources for file in source.files]  # one of several shards, several times
     times = {file: file.download().stat().st_mtime_ns for file in dict.fromkeys(inputs)}
     versions = [corpora[0].sentence_splitter, RULES_VERSION, FORMAT_VERSION, SHARD_BYTES]
+    versions += [CONLL_VERSION] if any(file.format in CONLL_FORMATS for file in inputs) else []
     described = [[asdict(corpus) for corpus in corpora], [(asdict(file), times[file]) for file in inputs], versions]
     digest = files.digest_bytes(json.dumps(described).encode(), tokenizer.digest.encode())
     unfinished = folder / f".unfinished-{digest}"

@@ -95,7 +95,7 @@ def is_finished(folder: Path, number: int) -> bool:
     """Return whether a shard is complete on disk; one with a damaged summary or a truncated file is written again."""
     try:
         return _chunks_path(folder, number).stat().st_size == read_summary(folder, number).bytes
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, NotImplementedError, BadZipFile):
         return False
 
 

@@ -97,7 +97,7 @@ class _Fit(Generic[M]):
                 notice(self.console, changes)
         with graceful_shutdown() as stop_signals:
             self.train(stop_signals)
-        if self.step < settings.steps:  # a signal to this rank, or to another one
+        if stop_signals or self.step < settings.steps:  # the latter after a signal to another rank alone
             is_saved = settings.run is not None and settings.resumable
             outcome = f"is saved; resume with: {settings.resume_command}" if is_saved else "is not saved"
             raise KeyboardInterrupt(f"step {self.step:,} {outcome}")

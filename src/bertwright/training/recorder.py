@@ -119,8 +119,10 @@ class FolderRecorder:
         """
         step = self.training.optimizer.steps
         checkpoint.save(self.best, step, self._write_model, {}, keep_last=None)
-        latest = checkpoint.find_latest(self.run / "checkpoints") if self.settings.resumable else None
-        resumed = checkpoint.step_of(latest) if latest else 0
+        resumed = -1  # the step after which an interrupted run would go on
+        if self.settings.resumable:
+            latest = checkpoint.find_latest(self.run / "checkpoints")
+            resumed = checkpoint.step_of(latest) if latest else 0
         for superseded in checkpoint.list_checkpoints(self.best):
             if resumed < checkpoint.step_of(superseded) < step:
                 remove_folder(superseded)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from bertwright.files import lock_folder, read_json, remove_stale_parts, write_json
+from bertwright.files import lock_folder, read_json, remove_folder, remove_stale_parts, write_json
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.settings import DeviceSettings
 
@@ -134,11 +134,25 @@ def read_digests(run: Path) -> dict[str, str]:
 def digest_initial_weights(run: Path, digest: Callable[[], str]) -> dict[str, str]:
     """Return the digest of the weights that a run started from, by its name in `data.json`.
 
-    `digest` computes it before the first checkpoint. Later it is the recorded one: they may have changed since then.
+    `digest` computes it before the first checkpoint. Later it is the recorded one, since they may have changed; a run
+    of an older version has recorded none.
     """
-    if any(run.glob("checkpoints/step-*")):
-        return {name: value for name, value in read_digests(run).items() if name == INITIAL_WEIGHTS}
-    return {INITIAL_WEIGHTS: digest()}
+    if not (run / DATA).is_file():
+        return {INITIAL_WEIGHTS: digest()}
+    recorded = {name: value for name, value in read_digests(run).items() if name == INITIAL_WEIGHTS}
+    return recorded if any(run.glob("checkpoints/step-*")) else {name: digest() for name in recorded}
+
+
+def delete_weights(run: Path, with_model: bool) -> None:
+    """Delete the checkpoints of a finished run and what a killed process left; with `with_model`, also its model."""
+    from bertwright.training import checkpoint
+
+    unused = [*checkpoint.list_checkpoints(run / "checkpoints"), run / "best"]
+    for path in [*unused, run / "model"] if with_model else unused:
+        if path.is_dir():
+            remove_folder(path)
+    for parent in (run, run / "checkpoints"):
+        remove_stale_parts(parent)
 
 
 def format_resume_command(settings: Resumable, command: str, context: ExecutionContext) -> str:

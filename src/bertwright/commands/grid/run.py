@@ -42,16 +42,15 @@ from bertwright.console import (
     print_outputs,
     say,
 )
-from bertwright.files import atomic_folder, lock_folder, read_json, remove_folder, remove_stale_parts, write_json
+from bertwright.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.interop.model_files import digest_model
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.settings import write_settings
 from bertwright.tasks.data import digest_files
 from bertwright.tasks.presentation import format_score, format_scores, make_score_table
-from bertwright.training import checkpoint
 from bertwright.training.distributed import check_single_process
 from bertwright.training.loop import DivergedError
-from bertwright.training.run_directory import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory
+from bertwright.training.run_directory import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory, delete_weights
 from bertwright.training.trial_log import RESULTS_FILE
 
 
@@ -174,15 +173,7 @@ class GridRun:
         finished = (settings.run / "model").is_dir()
         candidates = set() if finished else live_candidates(self.results, self.metric, settings.seeds)
         for result in self.results:
-            folder = settings.finetune_settings(result.trial).run
-            unused = [*checkpoint.list_checkpoints(folder / "checkpoints"), folder / "best"]
-            if result.trial not in candidates:
-                unused.append(folder / "model")
-            for path in unused:
-                if path.is_dir():
-                    remove_folder(path)
-            for parent in (folder, folder / "checkpoints"):
-                remove_stale_parts(parent)
+            delete_weights(settings.finetune_settings(result.trial).run, with_model=result.trial not in candidates)
 
     def finish(self) -> Path:
         """Choose a model, write it and the report, and print the table; return the model's folder."""
