@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from bertwright.files import read_json, write_json
-from bertwright.interop.architectures import ARCHITECTURES, READS_LAST, Architecture, architecture_of
+from bertwright.interop.architectures import ARCHITECTURES, Architecture, architecture_of
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config, new_folder
@@ -189,7 +189,7 @@ def load_task_model(folder: Path, dropout: float | None = None) -> EncoderForTas
             f"{found.values.get('architectures')}; fine-tune the model first (bertwright finetune)"
         )
     source, head = read_source(folder, found), record.head
-    if found.config.is_causal and head.reads_sequence_state and found.values.get("model_type") != READS_LAST:
+    if found.config.is_causal and head.reads_sequence_state and found.values.get("model_type") == "bert":
         raise ValueError(
             f"{found.path}: is_decoder: this left-to-right model was trained with a head that reads [CLS], which sees "
             "only itself; fine-tune its encoder again (bertwright finetune --model)"
