@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,19 @@ def test_temporary_of_a_live_process_is_not_deleted(tmp_path: Path) -> None:
     with atomic_file(tmp_path / "a") as path:
         path.touch()
     assert live.exists()
+
+
+def test_temporary_of_another_container_is_not_deleted(tmp_path: Path) -> None:
+    """Process ids are those of a namespace: this process does not exist in that of the other writer."""
+    isolated = ["unshare", "--pid", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*isolated, "true"], check=False).returncode:
+        pytest.skip("no right to start a process with process ids of its own")
+    program = "from pathlib import Path; from bertwright.files import write_text; write_text(Path('a'), 'theirs')"
+    with atomic_file(tmp_path / "a") as path:
+        path.write_text("ours")
+        subprocess.run([*isolated, sys.executable, "-c", program], cwd=tmp_path, check=True)
+        assert path.exists()
+    assert (tmp_path / "a").read_text() == "ours"
 
 
 def test_folder_that_loses_a_race_is_saved_under_another_name(tmp_path: Path) -> None:

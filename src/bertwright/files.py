@@ -134,13 +134,21 @@ def _temporary(path: Path) -> Path:
 
     The name holds the process id and a number for the machine: processes of other machines may write to a shared disk.
     """
-    host = zlib.crc32(platform.node().encode())
+    host = zlib.crc32(f"{platform.node()} {_process_namespace()}".encode())
     if sys.platform != "win32":  # where os.kill ends the process
         for other in path.parent.glob(f".{glob.escape(path.name)}.part-*-{host}"):
             process = other.name.rpartition(".part-")[2].partition("-")[0]
             if process.isdecimal() and not _is_alive(int(process)):
                 _remove(other)
     return path.with_name(f".{path.name}.part-{os.getpid()}-{host}")
+
+
+def _process_namespace() -> str:
+    """Name what process ids are relative to: containers on one host may share its name, but not its processes."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # not Linux, or no /proc
+        return ""
 
 
 def _is_alive(process: int) -> bool:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bertwright.training.schedules import SCHEDULES, ScheduleName, linear_warmup_decay, make_schedule
+from bertwright.training.schedules import SCHEDULES, ScheduleName, linear_warmup_decay
 from bertwright.training.settings import OptimizerSettings
 
 HALF = 0.5**0.5
@@ -37,7 +37,7 @@ def test_schedule_equals_values_worked_out_by_hand(
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
 @pytest.mark.parametrize("warmup_ratio", [0.0, 0.1, 0.99])
 def test_rates_are_positive_and_not_above_the_peak(name: ScheduleName, steps: int, warmup_ratio: float) -> None:
-    schedule = make_schedule(name, 1.0, warmup_ratio, steps)
+    schedule = OptimizerSettings(1.0, warmup_ratio=warmup_ratio, schedule=name).make_schedule(steps)
     rates = [schedule(step) for step in range(steps)]
     assert all(0 < rate <= 1 and math.isfinite(rate) for rate in rates)
 

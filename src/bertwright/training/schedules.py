@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 LRSchedule = Callable[[int], float]  # the learning rate of a step, counted from 0
 ScheduleName = Literal["linear", "constant", "cosine", "warmup-stable-decay", "noam", "slanted-triangular"]
 STABLE_DECAY_RATIO = 0.1  # share of all steps in which warmup-stable-decay decays
 SLANTED_RATIO = 32  # peak rate over the lowest one (ULMFiT, section 3.2)
-
-
-def make_schedule(name: ScheduleName, peak: float, warmup_ratio: float, total: int) -> LRSchedule:
-    """Return the schedule of a run of `total` steps, of which the share `warmup_ratio` is the warm-up."""
-    return partial(SCHEDULES[name], peak=peak, warmup=round(warmup_ratio * total), total=total)
 
 
 def linear_warmup_decay(step: int, *, peak: float, warmup: int, total: int) -> float:

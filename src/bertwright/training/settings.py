@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args, get_type_hints
 
 from bertwright.kernels.cpu import MAX_THREADS
-from bertwright.training.schedules import SCHEDULES, LRSchedule, ScheduleName, make_schedule
+from bertwright.training.schedules import SCHEDULES, LRSchedule, ScheduleName
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class OptimizerSettings:
                 f"{self.eps}, {self.max_grad_norm} and {self.weight_decay}"
             )
 
+    def warmup_steps(self, steps: int) -> int:
+        """Return the number of steps in which the learning rate rises, in a run of `steps` steps."""
+        return round(self.warmup_ratio * steps)
+
     def make_schedule(self, steps: int) -> LRSchedule:
         """Return the learning rate as a function of the step, in a run of `steps` steps."""
-        return make_schedule(self.schedule, self.learning_rate, self.warmup_ratio, steps)
+        schedule = SCHEDULES[self.schedule]
+        return partial(schedule, peak=self.learning_rate, warmup=self.warmup_steps(steps), total=steps)

@@ -130,10 +130,11 @@ class PretrainRun:
     def make_diagnosis(self) -> Callable[[int, Mapping[str, float]], str | None]:
         """Return a function that reads each step's metrics and returns one notice if the loss reaches a plateau."""
         settings = self.settings
+        warmup_steps = settings.optimizer.warmup_steps(settings.steps)
         plateau = PlateauDetector(unigram_entropy(self.state.train), max(1, PLATEAU_STEPS // settings.log_every))
 
         def diagnose(step: int, metrics: Mapping[str, float]) -> str | None:
-            if step <= settings.warmup_steps or not plateau.update(metrics["mlm_loss"]):
+            if step <= warmup_steps or not plateau.update(metrics["mlm_loss"]):
                 return None
             return (
                 f"The loss has stopped falling near {plateau.entropy:.2f}, the entropy of the token frequencies: the "

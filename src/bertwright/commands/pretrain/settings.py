@@ -187,11 +187,6 @@ class PretrainSettings:
             raise ValueError(f"long phase ({options}): {error}") from None
 
     @property
-    def warmup_steps(self) -> int:
-        """Number of steps in which the learning rate rises."""
-        return round(self.optimizer.warmup_ratio * self.steps)
-
-    @property
     def max_checkpoints(self) -> int:
         """Maximum number of checkpoints in the run folder, including the one that is being written."""
         preserved = self.steps // self.keep_every if self.keep_every else 0
