@@ -1,4 +1,4 @@
-# make demo   the main job on real text, from nothing to filled masks (about five minutes after the installation)
+# make demo   the main job on real text, from nothing to mask filling (about five minutes after the installation)
 # make test   style, types and tests, as CI runs them
 # make test-slow   long tests: campaigns of kills, damaged files and disk faults, full-size examples
 # make test-sanitize   the kernels under AddressSanitizer and UndefinedBehaviorSanitizer, on native and emulated instruction sets

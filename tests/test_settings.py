@@ -168,10 +168,12 @@ def test_default_schedule_is_the_papers() -> None:
 def test_a_recipe_is_found_by_its_name_and_a_file_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert set(RECIPE_NAMES) >= {"demo", "base"}
-    assert find_config("demo") == find_config("demo.toml") in RECIPES
+    assert find_config("demo", "pretrain") == find_config("demo.toml", "pretrain") in RECIPES
     (tmp_path / "demo").mkdir()  # as in this project's root
-    assert find_config("demo") in RECIPES
+    assert find_config("demo", "pretrain") in RECIPES
+    with pytest.raises(ValueError, match="demo: a recipe of pretrain"):
+        find_config("demo", "finetune")
     (tmp_path / "demo.toml").write_text("steps = 3\n")
-    assert find_config("demo.toml") == Path("demo.toml")
+    assert find_config("demo.toml", "pretrain") == find_config("demo.toml", "finetune") == Path("demo.toml")
     with pytest.raises(FileNotFoundError, match=r"adapt, base, demo.*'other'"):
-        find_config("other")
+        find_config("other", "pretrain")

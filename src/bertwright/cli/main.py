@@ -152,16 +152,16 @@ COMMANDS = {
     ),
 }
 
-USAGE = """usage: bertwright COMMAND [--config FILE.toml|RECIPE] [options]
+USAGE = """usage: bertwright COMMAND [--config FILE.toml] [options]
 
 From raw text to a BERT, pre-trained and fine-tuned. The commands:
 
 {commands}
 
 `bertwright COMMAND --help` explains every setting of a command, with its
-default and the default's source. --config reads settings from a TOML file or a
-recipe; options override them. Vocabularies, stores and runs save the settings
-in force as settings.toml, which --config can read again.
+default and the default's source. --config reads settings from a TOML file (for
+pretrain, also from a recipe); options override them. Vocabularies, stores and
+runs save the settings in force as settings.toml, which --config can read again.
 """
 
 PACKAGE = Path(__file__).parents[1]

@@ -27,10 +27,7 @@ from bertwright.settings import field_docs, iter_fields, partial_from_table, rea
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
-CONFIG_HELP = (
-    f"Settings can also come from a TOML file (--config FILE.toml) or a recipe (--config NAME: "
-    f"{', '.join(RECIPE_NAMES)}); options override them."
-)
+RECIPE_COMMAND = "pretrain"  # the command whose settings the recipes contain
 MAX_INT = 2**63 - 1
 # What tyro says, and how this package says it.
 TYRO_ERRORS = (
@@ -59,7 +56,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
 
         default = read_run_settings(cls, Path(run_folder))
     else:
-        table = read_toml(find_config(config)) if config else {}
+        table = read_toml(find_config(config, name)) if config else {}
         task = pop_option(rest, "--task")[0]
         if task and hasattr(cls, "defaults") and isinstance(table.setdefault("task", {}), dict):
             table["task"]["task"] = task  # defaults depend on it
@@ -69,7 +66,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
             _option_class(cls, default),
             args=rest,
             prog=f"bertwright {name}",
-            description=_wrap_paragraphs(_join_lines(cls.__doc__), f"Example: {example}", CONFIG_HELP),
+            description=_wrap_paragraphs(_join_lines(cls.__doc__), f"Example: {example}", _config_help(name)),
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
         )
     return _build(cls, parsed)
@@ -99,19 +96,28 @@ def check_arguments(cls: type[Any], arguments: list[str]) -> None:
             raise ValueError(f"{_flag(name)}: given twice; give all values after one {_flag(name)}")
 
 
-def find_config(name: str) -> Path:
-    """Return the TOML file that --config names: a path, or a recipe of the package, such as demo.
+def _config_help(command: str) -> str:
+    recipe = f" or a recipe (--config NAME: {', '.join(RECIPE_NAMES)})" if command == RECIPE_COMMAND else ""
+    return f"Settings can also come from a TOML file (--config FILE.toml){recipe}; options override them."
 
-    A file takes precedence over a recipe, a folder does not. Raises FileNotFoundError, which lists the recipes.
+
+def find_config(name: str, command: str) -> Path:
+    """Return the TOML file that --config names: a path or, for `pretrain`, a recipe of the package, such as demo.
+
+    A file takes precedence over a recipe, a folder does not. Raises FileNotFoundError for neither, and ValueError for a
+    folder, or a recipe of another command.
     """
     path, recipe = Path(name), name.removesuffix(".toml")
     if recipe in RECIPE_NAMES and (path.is_dir() or not path.exists()):
+        if command != RECIPE_COMMAND:
+            raise ValueError(f"--config {name}: a recipe of {RECIPE_COMMAND}; for {command}, name a TOML file")
         return RECIPES / f"{recipe}.toml"
+    known = f"; recipes are {', '.join(RECIPE_NAMES)}" if command == RECIPE_COMMAND else ""
     if path.is_dir():
-        raise ValueError(f"--config {name}: expected a TOML file or a recipe ({', '.join(RECIPE_NAMES)}), got a folder")
+        raise ValueError(f"--config {name}: expected a TOML file, got a folder{known}")
     if path.exists():
         return path
-    raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; recipes are {', '.join(RECIPE_NAMES)}", name)
+    raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}{known}", name)
 
 
 def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:

@@ -105,7 +105,7 @@ class Planner:
     def pretrain(
         self, name: str, objective: Objective, shape: Shape | None = None, mask_mix: Mix = PAPER_MIX
     ) -> PretrainJob:
-        """Return a pre-training; all have the same store, steps, batch and first weights."""
+        """Return a pre-training; all have the same store, steps, batch and initial weights."""
         level, inputs = self.level, self.inputs
         shape = shape or level.shape
         is_variant = mask_mix != PAPER_MIX or shape != level.shape

@@ -32,8 +32,8 @@ class DataSettings:
     """Of the predicted tokens, shares shown as [MASK], unchanged, and as a random token. Paper, section 3.1:
     0.8 0.1 0.1; its table 8 compares others."""
     max_predictions_per_seq: int | None = None
-    """Maximum of predicted tokens per example; unset: mlm_probability of max_length, rounded up (20 at 128, 77 at 512,
-    as in Google's code)."""
+    """Maximum of predicted tokens per example; unset: --mlm-probability times --max-length, rounded up (20 at 128,
+    77 at 512, as in Google's code)."""
     whole_word_mask: bool = False
     """Mask all tokens of a word together. Off in the paper; on in Google's later models."""
     seed: int = 0

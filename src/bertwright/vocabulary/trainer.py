@@ -53,7 +53,7 @@ class VocabularySettings:
     always does. A word with any other character is [UNK]: at 0.9999 about one word in 3,000."""
 
     max_characters: int = 6_000
-    """Maximum of characters besides ASCII, whatever `character_coverage` requires. English needs about 100, Korean
+    """Maximum of characters besides ASCII, whatever --character-coverage requires. English needs about 100, Korean
     2,700, Chinese 6,000; most take two tokens, one at the start of a word and one inside."""
 
     drop_unused: bool = True

@@ -157,7 +157,7 @@ def describe_level(level: Level, model: str | None) -> dict[str, str]:
     limit = "all" if level.limit is None else f"at most {level.limit:,}"
     words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
     trained = {
-        "model": f"{format_shape(*level.shape)} unless stated; the same first weights ({level.init_scheme} "
+        "model": f"{format_shape(*level.shape)} unless stated; the same initial weights ({level.init_scheme} "
         "initialization) for all objectives",
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}",
         "optimizer": format_optimizer(level.optimizer),

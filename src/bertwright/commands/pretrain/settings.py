@@ -121,7 +121,7 @@ class LongPhase:
     long_length: int = 512
     """Tokens per example in the long phase. max-predictions-per-seq has its default value for this length."""
     long_batch_size: int | None = None
-    """Sequences per step in the long phase; unset: batch-size (paper)."""
+    """Examples per step in the long phase; unset: --batch-size (paper)."""
     long_mlm_probability: float | None = None
     """Share of tokens that are predicted in the long phase; unset: mlm-probability (paper)."""
 
@@ -141,8 +141,8 @@ class PretrainSettings:
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
-    set, the numbers of threads and of processes, the number type, and the settings micro-batch-size and pad-batches. A
-    notice reports changes of all but these two settings."""
+    set, the numbers of threads and of processes, the number type, --micro-batch-size and --pad-batches. A notice
+    reports changes of all but the last two."""
     steps: int = 1_000_000
     """Optimizer steps in total (paper: 1,000,000)."""
     micro_batch_size: int | None = None
