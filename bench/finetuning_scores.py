@@ -15,8 +15,8 @@ windows of the peer, which begin and end within words. --examples and --dev-exam
 out.
 
 The head's first weights come from a normal distribution with σ = 0.02: ours is truncated at two σ, as in Google's code,
-the peer's is not. With --head-scale, both sides have our head of the seed, multiplied by a factor; 1.137 gives it the
-standard deviation of the peer's.
+the peer's is not. With --head-scale, both sides have our head of the seed, with the same row for the same label,
+multiplied by a factor; 1.137 gives it the standard deviation of the peer's.
 """
 
 from __future__ import annotations

@@ -200,12 +200,13 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune `model` on texts and their labels. Raises ValueError for invalid parameters, X or y."""
-        texts = _check_texts(X)
-        classes, indices = np.unique(_check_labels(_check_y(y, texts)), return_inverse=True)
+        examples = _check_texts(X)
+        classes, indices = np.unique(_check_labels(_check_y(y, examples)), return_inverse=True)
         if len(classes) < 2:
             raise ValueError(f"y: expected at least two classes, got one, {abbreviate(classes.tolist()[0])}")
         names = _class_names(classes)
-        self.model_ = self._finetune(_examples(texts, [names[index] for index in indices]))
+        pairs = zip(examples, indices, strict=True)
+        self.model_ = self._finetune([example._replace(label=names[index]) for example, index in pairs])
         self.model_.classes = {"classes": classes.tolist(), "dtype": classes.dtype.char}
         self.classes_ = classes
         return self
@@ -219,7 +220,7 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Predict the probability of each label, N × C, in the order of `classes_`; each text's sum is 1."""
         with self._on_device() as bert:
-            names, texts = _class_names(self.classes_), _check_texts(X)
+            names, texts = _class_names(self.classes_), _to_texts(X)
             probabilities = np.empty((len(texts), len(names)))
             for index, prediction in enumerate(bert.iter_classify(texts)):
                 probabilities[index] = [prediction.probabilities[name] for name in names]
@@ -245,15 +246,15 @@ class BertRegressor(RegressorMixin, BertEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune `model` on texts and their numbers. Raises ValueError for invalid parameters, X or y."""
-        texts = _check_texts(X)
-        numbers = _check_numeric_y(_check_y(y, texts))
-        self.model_ = self._finetune(_examples(texts, numbers.tolist()))
+        examples = _check_texts(X)
+        pairs = zip(examples, _check_numeric_y(_check_y(y, examples)).tolist(), strict=True)
+        self.model_ = self._finetune([example._replace(label=number) for example, number in pairs])
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Predict the number of each text: N float64. Raises ValueError for an invalid X."""
         with self._on_device() as bert:
-            return np.array(bert.classify(_check_texts(X)), dtype=np.float64)
+            return np.array(bert.classify(_to_texts(X)), dtype=np.float64)
 
 
 class BertTagger(BertEstimator):
@@ -308,21 +309,20 @@ def _check_y(y: Any, X: Sequence[Any]) -> Any:
     return y
 
 
-def _check_texts(X: Any) -> list[Text]:
-    """Return texts, or pairs of texts. Raises ValueError, naming the index, for anything else, and for a mixture."""
+def _check_texts(X: Any) -> list[TextExample[Any]]:
+    """Return examples of texts, or of pairs. Raises ValueError, naming the index, for anything else or a mixture."""
     examples = [text_example(value, None, f"X[{index}]") for index, value in enumerate(_to_list(X, "X"))]
     expected = "a text" if examples[0].text_pair is None else "a pair of texts"
     for example in examples:
         if (example.text_pair is None) != (examples[0].text_pair is None):
             got = "a pair of texts" if example.text_pair is not None else "a text"
             raise ValueError(f"{example.location}: expected {expected} as in X[0], got {got}")
-    return [one.text if one.text_pair is None else (one.text, one.text_pair) for one in examples]
+    return examples
 
 
-def _examples(texts: Sequence[Text], labels: Sequence[Any]) -> list[TextExample[Any]]:
-    """Build labeled examples."""
-    pairs = zip(texts, labels, strict=True)
-    return [text_example(text, label, f"X[{index}]") for index, (text, label) in enumerate(pairs)]
+def _to_texts(X: Any) -> list[Text]:
+    """Convert X to a list of texts, or of pairs. Raises ValueError as `_check_texts` does."""
+    return [one.text if one.text_pair is None else (one.text, one.text_pair) for one in _check_texts(X)]
 
 
 def _check_labels(y: Any) -> npt.NDArray[Any]:

@@ -14,7 +14,10 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock
@@ -111,6 +114,12 @@ def _rename_to_free_name(temporary: Path, path: Path) -> None:
         other = path.with_name(f"{path.name}-{os.getpid()}")
         temporary.rename(other)
         raise ValueError(f"{path}: written by another process in the meantime; this result is in {other}") from None
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG file, atomically."""
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")
 
 
 def remove_folder(path: Path) -> None:

@@ -191,10 +191,10 @@ def check_minimum(record: Any, minimum: int, *names: str) -> None:
             raise ValueError(f"{name}: expected at least {minimum}, got {value}")
 
 
-def check_batch_size(value: int, name: str = "batch_size") -> None:
+def check_batch_size(value: int) -> None:
     """Raise ValueError for a batch that is empty, or that no memory holds."""
     if not 1 <= value <= MAX_BATCH_SIZE:
-        raise ValueError(f"{name}: expected 1 to {MAX_BATCH_SIZE:,}, got {value:,}")
+        raise ValueError(f"batch_size: expected 1 to {MAX_BATCH_SIZE:,}, got {value:,}")
 
 
 def _check_table(value: Any, where: str) -> dict[str, Any]:

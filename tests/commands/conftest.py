@@ -186,7 +186,7 @@ def unfinished_run(tmp_path: Path, one_layer_model: BertForPretraining, vocabula
     run = tmp_path / "run"
     write_text(run / "settings.toml", "")
     write = partial(write_model, model=one_layer_model, tokenizer=Tokenizer.load(vocabulary_folder))
-    checkpoint.save(run / "checkpoints", 7, write, {"moment": torch.zeros(3)}, keep_last=2)
+    checkpoint.save(run / "checkpoints", 7, write, {"moment": torch.zeros(3)})
     return run
 
 

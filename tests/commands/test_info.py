@@ -21,6 +21,7 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import TaskModel, write_task_folder
 from bertwright.training import checkpoint
+from bertwright.training.run_directory import delete_weights
 
 CLASSIFICATION = Classification(text_pair="second", labels=("yes", "no"), metric="f1", max_length=40)
 
@@ -101,13 +102,17 @@ def test_a_fine_tuning_run_is_described_from_its_start_on(
 
     found = TaskModel(bert.model, CLASSIFICATION)  # type: ignore[arg-type]
     write = partial(write_task_folder, found=found, tokenizer=bert.tokenizer)
-    checkpoint.save(run / "checkpoints", 20, write, {"moment": torch.zeros(1)}, keep_last=1)
+    checkpoint.save(run / "checkpoints", 20, write, {"moment": torch.zeros(1)})
     records = [{"kind": "train", "step": 10, "loss": 1.0}]
     records += [{"kind": "dev", "step": step, "f1": f1} for step, f1 in ((10, 0.5), (15, 0.75), (20, 0.625))]
     write_text(run / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     printed = describe(run, verify=True)
     assert "best on dev f1 0.7500 after step 15\n" in printed
     assert "task classification\n" in printed
+
+    delete_weights(run, with_model=True)  # as a grid search does with all runs but the best
+    write_text(run / "report.json", '{"seconds_of_this_process": 3}')
+    assert "state finished, weights deleted\n" in describe(run)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from bertwright.commands.plan import run as plans
 from bertwright.commands.plan.candidates import Candidate, Planner
 from bertwright.commands.plan.recipe import LEARNING_RATES, choose_settings
 from bertwright.commands.plan.run import Plan
-from bertwright.commands.pretrain.run import RunCost
 from bertwright.commands.pretrain.settings import LongPhase, PretrainSettings
 from bertwright.corpus.limits import MAX_EPOCHS_OF_SMALL
 from bertwright.models.config import SIZES
@@ -154,9 +153,9 @@ def test_plan_for_a_gpu_is_an_estimate_and_times_only_the_short_runs(
 ) -> None:
     timed = []
 
-    def measure(run: PretrainSettings) -> RunCost:
+    def measure(run: PretrainSettings) -> cost.CostEstimate:
         timed.append(run.model.size)
-        return RunCost(seconds=1e4, memory=None)
+        return cost.CostEstimate(run.steps, seconds=1e4)
 
     monkeypatch.setattr(candidates, "measure_cost", measure)
     settings = make_settings(store, gpu="h200", model_sizes=("tiny", "base"), hours=1e-4)
@@ -178,7 +177,7 @@ def test_no_plan_reads_a_small_text_more_often_than_a_run_should(store: Path) ->
 
 
 def test_sizes_beyond_the_memory_are_left_out(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "physical_memory", lambda: 2e9)
+    monkeypatch.setattr(candidates, "memory_of", lambda _: 2e9)
     planner = Planner(make_settings(store), store)
     fitting = [size for size in SIZES if planner.fits_memory(planner.choose_settings(size, 1e6))]
     assert fitting == ["tiny", "mini", "small", "medium", "base"]  # BASE needs 1.4 GB, LARGE 4.9

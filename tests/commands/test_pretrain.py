@@ -42,7 +42,7 @@ from bertwright.settings import write_settings
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import ExecutionContext
-from bertwright.training.cost import format_bytes
+from bertwright.training.cost import CostEstimate, format_bytes
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
@@ -179,7 +179,7 @@ def test_estimate_counts_the_steps_and_evaluations_of_each_phase(
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
     run = PretrainRun(open_run(settings, context, Console(quiet=True)), settings, context, Console(quiet=True), 1.0)
     evaluations = 4 * 1e4 + 2 * 1e6
-    assert cost.estimate_cost(run) == (12, 9 * 1.0 + 3 * 100.0 + evaluations, evaluations)
+    assert cost.estimate_cost(run) == CostEstimate(12, 9 * 1.0 + 3 * 100.0 + evaluations, evaluations)
 
 
 def test_only_the_main_process_watches_for_a_plateau(

@@ -432,3 +432,9 @@ def test_complete_rate_ranks_above_an_incomplete_one() -> None:
         assert [(row.learning_rate, row.dev.seeds) for row in table_rows(results, "f1")] == [(1e-2, 2)]
     (row,) = table_rows([lucky, result(1e-2, 1, 0.6, 0.5)], "f1")  # both are incomplete: the better mean counts
     assert row.learning_rate == 1e-3
+
+
+def test_probe_under_torchrun_is_rejected(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="single process"):
+        run_probe(make())

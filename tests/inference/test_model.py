@@ -223,6 +223,17 @@ def test_saved_model_loads(tmp_path):
     assert again.missing_heads == ()
 
 
+def test_a_head_that_a_model_lacks_is_not_in_its_copy_either(tmp_path):
+    """Test that no random weights are written: the copy would answer as if they were trained."""
+    lacking = Bert(small().model, BERT.tokenizer, missing_heads=("masked_token", "next_sentence"))
+    lacking.save(tmp_path / "m")
+    again = bertwright.load(tmp_path / "m", device="cpu")
+    assert again.missing_heads == lacking.missing_heads
+    with pytest.raises(ValueError, match="no masked-LM head"):
+        again.fill_mask("the [MASK]")
+    np.testing.assert_array_equal(again.embed("the cat"), lacking.embed("the cat"))
+
+
 def test_importing_the_package_does_not_import_torch():
     code = "import sys, bertwright; assert 'torch' not in sys.modules; assert callable(bertwright.load)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -93,6 +93,7 @@ def test_model_with_one_segment_rejects_pairs() -> None:
     with pytest.raises(ValueError, match=r"type_vocab_size = 1: .* one segment embedding"):
         model.attention("the", "cat")
     assert model.attention("the").tokens == ("[CLS]", "the", "[SEP]")
+    assert model.attention("the [MASK]").tokens == ("[CLS]", "the", "[MASK]", "[SEP]")
 
 
 def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:

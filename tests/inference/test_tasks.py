@@ -308,7 +308,7 @@ def test_run_loads_its_newest_checkpoint_or_its_model(tmp_path):
     run = tmp_path / "run"
     write_text(run / "settings.toml", "")
     write = partial(write_task_folder, found=TaskModel(TAGGER.model, TAGGER.task), tokenizer=TOKENIZER)
-    checkpoint.save(run / "checkpoints", 3, write, {"moment": torch.zeros(1)}, keep_last=1)
+    checkpoint.save(run / "checkpoints", 3, write, {"moment": torch.zeros(1)})
     assert bertwright.load(run, "cpu").tag("the cat") == TAGGER.tag("the cat")
     CLASSIFIER.save(run / "model")
     assert bertwright.load(str(run), "cpu").classify("the cat") == CLASSIFIER.classify("the cat")

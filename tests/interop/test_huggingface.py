@@ -122,6 +122,8 @@ def test_every_class_of_transformers_loads(tmp_path, folder, name, missing):
     theirs.save_pretrained(tmp_path / "theirs")
     loaded = load_model(tmp_path / "theirs", heads="optional")
     assert loaded.missing_heads == missing
+    save_model(tmp_path / "again", loaded.model, Tokenizer.load(folder), loaded.missing_heads)
+    assert load_model(tmp_path / "again", heads="optional").missing_heads == missing
     bare = getattr(theirs, "bert", theirs)
     with torch.no_grad():
         states = bare(**PADDED).last_hidden_state[PADDED["attention_mask"].bool()]

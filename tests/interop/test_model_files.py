@@ -10,6 +10,7 @@ import torch
 from bertwright.files import write_text
 from bertwright.interop.model_files import is_run, model_folder
 from bertwright.training import checkpoint
+from bertwright.training.run_directory import delete_weights
 
 
 def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):
@@ -24,16 +25,18 @@ def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):
         model_folder(run)
     write = partial(write_text, text="")
     for step in (9, 10):
-        checkpoint.save(
-            run / "checkpoints", step, lambda folder: write(folder / "config.json"), {"m": torch.zeros(1)}, keep_last=2
-        )
+        checkpoint.save(run / "checkpoints", step, lambda folder: write(folder / "config.json"), {"m": torch.zeros(1)})
     with pytest.warns(UserWarning, match=r"run: this run is unfinished; using its newest checkpoint, step-00000010"):
         assert model_folder(str(run)) == run / "checkpoints/step-00000010"
-    checkpoint.save(run / "best", 9, lambda folder: write(folder / "config.json"), {}, keep_last=1)
+    checkpoint.save(run / "best", 9, lambda folder: write(folder / "config.json"), {})
     with pytest.warns(UserWarning, match=r"run: this run is unfinished; using its best checkpoint, step-00000009"):
         assert model_folder(run) == run / "best/step-00000009"
     (run / "model").mkdir()
     assert model_folder(run) == run / "model"
+    delete_weights(run, with_model=True)
+    write_text(run / "report.json", "{}")
+    with pytest.raises(ValueError, match="weights were deleted"):
+        model_folder(run)
 
 
 def test_unknown_name_is_rejected(tmp_path, monkeypatch):

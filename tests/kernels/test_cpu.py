@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertwright.kernels import cpu
-from bertwright.kernels.cpu import LEVELS, available_cpus, find_levels
+from bertwright.kernels.cpu import LEVELS, available_cpus, available_memory, find_levels
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def machine(root: Path, groups: str, **files: str) -> Path:
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(groups)
     for name, content in files.items():
-        path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("cpu_", "cpu.")
+        path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("cpu_", "cpu.").replace("memory_", "memory.")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     return root
@@ -79,6 +79,23 @@ def test_a_quota_of_control_groups_version_1_limits_the_cpus(tmp_path: Path) -> 
     assert available_cpus(root=root) == 4
     (root / "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us").write_text("-1")
     assert available_cpus(root=root) == 8
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/docker/4711\n", {"memory_max": "2000000000"}, 2_000_000_000),
+        ("0::/a\n", {"memory_max": "3000000000", "a__memory_max": "max"}, 3_000_000_000),
+        ("4:memory:/box\n0::/\n", {"memory__box__memory_limit_in_bytes": "1000000000"}, 1_000_000_000),
+        ("4:memory:/\n", {"memory__memory_limit_in_bytes": "9223372036854771712"}, 8 << 30),
+        ("0::/\n", {}, 8 << 30),
+    ],
+)
+def test_a_container_limits_the_memory(
+    groups: str, limits: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": (8 << 30) // 4096}.__getitem__)
+    assert available_memory(machine(tmp_path, groups, **limits)) == expected
 
 
 def test_without_affinity_masks_all_cpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def test_tags_without_prefix_count_as_outside():
         warnings.simplefilter("error")
         assert span_scores(gold, found) == (SpanScore(1.0, 1.0, 1.0, 1), {"PER": SpanScore(1.0, 1.0, 1.0, 1)})
     assert span_scores(gold, [["X", "[CLS]", "B-PER"]]).total == SpanScore(0.0, 0.0, 0.0, 1)
+    assert span_scores(gold, [["O-X", "PER-B", "B-PER"]]).total == SpanScore(0.0, 0.0, 0.0, 1)
     assert span_scores([["B", "I", "O", "B"]], [["B", "I", "O", "O"]]).types == {"_": SpanScore(1.0, 0.5, 2 / 3, 2)}
 
 

@@ -290,7 +290,7 @@ def test_prefetch_runs_ahead_by_its_depth() -> None:
             made.append(number)
             yield number
 
-    taken = prefetch(items(), depth=2)
+    taken = prefetch(items())
     next(taken)
     deadline = time.monotonic() + 5
     while len(made) < 3 and time.monotonic() < deadline:

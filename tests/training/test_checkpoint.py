@@ -24,7 +24,8 @@ def write_model(folder: Path) -> None:
 def test_latest_is_the_newest_checkpoint_and_old_ones_are_deleted(tmp_path: Path) -> None:
     assert checkpoint.verify_latest(tmp_path) is None
     for step in (5, 100, 20):
-        checkpoint.save(tmp_path, step, write_model, STATE, keep_last=2)
+        checkpoint.save(tmp_path, step, write_model, STATE)
+        checkpoint.prune(tmp_path, keep_last=2)
     (tmp_path / "step-00000999.copy").mkdir()  # a user's own, which is none of ours
     assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["step-00000020", "step-00000100"]
     newest = checkpoint.verify_latest(tmp_path)
@@ -60,26 +61,27 @@ def test_latest_is_the_newest_checkpoint_and_old_ones_are_deleted(tmp_path: Path
     ],
 )
 def test_damaged_checkpoint_raises_an_error_with_a_hint(tmp_path: Path, damage: object, message: str) -> None:
-    path = checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2)
+    checkpoint.save(tmp_path, 1, write_model, STATE)
+    path = checkpoint.path_of(tmp_path, 1)
     damage(path / "model.safetensors")  # type: ignore[operator]
     with pytest.raises(ValueError, match=message):
         checkpoint.verify_latest(tmp_path)
     assert checkpoint.find_latest(tmp_path) == path
-    checkpoint.save(tmp_path, 0, write_model, STATE, keep_last=2)
+    checkpoint.save(tmp_path, 0, write_model, STATE)
     older = re.escape(f"delete {path} to resume from the one before it, or start again")
     with pytest.raises(ValueError, match=message.replace("start again", older)):
         checkpoint.verify_latest(tmp_path)
 
 
 def test_failed_write_leaves_older_checkpoints(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=1)
+    checkpoint.save(tmp_path, 1, write_model, STATE)
 
     def full(folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.save(tmp_path, 2, full, STATE, keep_last=1)
+        checkpoint.save(tmp_path, 2, full, STATE)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     assert checkpoint.verify_latest(tmp_path) == tmp_path / "step-00000001"
 
@@ -89,7 +91,7 @@ def test_error_of_the_system_while_writing_is_raised(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))  # as a full disk would: writes beyond it fail
     try:
         with pytest.raises(OSError, match=r"[Tt]oo large"):
-            checkpoint.save(tmp_path, 3, write_model, STATE, keep_last=1)
+            checkpoint.save(tmp_path, 3, write_model, STATE)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
@@ -100,7 +102,8 @@ CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=2)
 
 def save_with_environment(folder: Path, context: ExecutionContext) -> Path:
     fields = {"environment": checkpoint.describe_environment(context)}
-    return checkpoint.save(folder, 1, write_model, STATE, keep_last=2, fields=fields)
+    checkpoint.save(folder, 1, write_model, STATE, fields)
+    return checkpoint.path_of(folder, 1)
 
 
 def test_changed_environment_is_reported_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +130,5 @@ def test_changed_environment_is_reported_on_resume(tmp_path: Path, monkeypatch: 
 
 def test_checkpoint_without_an_environment_reports_no_change(tmp_path: Path) -> None:
     """Versions before 0.2 recorded none."""
-    assert (
-        checkpoint.describe_environment_changes(checkpoint.save(tmp_path, 1, write_model, STATE, keep_last=2), CPU)
-        is None
-    )
+    checkpoint.save(tmp_path, 1, write_model, STATE)
+    assert checkpoint.describe_environment_changes(checkpoint.path_of(tmp_path, 1), CPU) is None

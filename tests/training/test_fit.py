@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, load_model, save_model
 from torch import Tensor, nn
 
 from bertwright.console import silent_console
@@ -31,6 +31,7 @@ from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
 CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
+WEIGHTS = "weights.safetensors"
 
 
 def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> Training[Tensor]:
@@ -53,7 +54,16 @@ def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> Training[Te
     def evaluate() -> dict[str, float]:
         return {"score": -loss(next(batches(0))[0]).loss.item()}
 
-    return Training(model, optimizer, settings.make_schedule(60), batches, loss, evaluate)
+    return Training(
+        model,
+        optimizer,
+        settings.make_schedule(60),
+        batches,
+        loss,
+        evaluate,
+        write_model=lambda folder: save_model(model, folder / WEIGHTS),
+        read_model=lambda folder: load_model(model, folder / WEIGHTS),
+    )
 
 
 def fit_toy(run: Path | None, training: Training[Tensor], console: Console) -> FitResult:
@@ -64,7 +74,9 @@ def fit_toy(run: Path | None, training: Training[Tensor], console: Console) -> F
 def train_toy(run: Path, kill_at: int = 0) -> str:
     """Train from the newest checkpoint of a run; returns what is printed."""
     training, console = make_toy(kill_at), Console(file=StringIO())
-    checkpoint.restore(run / "checkpoints", training.model, training.optimizer)
+    if latest := checkpoint.verify_latest(run / "checkpoints"):
+        load_model(training.model, latest / WEIGHTS)
+        training.optimizer.load_state(checkpoint.load_optimizer(latest))
     run.mkdir(exist_ok=True)
     fit_toy(run, training, console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -86,7 +98,7 @@ def train_toy_until_killed(run: Path, kill_at: int) -> None:
 
 
 def read_weights(run: Path) -> list[bytes]:
-    return [(path / checkpoint.WEIGHTS).read_bytes() for path in sorted(run.glob("*/step-*"))]
+    return [(path / WEIGHTS).read_bytes() for path in sorted(run.glob("*/step-*"))]
 
 
 def test_toy_model_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
@@ -112,7 +124,7 @@ def test_run_without_a_folder_ends_with_the_same_best_weights(tmp_path: Path) ->
     assert results[0].step == 30
     assert results[0].scores == {"score": 0}
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
-    last = load_file(tmp_path / "checkpoints" / "step-00000060" / checkpoint.WEIGHTS)
+    last = load_file(tmp_path / "checkpoints" / "step-00000060" / WEIGHTS)
     assert not torch.equal(last["0.weight"], weights[0]["0.weight"])
 
 

@@ -127,6 +127,8 @@ def test_unusual_normalizer_goes_through_tokenizers(tmp_path):
     assert [tokenizer.token(n) for n in tokenizer.encode_raw(["xb [SEP]"]).ids] == ["ab", "[", "[UNK]", "]"]
     assert tokenizer.encode_raw([]).offsets.tolist() == [0]
     assert not tokenizer.lowercase
+    with pytest.raises(ValueError, match=r"lowercase = True: .*cannot be changed"):
+        Tokenizer.load(tmp_path, lowercase=True)
     tokenizer.save(tmp_path / "again")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "again")
     assert theirs("xb a")["input_ids"] == tokenizer.encode("xb a").ids.tolist()

@@ -129,7 +129,7 @@ def test_token_counts_equal_those_of_the_tokenizer(counts: WordCounts) -> None:
 def test_vocabulary_stats_of_four_words_equal_those_worked_by_hand() -> None:
     tokens = [*SPECIAL_TOKENS, "a", "b", "##b", "ab", "##c", "xyz"]
     counts = WordCounts(Counter({"ab": 6, "abb": 2, "a": 1, "é": 1}), too_long=2, pruned=3)
-    figures = vocabulary_stats(tokens, counts, examples=2)
+    figures = vocabulary_stats(tokens, counts)
     assert figures.tokens == 11
     assert figures.characters == 3  # a b c
     assert figures.character_coverage == pytest.approx((12 + 6 + 1) / (12 + 6 + 1 + 1))
@@ -138,8 +138,8 @@ def test_vocabulary_stats_of_four_words_equal_those_worked_by_hand() -> None:
     assert figures.whole_words == pytest.approx(7 / 10)
     assert figures.unused == 3  # b ##c xyz
     assert figures.pruned == pytest.approx(3 / 15)
-    assert figures.longest == ("xyz", "ab")
-    assert figures.last == ("##c", "xyz")
+    assert figures.longest == ("xyz", "ab", "##b", "##c", "a", "b")
+    assert figures.last == ("[UNK]", "[CLS]", "[SEP]", "[MASK]", *tokens[5:])
 
 
 @settings(max_examples=20)

@@ -67,17 +67,18 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     tokenizer = Tokenizer.load(folder / google.VOCABULARY if from_google else folder, settings.lowercase)
     loaded, task = _load_google(folder, settings.labels) if from_google else _load(folder)
     if settings.format == "google":
-        google.save_checkpoint(settings.output, loaded.model, tokenizer, task and describe_head(task))
+        record = task and describe_head(task)
+        google.save_checkpoint(settings.output, loaded.model, tokenizer, record, loaded.missing_heads)
     elif task:
         save_task_folder(settings.output, task, tokenizer)
     else:
-        save_model(settings.output, loaded.model, tokenizer)
+        save_model(settings.output, loaded.model, tokenizer, loaded.missing_heads)
     purpose = f", for {task.task.kind}" if task else ""
     say(console, f"{settings.output}: written, {count_parameters(loaded.model):,} parameters{purpose}")
     if settings.format == "google":
         say(console, f"for Google's scripts: {' '.join(_google_flags(task, tokenizer))}")
     for head in loaded.missing_heads:
-        notice(console, f"{settings.source}: no {head} head; its weights in {settings.output} are random")
+        notice(console, f"{settings.source}: no {head} head, so {settings.output} has none, either")
     if loaded.unexpected_keys:
         purpose = task.task.kind if task else "pre-training"
         notice(console, f"{settings.source}: ignored, not used in {purpose}: {', '.join(loaded.unexpected_keys)}")

@@ -140,6 +140,7 @@ class Planner:
         level, name = self.level, task.settings.task
         recipe = level.task_recipes.get(name, level.recipe)
         trials = []
+        digests = digest_task_inputs(task.settings, self.inputs.model if parent is None else None)
         for seed in range(level.seeds):
             start = parent[seed] if isinstance(parent, Mapping) else parent
             has_lstm = isinstance(start, ComposeJob) and start.settings.lstm_layers > 0
@@ -161,7 +162,6 @@ class Planner:
                     device=self.inputs.device,
                 )
                 described = f"fine-tune {row} on {name}, rate {rate:g}, seed {seed}"
-                digests = digest_task_inputs(task.settings, None if start else self.inputs.model)
                 job = FinetuneJob(described, digests, parents_of(start), settings, step)
                 trials.append(Trial(row, column, seed, rate, job, "dev", "dev"))
         return trials

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertwright.experiments.plans import PERPLEXITY
 from bertwright.experiments.report import Cell, Contrast, Report, get_interval
-from bertwright.files import atomic_file
+from bertwright.files import save_figure
 
 PANELS = 6  # of a plot, side by side
 CONTRAST_LEGEND = (
@@ -166,8 +166,7 @@ def plot(report: Report, path: Path) -> None:
         panel.set_title(title, fontsize=10)
         panel.grid(alpha=0.3)
     figure.suptitle(plan.title)
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
+    save_figure(figure, path)
 
 
 def _plot_curves(panel: Any, report: Report, column: str) -> None:

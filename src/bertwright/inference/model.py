@@ -174,7 +174,7 @@ class Bert:
         if not isinstance(encoder, BertEncoder):
             raise ValueError(f"attention: expected a BERT, got a model of type {encoder.model_type}")
         texts = [check_text(text, "text")] + ([] if text_pair is None else [check_text(text_pair, "text_pair")])
-        segments = [self.tokenizer.encode_raw([one]).ids for one in texts]
+        segments = [self.tokenizer.encode_ids([one]).ids[1:-1] for one in texts]  # of each, without [CLS] and [SEP]
         batch = pack_segments(segments, self.tokenizer)
         check_segments(batch.token_type_ids.numpy(), encoder.config)
         if batch.num_tokens > self.config.max_positions:
@@ -361,7 +361,7 @@ class Bert:
         if isinstance(self.model, EncoderForTask):
             save_task_folder(Path(folder), self.task_model, self.tokenizer)
         else:
-            save_model(Path(folder), self.model, self.tokenizer)
+            save_model(Path(folder), self.model, self.tokenizer, self.missing_heads)
 
     def _check_task(self, method: str, *types: type[T]) -> T:
         """Return the model's task. Raises ValueError, naming the method, if its type is not one of `types`."""

@@ -110,11 +110,17 @@ def infer_head(
     return HeadRecord(HeadSpec("sequence", len(labels)), tuple(labels), regression=False)
 
 
-def save_checkpoint(folder: Path, model: EncoderModel, tokenizer: Tokenizer, head: HeadRecord | None) -> None:
+def save_checkpoint(
+    folder: Path,
+    model: EncoderModel,
+    tokenizer: Tokenizer,
+    head: HeadRecord | None,
+    missing_heads: Sequence[str] = (),
+) -> None:
     """Write a new folder that Google's code reads (`--init_checkpoint`), whole or not at all.
 
-    `head`: of a task's model. Raises ValueError if the path already exists, and for a model, head or tokenizer that
-    Google's code does not have.
+    `head`: of a task's model. `missing_heads`: as in `LoadResult`; their weights are omitted. Raises ValueError if the
+    path already exists, and for a model, head or tokenizer that Google's code does not have.
     """
     values = format_config(model, head, folder)
     check_vocabulary(tokenizer, model.config, folder)
@@ -123,7 +129,7 @@ def save_checkpoint(folder: Path, model: EncoderModel, tokenizer: Tokenizer, hea
             f"{folder}: expected the normalization and word rules of BERT's own tokenizer, got others or added tokens; "
             "Google's code would give other ids; write a Hugging Face folder instead"
         )
-    weights = {to_google_name(name): tensor for name, tensor in to_hf_weights(model).items()}
+    weights = {to_google_name(name): tensor for name, tensor in to_hf_weights(model, missing_heads).items()}
     with new_folder(folder) as temporary:
         write_json(temporary / CONFIG, values)
         write_text(temporary / VOCABULARY, "".join(f"{token}\n" for token in tokenizer.tokens))

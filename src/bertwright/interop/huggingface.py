@@ -6,7 +6,7 @@ with the linear layer of a task. Models of other architectures (`architectures.A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -276,18 +276,25 @@ def concatenate(tensors: list[Tensor]) -> Tensor:
     return torch.cat([tensor.float() for tensor in tensors])
 
 
-def to_hf_weights(model: EncoderModel) -> dict[str, Tensor]:
-    """Return all parameters by their names in files, float32 on the CPU, without a copy of the tied decoder."""
+def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dict[str, Tensor]:
+    """Return all parameters by their names in files, float32 on the CPU, without a copy of the tied decoder.
+
+    `missing_heads`: as in `LoadResult`; their parameters are omitted.
+    """
     tensors: dict[str, Tensor] = {}
     parameters = dict(model.named_parameters())
     for name, found in file_names(model).items():
-        tensors |= zip(found, parameters[name].detach().float().cpu().chunk(len(found)), strict=True)
+        if name.partition(".")[0] not in missing_heads:
+            tensors |= zip(found, parameters[name].detach().float().cpu().chunk(len(found)), strict=True)
     return tensors
 
 
-def write_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer) -> None:
-    """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
-    _write(folder, model, tokenizer, {})
+def write_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()) -> None:
+    """Write a model's files and their checksums into an existing folder; each file is whole or absent.
+
+    `missing_heads`: as in `LoadResult`; the folder will lack them, too.
+    """
+    _write(folder, model, tokenizer, {}, missing_heads)
     write_checksums(folder)
 
 
@@ -309,16 +316,22 @@ def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, path: Path | s
         )
 
 
-def _write(folder: Path, model: EncoderModel, tokenizer: Tokenizer, head_values: dict[str, Any]) -> None:
+def _write(
+    folder: Path,
+    model: EncoderModel,
+    tokenizer: Tokenizer,
+    head_values: dict[str, Any],
+    missing_heads: Sequence[str] = (),
+) -> None:
     check_vocabulary(tokenizer, model.config, folder)
     head = model.head if isinstance(model, EncoderForTask) else None
     values = ARCHITECTURES[model.encoder.model_type].format_config(model.config, head)
     write_json(folder / CONFIG, values | head_values)
     tokenizer.save(folder, max_length=model.config.max_positions)
-    write_weights(folder / WEIGHTS, to_hf_weights(model))
+    write_weights(folder / WEIGHTS, to_hf_weights(model, missing_heads))
 
 
-def save_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer) -> None:
-    """Write a new model folder, whole or not at all. Raises ValueError if the path already exists."""
+def save_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()) -> None:
+    """Write a new model folder as `write_model` does, whole or not at all. Raises ValueError if the path exists."""
     with new_folder(folder) as temporary:
-        write_model(temporary, model, tokenizer)
+        write_model(temporary, model, tokenizer, missing_heads)

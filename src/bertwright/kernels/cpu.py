@@ -6,6 +6,8 @@ import ctypes
 import math
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,32 +98,53 @@ def available_cpus(processes: int = 1, root: Path = Path("/")) -> int:
 
 def _cgroup_quota(root: Path) -> float:
     """Return the smallest CPU quota of this process's control groups, in CPUs; infinity if there is none."""
+    smallest = math.inf
+    for folder, is_version_1 in _control_groups(root, "cpu"):
+        try:
+            if is_version_1:
+                quota, period = (
+                    (folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period")
+                )
+            else:
+                quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
+            if quota != "max" and int(quota) > 0:
+                smallest = min(smallest, int(quota) / int(period))
+        except (OSError, ValueError):
+            pass
+    return smallest
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes of memory of this machine, or of the container's limit if that is smaller; None on Windows.
+
+    `root`: as in `available_cpus`.
+    """
+    if not hasattr(os, "sysconf"):
+        return None
+    smallest = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for folder, is_version_1 in _control_groups(root, "memory"):
+        name = "memory.limit_in_bytes" if is_version_1 else "memory.max"
+        with suppress(OSError, ValueError):  # no limit is "max", or in version 1 a huge number
+            smallest = min(smallest, int((folder / name).read_text(encoding="utf-8")))
+    return smallest
+
+
+def _control_groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield the folder of each control group of this process, and whether it is one of version 1."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return math.inf
-    smallest = math.inf
+        return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")  # version 1 has one folder per controller
+        mount = root / "sys/fs/cgroup" / (controller if controllers else "")  # version 1: one folder per controller
         group = mount / path.lstrip("/")
         for folder in [group, *group.parents]:  # inside a container, the group's own path may not exist
-            try:
-                if controllers:
-                    quota, period = (
-                        (folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period")
-                    )
-                else:
-                    quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
-                if quota != "max" and int(quota) > 0:
-                    smallest = min(smallest, int(quota) / int(period))
-            except (OSError, ValueError):
-                pass
+            yield folder, bool(controllers)
             if folder == mount:
                 break
-    return smallest
 
 
 def configure_malloc() -> None:

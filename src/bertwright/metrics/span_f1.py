@@ -36,7 +36,7 @@ def span_scores(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]
     from seqeval.metrics.sequence_labeling import precision_recall_fscore_support  # imports scikit-learn: a second
 
     _check_lengths(y_true, y_pred)
-    # A foreign model may have tags such as X or [PAD]: `seqeval` would take them for spans, they count as O here.
+    # A foreign model may have tags such as [PAD] or ORG-B: `seqeval` would take them for spans, they count as O here.
     lists = [[[tag if split_tag(tag)[1] else OUTSIDE for tag in tags] for tags in side] for side in (y_true, y_pred)]
     if not lists[0]:
         return SpanScores(SpanScore(0.0, 0.0, 0.0, 0), {})

@@ -45,12 +45,12 @@ class InvalidTag(NamedTuple):
 def split_tag(tag: str) -> tuple[str, str]:
     """Split a tag into prefix and type; both are empty if the word is in no span.
 
-    >>> split_tag("B-PER"), split_tag("I"), split_tag("O"), split_tag("[PAD]")
-    (('B', 'PER'), ('I', '_'), ('', ''), ('', ''))
+    >>> split_tag("B-PER"), split_tag("I"), split_tag("O"), split_tag("[PAD]"), split_tag("O-X")
+    (('B', 'PER'), ('I', '_'), ('', ''), ('', ''), ('', ''))
     """
     prefix, _, label = tag.partition("-")
     label = UNNAMED if tag in BARE else label
-    return (prefix, label) if label else ("", "")
+    return (prefix, label) if label and prefix in BARE else ("", "")
 
 
 def find_spans(tags: Sequence[str]) -> list[Span]:

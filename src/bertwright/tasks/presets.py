@@ -39,7 +39,6 @@ class Preset(NamedTuple):
     GLUE's test files have no labels, so they cannot be scored: `bertwright glue-submission` predicts them.
     """
 
-    about: str
     task: AnyTask
     train: str = "train.tsv"
     dev: str = "dev.tsv"
@@ -64,26 +63,11 @@ _GLUE = PaperSettings(3e-5, 32, 3.0, "4.1", rates=(5e-5, 4e-5, 3e-5, 2e-5))
 
 # Section 4: GLUE (4.1), SQuAD 1.1 (4.2), SQuAD 2.0 (4.3), SWAG (4.4); 5.3: CoNLL-2003. Scores as in table 1's caption.
 PRESETS: dict[str, Preset] = {
-    "cola": Preset(
-        "GLUE: is the sentence acceptable English? Matthews correlation",
-        Classification(text="4", label="2", header=False, metric="matthews"),
-        paper=_GLUE,
-    ),
-    "sst2": Preset(
-        "GLUE: sentiment of film-review sentences", Classification(text="sentence", label="label"), paper=_GLUE
-    ),
-    "mrpc": Preset(
-        "GLUE: do two sentences say the same? F1 and accuracy",
-        _pair("#1 String", "#2 String", "Quality", metric="f1", pos_label="1"),
-        paper=_GLUE,
-    ),
-    "stsb": Preset(
-        "GLUE: how similar are two sentences, from 0 to 5? Spearman and Pearson correlation",
-        Regression(text="sentence1", text_pair="sentence2", label="score"),
-        paper=_GLUE,
-    ),
+    "cola": Preset(Classification(text="4", label="2", header=False, metric="matthews"), paper=_GLUE),
+    "sst2": Preset(Classification(text="sentence", label="label"), paper=_GLUE),
+    "mrpc": Preset(_pair("#1 String", "#2 String", "Quality", metric="f1", pos_label="1"), paper=_GLUE),
+    "stsb": Preset(Regression(text="sentence1", text_pair="sentence2", label="score"), paper=_GLUE),
     "qqp": Preset(
-        "GLUE: are two questions duplicates? F1 and accuracy",
         Classification(
             text="question1",
             text_pair="question2",
@@ -94,67 +78,36 @@ PRESETS: dict[str, Preset] = {
         ),
         paper=_GLUE,
     ),
-    "mnli": Preset(
-        "GLUE: entailment, contradiction or neutral; the matched dev set",
-        _MNLI,
-        dev="dev_matched.tsv",
-        paper=_GLUE,
-    ),
-    "mnli_mismatched": Preset("the same with the mismatched dev set", _MNLI, dev="dev_mismatched.tsv", paper=_GLUE),
-    "qnli": Preset("GLUE: does the sentence answer the question?", _pair("question", "sentence"), paper=_GLUE),
-    "rte": Preset("GLUE: does the first sentence entail the second?", _pair("sentence1", "sentence2"), paper=_GLUE),
-    "wnli": Preset(
-        "GLUE: does the sentence with its pronoun resolved follow?", _pair("sentence1", "sentence2"), paper=_GLUE
-    ),
+    "mnli": Preset(_MNLI, dev="dev_matched.tsv", paper=_GLUE),
+    "mnli_mismatched": Preset(_MNLI, dev="dev_mismatched.tsv", paper=_GLUE),
+    "qnli": Preset(_pair("question", "sentence"), paper=_GLUE),
+    "rte": Preset(_pair("sentence1", "sentence2"), paper=_GLUE),
+    "wnli": Preset(_pair("sentence1", "sentence2"), paper=_GLUE),
     "swag": Preset(
-        "the ending that follows, out of four",
         MultipleChoice(prompt="sent1", start="sent2", label="label"),
         train="train.csv",
         dev="val.csv",
         paper=PaperSettings(2e-5, 16, 3.0, "4.4"),
     ),
-    "codah": Preset(
-        "four endings written to fool models, in SWAG's form",
-        MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", header=False),
-        test="test.tsv",
-    ),
+    "codah": Preset(MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", header=False), test="test.tsv"),
     "squad": Preset(
-        "answers in paragraphs, SQuAD 1.1; exact match and F1",
-        QuestionAnswering(),
-        train="train-v1.1.json",
-        dev="dev-v1.1.json",
-        paper=PaperSettings(5e-5, 32, 3.0, "4.2"),
+        QuestionAnswering(), train="train-v1.1.json", dev="dev-v1.1.json", paper=PaperSettings(5e-5, 32, 3.0, "4.2")
     ),
     "squad_v2": Preset(
-        "the same with questions that have no answer, SQuAD 2.0",
         QuestionAnswering(allow_no_answer=True),
         train="train-v2.0.json",
         dev="dev-v2.0.json",
         paper=PaperSettings(5e-5, 48, 2.0, "4.3"),
     ),
     "korquad": Preset(
-        "answers in Korean paragraphs, KorQuAD 1.0; exact match and F1 of characters",
-        QuestionAnswering(scoring="korquad"),
-        train="KorQuAD_v1.0_train.json",
-        dev="KorQuAD_v1.0_dev.json",
+        QuestionAnswering(scoring="korquad"), train="KorQuAD_v1.0_train.json", dev="KorQuAD_v1.0_dev.json"
     ),
-    "conll2003": Preset(
-        "named entities, with document context; span F1",
-        Tagging(context=True, max_length=512),
-        train="train.txt",
-        dev="valid.txt",
-        test="test.txt",
-    ),
-    "conll2000": Preset("syntactic chunks; span F1", Tagging(), train="train.txt", dev="dev.txt", test="test.txt"),
+    "conll2003": Preset(Tagging(context=True, max_length=512), train="train.txt", dev="valid.txt", test="test.txt"),
+    "conll2000": Preset(Tagging(), train="train.txt", dev="dev.txt", test="test.txt"),
     "ud_pos": Preset(
-        "parts of speech of Universal Dependencies; accuracy",
-        Tagging(metric="accuracy"),
-        train="*-ud-train.conllu",
-        dev="*-ud-dev.conllu",
-        test="*-ud-test.conllu",
+        Tagging(metric="accuracy"), train="*-ud-train.conllu", dev="*-ud-dev.conllu", test="*-ud-test.conllu"
     ),
     "nsmc": Preset(
-        "sentiment of Korean film reviews",
         Classification(text="document", label="label"),
         train="ratings_train.txt",
         dev="ratings_dev.txt",

@@ -69,9 +69,6 @@ class Progress(NamedTuple):
 
     bytes_done: int
     """Of the inputs, as they are on disk."""
-    bytes_total: int
-    bytes_resumed: int
-    """Done by an earlier, interrupted build, from which this one resumes."""
     notice: str = ""
     """Message for the user, if not empty."""
 
@@ -198,17 +195,15 @@ def _write_shards(plan: _Plan, tokenizer: Tokenizer, executor: Executor, progres
             "interrupted build"
         )
     files.remove_stale_parts(plan.folder)
-    total = sum(shard.source.size for shard in plan.shards)
     missing = [shard for shard in plan.shards if not is_finished(plan.folder, shard.number)]
-    done = resumed = total - sum(shard.source.size for shard in missing)
-    if resumed:
-        finished = len(plan.shards) - len(missing)
+    done = sum(shard.source.size for shard in plan.shards) - sum(shard.source.size for shard in missing)
+    if finished := len(plan.shards) - len(missing):
         notice = f"resuming an interrupted build: {finished} of {len(plan.shards)} shards are finished"
-    progress(Progress(done, total, resumed, notice))
+    progress(Progress(done, notice))
     with closing(executor.run(missing, tokenizer)) as finished_shards:
         for shard in finished_shards:
             done += shard.source.size
-            progress(Progress(done, total, resumed))
+            progress(Progress(done))
 
 
 def _remove_other_builds(folder: Path, plan: _Plan | None) -> bool:

@@ -15,18 +15,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertwright.files import atomic_folder, digest_file, read_json, remove_folder, write_json
 from bertwright.kernels.cpu import processor_name
 from bertwright.kernels.native import describe_library
 from bertwright.training.context import ExecutionContext
-from bertwright.training.distributed import full_state_dict
-from bertwright.training.optimizer import Optimizer
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
-WEIGHTS = "weights.safetensors"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -49,28 +46,24 @@ def save(
     step: int,
     write_model: Callable[[Path], None],
     optimizer: Mapping[str, Tensor],
-    keep_last: int | None,
     fields: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write a checkpoint unless it already exists, then delete all but the newest `keep_last` (None: delete none).
+) -> None:
+    """Write a checkpoint unless it already exists; `fields`: further content of state.json.
 
-    `fields`: further content of state.json. Raises OSError (a full disk, no permission); then nothing is written, and
-    the older checkpoints are unchanged.
+    Raises OSError (a full disk, no permission); then nothing is written.
     """
     path = path_of(folder, step)
-    if not path.exists():
-        try:
-            with atomic_folder(path) as temporary:
-                write_model(temporary)
-                save_file(dict(optimizer), temporary / OPTIMIZER)
-                files = sorted(temporary.iterdir())
-                listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
-                write_json(temporary / STATE, {"step": step, "files": listed} | dict(fields or {}))
-        except SafetensorError as error:  # reports the system's errors as text
-            raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
-    if keep_last is not None:
-        prune(folder, keep_last)
-    return path
+    if path.exists():
+        return
+    try:
+        with atomic_folder(path) as temporary:
+            write_model(temporary)
+            save_file(dict(optimizer), temporary / OPTIMIZER)
+            files = sorted(temporary.iterdir())
+            listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
+            write_json(temporary / STATE, {"step": step, "files": listed} | dict(fields or {}))
+    except SafetensorError as error:  # reports the system's errors as text
+        raise OSError(errno.EIO, f"the checkpoint could not be written ({error})", str(path)) from None
 
 
 def prune(folder: Path, keep_last: int, keep_every: int | None = None) -> None:
@@ -80,8 +73,8 @@ def prune(folder: Path, keep_last: int, keep_every: int | None = None) -> None:
             remove_folder(old)
 
 
-def verify(checkpoint: Path) -> dict[str, Any]:
-    """Compare the files of a checkpoint with their recorded sizes and digests; return the content of `state.json`.
+def verify(checkpoint: Path) -> None:
+    """Compare the files of a checkpoint with their recorded sizes and digests.
 
     Raises ValueError that names the first file that is missing, truncated or altered.
     """
@@ -91,9 +84,9 @@ def verify(checkpoint: Path) -> dict[str, Any]:
     if not (checkpoint / STATE).is_file():
         raise ValueError(f"{checkpoint}: {STATE} is missing; {remedy}")
     try:
-        state: dict[str, Any] = read_json(checkpoint / STATE)
+        state = read_json(checkpoint / STATE)
         listed = [(name, int(record["bytes"]), str(record["digest"])) for name, record in state["files"].items()]
-        state["environment"] = dict(state.get("environment", {}))
+        dict(state.get("environment", {}))  # an error if it is no table
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
             f"{checkpoint / STATE}: damaged, expected the checkpoint's files and environment; {remedy}"
@@ -106,7 +99,6 @@ def verify(checkpoint: Path) -> dict[str, Any]:
             raise ValueError(f"{file}: expected {expected:,} bytes, got {found}; {remedy}")
         if digest_file(file) != digest:
             raise ValueError(f"{file}: its content was altered after it was written; {remedy}")
-    return state
 
 
 def describe_environment(context: ExecutionContext) -> dict[str, str]:
@@ -146,23 +138,3 @@ def verify_latest(folder: Path) -> Path | None:
 def load_optimizer(checkpoint: Path) -> dict[str, Tensor]:
     """Load the optimizer's state from a verified checkpoint."""
     return load_file(checkpoint / OPTIMIZER)
-
-
-def write_weights(folder: Path, model: nn.Module) -> None:
-    """Write a model of any architecture into a checkpoint."""
-    save_file({name: tensor.contiguous() for name, tensor in full_state_dict(model).items()}, folder / WEIGHTS)
-
-
-def read_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Load the weights that `write_weights` wrote from a verified checkpoint into a model."""
-    model.load_state_dict(load_file(checkpoint / WEIGHTS))
-
-
-def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> int:
-    """Load the newest checkpoint, with weights by `write_weights`, and return its step; return 0 if there is none."""
-    path = verify_latest(folder)
-    if path is None:
-        return 0
-    read_weights(path, model)
-    optimizer.load_state(load_optimizer(path))
-    return optimizer.steps

@@ -29,7 +29,9 @@ class CostEstimate(NamedTuple):
     steps: int
     seconds: float
     evaluation_seconds: float = 0.0
-    """Of these, those of evaluations."""
+    """Of these, those of evaluations, if they were measured."""
+    memory: float | None = None
+    """Bytes that a process uses at most; None if unknown."""
 
 
 def describe_cost(

@@ -82,9 +82,9 @@ class Training(Generic[M]):
     evaluate: Callable[[], Mapping[str, float]] | None = None
     """Return the scores of the model with its current weights. None: no evaluations."""
     write_model: Callable[[Path], None] | None = None
-    """Write the model into a checkpoint. None: write its state dict, which `checkpoint.restore` loads."""
+    """Write the model into a checkpoint. None: the run has no folder."""
     read_model: Callable[[Path], None] | None = None
-    """Load the weights of a checkpoint that `write_model` wrote. None: load a state dict."""
+    """Load the weights of a checkpoint that `write_model` wrote. None: the run has no folder, or selects no weights."""
     summarize: Callable[[MetricWindow], dict[str, float]] = average_per_step
     format_metrics: Callable[[Mapping[str, float]], str] = format_first
     format_scores: Callable[[Mapping[str, float]], str] | None = format_first

@@ -1,7 +1,7 @@
 """Several processes as one run: the process group, gradients over all ranks, and decisions of all ranks together.
 
-Gradients are exchanged by DistributedDataParallel. Sharded weights (FSDP2) are not implemented. They would change only
-`wrap`, `no_sync` and `full_state_dict`, because all other code calls the module and reads the whole state dict.
+Gradients are exchanged by DistributedDataParallel. Sharded weights (FSDP2) are not implemented. They would change
+`wrap`, `no_sync` and the functions that read a state dict.
 """
 
 from __future__ import annotations
@@ -75,11 +75,6 @@ def wrap(module: nn.Module, find_unused_parameters: bool = False) -> nn.Module:
 def no_sync(module: object) -> AbstractContextManager[None]:
     """Keep gradients on their rank within the block: they are exchanged once per step, with the last micro-batch."""
     return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
-
-
-def full_state_dict(module: nn.Module) -> dict[str, Tensor]:
-    """Return all weights by name, whole on each rank."""
-    return dict(module.state_dict())
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from bertwright.console import escape_control
-from bertwright.files import atomic_file, attach_filename, write_text
+from bertwright.files import attach_filename, save_figure, write_text
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -173,5 +173,4 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> No
         if panel.lines:
             panel.legend()
     figure.suptitle(escape_control(run.name), parse_math=False)  # a folder name with two $ is no formula
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
+    save_figure(figure, path)

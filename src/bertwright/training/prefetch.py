@@ -8,15 +8,16 @@ from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+DEPTH = 2  # items that are made ahead
 
 
-def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T]:
-    """Yield the same items, made by a background thread that is at most `depth` items ahead.
+def prefetch(items: Iterable[T]) -> Generator[T]:
+    """Yield the same items, made by a background thread that is at most `DEPTH` items ahead.
 
     An exception in the thread is raised in place of the item. Closing the generator stops the thread.
     """
     made: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    slots, closing = threading.Semaphore(depth), threading.Event()
+    slots, closing = threading.Semaphore(DEPTH), threading.Event()
 
     def make() -> None:
         iterator = iter(items)

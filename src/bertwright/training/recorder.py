@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -118,7 +117,7 @@ class FolderRecorder:
         If the run is killed before the next `save`, it resumes from an older step, and needs the best one of that step.
         """
         step = self.training.optimizer.steps
-        checkpoint.save(self.best, step, self._write_model, {}, keep_last=None)
+        checkpoint.save(self.best, step, self._write_model, {})
         resumed = -1  # the step after which an interrupted run would go on
         if self.settings.resumable:
             latest = checkpoint.find_latest(self.run / "checkpoints")
@@ -136,19 +135,20 @@ class FolderRecorder:
         else:
             folder, state = self.run / "checkpoints", self.training.optimizer.state()
             fields = {"metrics": self.log.digest, "environment": checkpoint.describe_environment(self.context)}
-            checkpoint.save(folder, step, self._write_model, state, None, fields)
+            checkpoint.save(folder, step, self._write_model, state, fields)
             checkpoint.prune(folder, self.settings.keep_last, self.settings.keep_every)
         for superseded in checkpoint.list_checkpoints(self.best)[:-1]:
             remove_folder(superseded)
 
     def load_best(self, step: int) -> None:
         """Load the weights of the best checkpoint, which this process has written or verified."""
-        read_model = self.training.read_model or partial(checkpoint.read_weights, model=self.training.model)
-        read_model(checkpoint.path_of(self.best, step))
+        assert self.training.read_model is not None
+        self.training.read_model(checkpoint.path_of(self.best, step))
 
     def _write_model(self, folder: Path) -> None:
         check_finite_weights(self.training.model, self.training.optimizer.steps)
-        (self.training.write_model or partial(checkpoint.write_weights, model=self.training.model))(folder)
+        assert self.training.write_model is not None
+        self.training.write_model(folder)
 
 
 def find_best_step(evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:

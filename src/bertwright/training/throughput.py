@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
 
+from bertwright.kernels.cpu import available_memory
 from bertwright.kernels.linear_bf16 import is_native_bf16, linear_forward, uses_native_linear
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.training.context import ExecutionContext
@@ -38,11 +38,12 @@ def count_tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig
     return min(max(int(free / bytes_per_token), 512), GPU_TOKENS)
 
 
-def physical_memory() -> int | None:
-    """Return the bytes of memory that this machine has; None on Windows."""
-    if not hasattr(os, "sysconf"):
-        return None
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def memory_of(device: torch.device) -> int | None:
+    """Return the bytes of memory of a GPU, or of this machine as `available_memory` does."""
+    if device.type == "cuda":
+        total: int = torch.cuda.get_device_properties(device).total_memory
+        return total
+    return available_memory()
 
 
 def measure_peak_flops(context: ExecutionContext, hidden_size: int, seconds: float = 0.3) -> float:

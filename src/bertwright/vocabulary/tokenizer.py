@@ -82,10 +82,17 @@ class Tokenizer:
         `lowercase` overrides the files. It is required for a vocab.txt without tokenizer_config.json: nothing else
         states it, and a wrong guess silently makes a model worse.
 
-        Raises ValueError unless the files hold a complete BERT vocabulary, FileNotFoundError if there are none.
+        Raises ValueError unless the files hold a complete BERT vocabulary, and for a normalizer other than BERT's that
+        `lowercase` cannot override; FileNotFoundError if there are no files.
         """
         path = Path(folder_or_vocab_file)
-        return cls(read_backend(path, lowercase), str(path))
+        found = cls(read_backend(path, lowercase), str(path))
+        if lowercase not in (None, found.lowercase):
+            raise ValueError(
+                f"{path}: lowercase = {lowercase}: tokenizer.json has a normalizer other than BERT's, in which this "
+                "cannot be changed; edit the file, or give no lowercase"
+            )
+        return found
 
     @classmethod
     def from_tokens(cls, tokens: Sequence[str], *, lowercase: bool, strip_accents: bool | None = None) -> Self:

@@ -21,6 +21,7 @@ from bertwright.vocabulary.word_counts import WordCounts, WordRules
 
 ASCII = [chr(code) for code in range(0x21, 0x7F)]
 PROGRESS_EVERY = 1000  # tokens between two calls of `progress`
+NUM_EXAMPLES = 10  # tokens that a summary names
 MAX_DIACRITIC_SHARE = 0.01  # of a text's chunks; above it, accents are not stripped by default
 
 
@@ -196,7 +197,7 @@ class VocabularySummary(NamedTuple):
     last: tuple[str, ...]  # learned last: the rarest
 
 
-def vocabulary_stats(tokens: Sequence[str], counts: WordCounts, examples: int = 10) -> VocabularySummary:
+def vocabulary_stats(tokens: Sequence[str], counts: WordCounts) -> VocabularySummary:
     """Compute statistics of a vocabulary on counted words."""
     ids, word_of = _tokenize_words(tokens, counts)
     occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
@@ -218,8 +219,10 @@ def vocabulary_stats(tokens: Sequence[str], counts: WordCounts, examples: int = 
         whole_words=float(occurrences[(lengths == 1) & ~unknown].sum() / words),
         unused=sum(not count for token, count in zip(tokens, used, strict=True) if token not in SPECIAL_TOKENS),
         pruned=counts.pruned / counts.total,
-        longest=tuple(sorted(regular, key=lambda token: (-len(token.removeprefix(CONTINUATION)), token))[:examples]),
-        last=tuple(tokens[-examples:]),
+        longest=tuple(
+            sorted(regular, key=lambda token: (-len(token.removeprefix(CONTINUATION)), token))[:NUM_EXAMPLES]
+        ),
+        last=tuple(tokens[-NUM_EXAMPLES:]),
     )
 
 

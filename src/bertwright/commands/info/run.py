@@ -130,8 +130,10 @@ def _describe_run(folder: Path, verify: bool) -> Description:
     if verify:
         checkpoint.verify_latest(folder / "checkpoints")
     finished, fine_tuning = (folder / "model").is_dir(), "task" in read_toml(folder / "settings.toml")
-    fields = {"state": "finished" if finished else "not finished"}
-    fields["checkpoints"] = ", ".join(path.name for path in checkpoints) or "none yet"
+    report = folder / "report.json"
+    pruned = report.is_file() and not finished and not checkpoints  # by a grid search or an experiment
+    fields = {"state": "finished" if finished else "finished, weights deleted" if pruned else "not finished"}
+    fields["checkpoints"] = ", ".join(path.name for path in checkpoints) or ("none" if pruned else "none yet")
     newest = folder / "model" if finished else checkpoints[-1] if checkpoints else None
     task = None
     if newest is not None:
@@ -147,7 +149,6 @@ def _describe_run(folder: Path, verify: bool) -> Description:
         fields |= _task_fields(task)
     with _name_damaged_file(folder / METRICS_FILE):
         fields |= _score_fields(folder, None if task is None else task.metric)
-    report = folder / "report.json"
     if report.is_file():
         with _name_damaged_file(report):
             fields["seconds of its last process"] = f"{read_json(report)['seconds_of_this_process']:,.0f}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertwright.commands.plan.recipe import choose_settings
 from bertwright.commands.plan.settings import PlanSettings
-from bertwright.commands.pretrain.run import RunCost, measure_cost, pretrain
+from bertwright.commands.pretrain.run import measure_cost, pretrain
 from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.console import ProgressCallback, silent_console
 from bertwright.corpus.limits import max_epochs
@@ -17,6 +17,8 @@ from bertwright.models.config import SIZES, BertConfig
 from bertwright.pretraining.data import PretrainingData
 from bertwright.pretraining.evaluation import unigram_entropy
 from bertwright.tokenstore.store import TokenStore, open_held_out
+from bertwright.training.context import select_device
+from bertwright.training.cost import CostEstimate
 from bertwright.training.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
 from bertwright.training.scaling_law import (
     ExpectedLoss,
@@ -26,7 +28,7 @@ from bertwright.training.scaling_law import (
     has_left_plateau,
 )
 from bertwright.training.settings import DeviceSettings
-from bertwright.training.throughput import physical_memory
+from bertwright.training.throughput import memory_of
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 SHORT_RUNS = (1, 2, 4)  # proportions of their steps
@@ -43,7 +45,7 @@ class Candidate:
     config: BertConfig
     tokens: float
     epochs: float
-    cost: RunCost
+    cost: CostEstimate
     loss: ExpectedLoss
 
     @property
@@ -92,7 +94,7 @@ class Planner:
     def list_candidates(self, law: ScalingLaw) -> list[Candidate]:
         """Return a candidate per size, smallest first, up to the first size with a higher loss than the one before.
 
-        On this machine, larger sizes whose training does not fit its memory are left out.
+        On this machine, larger sizes whose training does not fit the memory are left out.
         """
         first, *larger = self.sizes
         found = [self.fit_to_hours(first, law)]
@@ -106,7 +108,7 @@ class Planner:
 
     def fit_to_hours(self, size: str, law: ScalingLaw) -> Candidate:
         """Return the run of a size that takes the hours, or reads the text `max_epochs` times if that is shorter."""
-        tokens, cost = GUESSED_TOKENS, RunCost(0.0, None)
+        tokens, cost = GUESSED_TOKENS, CostEstimate(0, 0.0)
         for _ in range(2):  # tokens decide the batch size, on which the speed depends
             run = self.choose_settings(size, tokens)
             cost = self.measure_or_estimate(run)
@@ -117,15 +119,15 @@ class Planner:
         tokens, epochs = self.read_data(run)
         config = self.config(run)
         loss = law.predict(config.num_layer_parameters, count_effective_tokens(tokens, epochs))
-        return Candidate(run, config, tokens, epochs, cost, loss)
+        return Candidate(run, config, tokens, epochs, cost._replace(steps=run.steps), loss)
 
-    def measure_or_estimate(self, run: PretrainSettings) -> RunCost:
+    def measure_or_estimate(self, run: PretrainSettings) -> CostEstimate:
         """Measure the cost of a run on this machine, or estimate it for the GPU."""
         if self.settings.gpu is None:
             return measure_cost(run)
         return self.estimate_cost(run, GPUS[self.settings.gpu])
 
-    def estimate_cost(self, run: PretrainSettings, gpu: Gpu) -> RunCost:
+    def estimate_cost(self, run: PretrainSettings, gpu: Gpu) -> CostEstimate:
         """Estimate the cost of a run from its operations and a GPU's data sheet."""
         config, flops = self.config(run), 0.0
         for phase in run.phases:
@@ -134,7 +136,8 @@ class Planner:
             per_step = config.count_training_flops(lengths, round(data.predictions_per_step), pooled=True)
             flops += (phase.end - phase.first) * per_step
         step_tokens = max(phase.data.batch_size * phase.data.max_length for phase in run.phases)
-        return RunCost(estimate_seconds(gpu, config, flops), estimate_memory(gpu, config, step_tokens))
+        memory = estimate_memory(gpu, config, step_tokens)
+        return CostEstimate(run.steps, estimate_seconds(gpu, config, flops), memory=memory)
 
     def read_data(self, run: PretrainSettings) -> tuple[float, float]:
         """Return the tokens that a run reads, and the epochs that these are."""
@@ -150,6 +153,6 @@ class Planner:
         return run.model.config(self.tokenizer.vocab_size, causal=False)
 
     def fits_memory(self, run: PretrainSettings) -> bool:
-        """Return whether weights, gradients and moments fit the memory of this machine."""
-        available = physical_memory()
+        """Return whether weights, gradients and moments fit the memory of the device."""
+        available = memory_of(select_device(run.device))
         return available is None or BYTES_PER_PARAMETER * self.config(run).num_parameters < available

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -32,7 +32,7 @@ from bertwright.pretraining.evaluation import PlateauDetector, compute_metrics, 
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.pretraining.padding import pad_batch
 from bertwright.training.context import ExecutionContext, execution_context
-from bertwright.training.cost import describe_cost, peak_memory
+from bertwright.training.cost import CostEstimate, describe_cost, peak_memory
 from bertwright.training.definition import FitSettings, MetricWindow, Training
 from bertwright.training.fit import FitResult
 from bertwright.training.loop import LossOutput
@@ -41,16 +41,6 @@ from bertwright.training.run_directory import format_resume_command
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 
 PLATEAU_STEPS = 400  # that the loss must stay near the unigram entropy before a notice
-
-
-class RunCost(NamedTuple):
-    """Cost of a whole run."""
-
-    seconds: float
-    memory: float | None
-    """Bytes that a process uses at most; None if unknown."""
-    evaluation_seconds: float = 0.0
-    """Of `seconds`, those of evaluations, if they were measured."""
 
 
 def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
@@ -68,14 +58,14 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
     return train_run(settings, RESUME_OVERRIDES, open_pretraining, console or make_console())
 
 
-def measure_cost(settings: PretrainSettings) -> RunCost:
+def measure_cost(settings: PretrainSettings) -> CostEstimate:
     """Estimate the cost of a run on this machine from a few measured steps and evaluations; nothing is written."""
     with execution_context(settings.device) as context, TemporaryDirectory() as folder:
         # Resumed, because that compares only samples of the store with its digests, which is faster.
         small = replace(settings, run=Path(folder) / "run", resume=True)
         state = open_run(small, context, silent_console())
         cost = estimate_cost(PretrainRun(state, small, context, silent_console(), peak_flops=1.0))
-        return RunCost(cost.seconds, peak_memory(context), cost.evaluation_seconds)
+        return cost._replace(memory=peak_memory(context))
 
 
 def measure_peak(state: PretrainState, context: ExecutionContext) -> float:

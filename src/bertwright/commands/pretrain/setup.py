@@ -14,6 +14,7 @@ from bertwright.corpus.limits import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_erro
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
 from bertwright.interop.model_files import digest_model, model_folder
+from bertwright.kernels.cpu import available_memory
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import BertForPretraining
@@ -30,7 +31,6 @@ from bertwright.training.run_directory import (
     prepare_model,
     record_run,
 )
-from bertwright.training.throughput import physical_memory
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -140,7 +140,7 @@ def _initial_model(
 
 def _check_memory(config: BertConfig) -> None:
     """Raise ValueError if the model does not fit in memory; Linux would kill this process or another one."""
-    needed, available = 4 * config.num_parameters, physical_memory()
+    needed, available = 4 * config.num_parameters, available_memory()
     if available is not None and needed > available:
         raise ValueError(
             f"{config.num_parameters:,} parameters take {needed / 1e9:,.0f} GB, and this machine has "

@@ -32,7 +32,7 @@ from bertwright.console import (
     print_outputs,
     say,
 )
-from bertwright.files import atomic_file, digest_bytes, ensure_folder, remove_stale_parts, write_json
+from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
 from bertwright.inference.feature_cache import (
     Features,
     check_cache_key,
@@ -60,6 +60,7 @@ from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
 from bertwright.training.definition import FitSettings
+from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import fit
 from bertwright.training.run_directory import locked_run, read_run_settings
 from bertwright.training.trial_log import RESULTS_FILE, read_results, write_results
@@ -130,9 +131,8 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Probe
     DivergedError for a loss that is not finite.
     """
     console = console or make_console()
+    check_single_process("a probe")
     with locked_run(settings, RESUME_OVERRIDES) as context:
-        if context.world_size > 1:
-            raise ValueError("torchrun: heads are trained in one process; start the probe without torchrun")
         if settings.resume:
             settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
         run = open_probe(settings, context, console)
@@ -350,8 +350,7 @@ def plot_layers(rows: Sequence[ProbeRow], metric: str, path: Path) -> None:
     panel.set_ylabel(f"{metric}, percent")
     panel.grid(alpha=0.3)
     panel.legend()
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
+    save_figure(figure, path)
 
 
 def parse_result(record: Any, metric: str) -> ProbeResult:
