@@ -14,8 +14,8 @@ conll2003_context fills each window of 128 tokens with the sentences around; our
 windows of the peer, which begin and end within words. --examples and --dev-examples cut every task down, to try things
 out.
 
-The head's first weights come from a normal distribution with σ = 0.02: ours is truncated at two σ, as in Google's code,
-the peer's is not. With --head-scale, both sides have our head of the seed, with the same row for the same label,
+The head's initial weights come from a normal distribution with σ = 0.02: ours is truncated at two σ, as in Google's
+code, the peer's is not. With --head-scale, both sides have our head of the seed, with the same row for the same label,
 multiplied by a factor; 1.137 gives it the standard deviation of the peer's.
 """
 
@@ -208,7 +208,7 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
 
 
 def with_first_weights(settings: FinetuneSettings, folder: Path, factor: float = 1.0) -> FinetuneSettings:
-    """Return settings that continue our first weights of a run, with its head multiplied by `factor`.
+    """Return settings that continue our initial weights of a run, with its head multiplied by `factor`.
 
     `folder`: a new folder for the weights, which `transformers` can read, too.
     """

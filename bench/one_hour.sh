@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A real run: BERT-mini on 100 English books and 442 Wikipedia articles for about an hour of one core.
 #   bash bench/one_hour.sh DATA WORK [THREADS] [short|long] [OTHER SETTINGS]
-# long: 30,000 tokens, sequences of 128, dropout, first weights as in BASE.
-# short: 8,000 tokens, sequences of 64, no dropout, first weights of a narrow model: what so little time needs.
+# long: 30,000 tokens, sequences of 128, dropout, initial weights as in BASE.
+# short: 8,000 tokens, sequences of 64, no dropout, initial weights of a narrow model: what so little time needs.
 set -euo pipefail
 DATA=$1 WORK=$2 THREADS=${3:-1} RECIPE=${4:-short}
 case $RECIPE in

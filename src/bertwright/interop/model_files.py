@@ -98,9 +98,9 @@ def _find_checkpoint(run: Path) -> Path:
 
     best = checkpoint.verify_latest(run / "best")
     found = best or checkpoint.verify_latest(run / "checkpoints")
-    if found is None and (run / "report.json").is_file():
-        raise ValueError(f"{run}: this run's weights were deleted when it had been scored; choose another model")
     if found is None:
+        if (run / "report.json").is_file():
+            raise ValueError(f"{run}: this run's weights were deleted when it had been scored; choose another model")
         raise ValueError(f"{run}: this run has no checkpoint yet; wait for its first one, or choose another model")
     which = "best" if best else "newest"
     warnings.warn(f"{run}: this run is unfinished; using its {which} checkpoint, {found.name}", stacklevel=3)

@@ -119,11 +119,11 @@ class LongPhase:
     long_ratio: float = 0.1
     """Share of all steps that are in the long phase; 0: no long phase."""
     long_length: int = 512
-    """Tokens per example in the long phase. max-predictions-per-seq has its default value for this length."""
+    """Tokens per example in the long phase. --max-predictions-per-seq has its default value for this length."""
     long_batch_size: int | None = None
     """Examples per step in the long phase; unset: --batch-size (paper)."""
     long_mlm_probability: float | None = None
-    """Share of tokens that are predicted in the long phase; unset: mlm-probability (paper)."""
+    """Share of tokens that are predicted in the long phase; unset: --mlm-probability (paper)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.long_ratio <= 1:
